@@ -48,7 +48,7 @@ def cpu_seconds(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> float:
 
 def cpu_seconds_of_batch(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> tuple[float, float]:
     """Of the process and of the writer's thread, for as many calls as make a batch, until that is written."""
-    writer = runner._output
+    writer = runner._sampling.output
     assert writer is not None
     before, begun = writer.writer_seconds, time.process_time()
     for _ in range(calls):
@@ -80,7 +80,7 @@ def measure(env: str, rounds: int, compression: str) -> None:
     folder = Path(tempfile.mkdtemp())
     plain = make_runner(env)
     recording = make_runner(env, output=folder, output_config={"compression": compression})
-    writer = recording._output
+    writer = recording._sampling.output
     assert writer is not None
     cpu_seconds(recording, 1), writer.flush()  # afterwards it is known how large rows are
     steps_of_call = ENVS[env] * AGENTS * FRAGMENT

@@ -32,16 +32,14 @@ def lengths(const row_t[:, ::1] numbers):
 
 
 def steps_by_chunk(const row_t[:, ::1] numbers, const row_t[::1] length_S, Py_ssize_t n_chunks):
-    """int64 [n_chunks], twice: steps of the agent episodes that have any after their lookback; the lookbacks'."""
-    steps, lookbacks = np.zeros(n_chunks, np.int64), np.zeros(n_chunks, np.int64)
-    cdef row_t[::1] step_E = steps, lookback_E = lookbacks
-    cdef Py_ssize_t s, chunk
+    """int64 [n_chunks]: steps of the agent episodes after their lookback."""
+    steps = np.zeros(n_chunks, np.int64)
+    cdef row_t[::1] step_E = steps
+    cdef Py_ssize_t s
     for s in range(length_S.shape[0]):
         if length_S[s] > 0:
-            chunk = numbers[s, CHUNK]
-            step_E[chunk] += length_S[s]
-            lookback_E[chunk] += numbers[s, LOOKBACK]
-    return steps, lookbacks
+            step_E[numbers[s, CHUNK]] += length_S[s]
+    return steps
 
 
 def with_steps(const row_t[:] value_S, const row_t[::1] length_S):

@@ -113,7 +113,7 @@ def carried(
     return np.asarray(rows), np.asarray(counts)
 
 
-def gather(list columns, const row_t[::1] rows, const row_t[::1] counts, empty=np.empty):
+def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
     """Rows of columns [m, ...] of one form, copied one after the other: of the first column the first `counts[0]` of
     `rows`, of the second one the next `counts[1]`, and so on.
 
@@ -124,7 +124,6 @@ def gather(list columns, const row_t[::1] rows, const row_t[::1] counts, empty=n
         columns: one at least, of any strides; of one dtype, not object, and one shape behind the first axis.
         rows: int64 [n].
         counts: int64 [columns]; they sum to n.
-        empty: what makes the array that is returned, of its shape and dtype.
 
     Returns:
         [n, ...].
@@ -135,7 +134,7 @@ def gather(list columns, const row_t[::1] rows, const row_t[::1] counts, empty=n
     if not columns:
         raise ValueError("expected one column at least")
     cdef cnp.ndarray column = <cnp.ndarray?>columns[0]
-    cdef cnp.ndarray out = empty((rows.shape[0], *(<object>column).shape[1:]), column.dtype)
+    cdef cnp.ndarray out = np.empty((rows.shape[0], *(<object>column).shape[1:]), column.dtype)
     cdef size_t n_bytes = row_bytes(out)
     cdef Py_ssize_t first = 0, left = rows.shape[0], k
     for k in range(counts.shape[0]):

@@ -106,7 +106,7 @@ class Batches:
 KINDS = {
     "Parquet, zstd": (Episodes(), "*.parquet"),
     "Parquet, not compressed": (Episodes("none"), "*.parquet"),
-    "description of a folder of Parquet files": (Episodes(), "info.json"),
+    "descriptions of Parquet files": (Episodes(), "*.json"),
     "record of actions": (Record(), "*.actions"),
     "list of a record of actions": (ListOfRecord(), "*.actions"),
     "description of a record": (ListOfRecord(), "*.json"),

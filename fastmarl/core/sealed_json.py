@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 
@@ -13,6 +15,17 @@ def digest(content: Any) -> str:
 def sealed(content: dict[str, Any]) -> str:
     """A text of these entries and their checksum."""
     return json.dumps({**content, "sha256": digest(content)}, indent=1)
+
+
+def hidden(path: Path) -> Path:
+    """The name of a file while it is being written."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write these entries and their checksum. The file gets its name when it is whole."""
+    hidden(path).write_text(sealed(content))
+    os.replace(hidden(path), path)
 
 
 def check_seal(content: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a chunk of an episode holds beside its agents' steps, as rows of an Arrow table, and back."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +11,7 @@ from fastmarl.core.episodes.chunk import Chunk, ChunkHead
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.offline.arrow import load
-from fastmarl.offline.json_values import from_json, to_json
+from fastmarl.offline.json_values import from_json, ids_text, to_json
 
 PLAIN = {  # field of the chunk -> its column's type
     "id_": "string",
@@ -24,7 +24,7 @@ PLAIN = {  # field of the chunk -> its column's type
 }
 EPISODE = "eps_id"  # the column of `id_`
 EXTRAS = ("custom_data", "hanging_rewards")  # of the chunk, kept as they are
-AGENT_STEPS, LOOKBACK_STEPS = "agent_steps", "lookback_steps"  # rows of the chunk in other files of the part
+AGENT_STEPS = "agent_steps"  # rows of the chunk in other files of the part
 AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
 
 
@@ -32,17 +32,14 @@ def schema() -> Any:
     """Of the table."""
     pa = load()
     fields = [(EPISODE if name == "id_" else name, getattr(pa, kind)()) for name, kind in PLAIN.items()]
-    fields += [(AGENT_STEPS, pa.int64()), (LOOKBACK_STEPS, pa.int64())]
-    fields += [(AGENT_IDS, pa.string()), (EXTRA, pa.string())]
+    fields += [(AGENT_STEPS, pa.int64()), (AGENT_IDS, pa.string()), (EXTRA, pa.string())]
     return pa.schema([*fields, (ENV_STATES, pa.large_binary()), (STATES_FORM, pa.string())])
 
 
 def chunk_table(
     episodes: Sequence[MultiAgentEpisode],
     heads: Sequence[ChunkHead | None],
-    text_of_ids: Callable[[tuple], str],
     n_steps: np.ndarray,
-    n_lookback: np.ndarray,
     *,
     keeps_infos: bool,
 ) -> Any:
@@ -50,8 +47,7 @@ def chunk_table(
 
     Args:
         heads: of each; see `LazyEpisode.head()`.
-        text_of_ids: JSON of a list of agent ids.
-        n_steps, n_lookback: int64, rows of each chunk in the files of steps, and in those of lookbacks.
+        n_steps: int64, rows of each chunk in the files of steps.
         keeps_infos: whether infos are written; else they come back empty.
 
     Raises:
@@ -62,8 +58,8 @@ def chunk_table(
     columns: dict[str, Any] = {
         EPISODE if name == "id_" else name: list(map(attrgetter(name), chunks)) for name in PLAIN
     }
-    columns |= {AGENT_STEPS: n_steps, LOOKBACK_STEPS: n_lookback}
-    columns[AGENT_IDS] = [text_of_ids(tuple(chunk.agent_ids)) for chunk in chunks]
+    columns[AGENT_STEPS] = n_steps
+    columns[AGENT_IDS] = [ids_text(tuple(chunk.agent_ids)) for chunk in chunks]
     columns[EXTRA] = [
         _extra_text(episode, keeps_infos) if head is None else _seed_text(head)
         for episode, head in zip(episodes, heads, strict=True)

@@ -1,51 +1,108 @@
-"""A folder of recorded episodes: names of its files, and which of them are whole.
+"""A folder of recorded episodes: its parts, and the names of their files.
 
-    meta/info.json                                      what is in the folder
+    parts/worker-000000-000000.json                     what is in the part: its files, and their columns
     meta/episodes/worker-000000-000000.parquet          a row for each chunk of an episode
     data/MODULE/worker-000000-000000.parquet            a row for each step of an agent of this module
     lookback/MODULE/worker-000000-000000.parquet        steps before a chunk, which earlier chunks have, too
 
-Files of one name are a part. They are written under names that begin with a dot, and then renamed, the one in
-`meta/episodes` last: a part is whole if that one is there.
+Files of one name are a part. They are written under names that begin with a dot, and then renamed, the one in `parts`
+last: a part is whole if that one is there. It has a checksum of each file. Parquet's own checksums cover the data of
+pages only, not their headers and not the footer, where a flipped byte changes types, positions and nulls.
 """
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, unquote
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
 
 from fastmarl.core.errors import OfflineError
-from fastmarl.core.sealed_json import check_seal, sealed
+from fastmarl.core.kernels.fingerprints import checksum
+from fastmarl.core.sealed_json import check_seal, hidden, write_sealed
 from fastmarl.core.version import __version__
 from fastmarl.offline.form import TableForm
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-FORMAT, VERSION = "fastmarl.offline", 2
-INFO, LOCK, EPISODES, DATA, LOOKBACK = "meta/info.json", "meta/.info.lock", "meta/episodes", "data", "lookback"
+FORMAT, VERSION = "fastmarl.offline", 3
+PARTS, EPISODES, DATA, LOOKBACK = "parts", "meta/episodes", "data", "lookback"
 SUFFIX = ".parquet"
+WORD, CHUNK_WORDS = 8, 131_072  # 1 MiB is read at once
 
 
-def module_folder(module_id: str) -> str:
-    """A name for a module's folder: its id, with `%` and two digits for what file names can't have."""
-    name = quote(module_id, safe=" ()+,;@~")
-    return "%2E" + name[1:] if name.startswith(".") else name or "%"
+class PartFile(NamedTuple):
+    """A file of a part, as its part knows it.
+
+    Attributes:
+        kind: EPISODES, DATA or LOOKBACK.
+        module_id: None: EPISODES.
+        form: number of the form among those of this module in the part, from 1 on.
+    """
+
+    kind: str
+    module_id: str | None
+    form: int
+    n_rows: int
+    n_bytes: int
+    checksum: int
 
 
-def module_of_folder(name: str) -> str:
-    """The id that `module_folder()` was given."""
-    return "" if name == "%" else unquote(name)
+@dataclass(frozen=True)
+class Part:
+    """A part that is whole.
+
+    Attributes:
+        modules: by module, dtype and shape of each column of its outputs, actions and observations.
+    """
+
+    folder: Path
+    name: str
+    files: list[PartFile]
+    modules: dict[str, dict[str, Any]]
+
+    def of(self, kind: str, module_id: str | None = None) -> list[PartFile]:
+        """The files of this kind, of one module or all."""
+        return [file for file in self.files if file.kind == kind and module_id in (None, file.module_id)]
+
+    def path(self, file: PartFile) -> Path:
+        return file_path(self.folder, self.name, file.kind, file.module_id, file.form)
+
+    def check_is_complete(self) -> None:
+        """Raises OfflineError if a file is missing, or has another size."""
+        for file in self.files:
+            try:
+                n_bytes = self.path(file).stat().st_size
+            except OSError as error:
+                raise OfflineError(f"can't read {self.path(file)}: {error.strerror}; is it missing?") from error
+            if n_bytes != file.n_bytes:
+                raise OfflineError(f"can't read {self.path(file)}: it has {n_bytes} bytes, {file.n_bytes} were "
+                                   f"written; is it damaged, copied in part, or of another writer?")  # fmt: skip
+
+    def check(self, file: PartFile) -> Path:
+        """Verify the checksum of a file. Returns its path.
+
+        Raises:
+            OfflineError: it is damaged, or can't be read.
+        """
+        path = self.path(file)
+        try:
+            is_same = checksum_of(path) == file.checksum
+        except OSError as error:
+            raise OfflineError(f"can't read {path}: {error.strerror}") from error
+        if not is_same:
+            raise OfflineError(f"{path} is damaged: its checksum does not match; restore the file from a copy")
+        return path
 
 
-def hidden(path: Path) -> Path:
-    """The name of a file that is being written."""
-    return path.with_name(f".{path.name}.tmp")
+def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: int) -> Path:
+    """Where a file of a part is. A module's folder has its id, with `%` and two digits for what names can't have."""
+    where = folder / kind
+    if module_id is not None:
+        quoted = quote(module_id, safe=" ()+,;@~")
+        where /= "%2E" + quoted[1:] if quoted.startswith(".") else quoted or "%"
+    return where / (f"{name}{SUFFIX}" if form == 1 else f"{name}-form{form}{SUFFIX}")
 
 
 def open_folder(path: str | os.PathLike[str]) -> Path:
@@ -57,12 +114,12 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
     folder = Path(path).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()) and not (folder / INFO).exists() and not (folder / "meta").is_dir():
+        if any(folder.iterdir()) and not (folder / PARTS).is_dir():
             raise OfflineError(f"the folder {folder} has files in it that are no recorded episodes; give an empty one")
-        if (folder / INFO).exists():
-            read_info(folder)
-        (folder / EPISODES).mkdir(parents=True, exist_ok=True)
-        probe = folder / EPISODES / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
+        for file in _manifests(folder)[:1]:
+            _read_manifest(file)
+        (folder / PARTS).mkdir(exist_ok=True)
+        probe = folder / PARTS / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -70,107 +127,95 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def read_info(folder: Path) -> dict[str, Any]:
-    """What `meta/info.json` says.
-
-    Raises:
-        OfflineError: it is not there, damaged, or of another version.
-    """
-    try:
-        info = json.loads((folder / INFO).read_bytes())
-    except OSError as error:
-        raise OfflineError(f"{folder} is no folder of recorded episodes: {error}") from error
-    except ValueError as error:
-        raise OfflineError(f"{folder / INFO} is damaged: {error}") from error
-    if not isinstance(info, dict) or info.get("format") != FORMAT:
-        raise OfflineError(f"{folder / INFO} is not of recorded episodes")
-    if info.get("version") != VERSION:
-        raise OfflineError(f"{folder / INFO} has version {info.get('version')!r}; this fastmarl {__version__} reads "
-                           f"version {VERSION}")  # fmt: skip
-    try:
-        return check_seal(info)
-    except ValueError as error:
-        raise OfflineError(f"{folder / INFO} is damaged: {error}") from error
-
-
-def note_forms(folder: Path, forms: dict[str, TableForm]) -> None:
-    """Write `meta/info.json`, with the columns of these modules beside those that it has.
-
-    Raises:
-        OfflineError: it can't be written, or is damaged.
-    """
-    try:
-        with _locked(folder / LOCK):
-            modules: dict[str, Any] = read_info(folder)["modules"] if (folder / INFO).exists() else {}
-            for module_id, form in forms.items():
-                features = {leaf.name: {"dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in form.leaves}
-                modules[module_id] = {**modules.get(module_id, {}), **features}
-            content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
-            temporary = hidden(folder / f"{INFO}.{os.getpid()}-{os.urandom(4).hex()}")
-            try:
-                temporary.write_text(sealed(content))
-                temporary.replace(folder / INFO)
-            except OSError:
-                temporary.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise OfflineError(f"can't write {folder / INFO}: {error}") from error
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Other threads and processes wait here; not where the system has no locks, such as on some network drives."""
-    with file.open("w") as opened:
-        if fcntl is not None:
-            with suppress(OSError):
-                fcntl.flock(opened, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            # Closing the file is not enough: a process forked by another thread has it open, too.
-            if fcntl is not None:
-                with suppress(OSError):
-                    fcntl.flock(opened, fcntl.LOCK_UN)
-
-
 def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
-    """(the name of a new part, its number): the first free one from `number` on, which nobody else gets.
+    """(the name of a new part, its number): the first free one from `number` on, which no other writer gets.
 
     A name is not free where a part that never got whole has left files.
     """
     while True:
         name = f"worker-{worker_index:06d}-{number:06d}"
-        final = folder / EPISODES / f"{name}{SUFFIX}"
+        manifest = folder / PARTS / f"{name}.json"
         try:
-            os.close(os.open(hidden(final), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            os.close(os.open(hidden(manifest), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
             number += 1
             continue
-        if not final.exists() and not any(files_of(folder, kind, name) for kind in (DATA, LOOKBACK)):
+        if not manifest.exists() and not any(folder.glob(f"*/*/{name}*{SUFFIX}")):
             return name, number
-        hidden(final).unlink()
+        hidden(manifest).unlink()
         number += 1
 
 
-def parts_of(folder: Path) -> list[str]:
-    """Names of the whole parts, in order."""
-    return sorted(file.name.removesuffix(SUFFIX) for file in (folder / EPISODES).glob(f"worker-*{SUFFIX}"))
+def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[str, TableForm]]) -> None:
+    """Make a part whole, whose files have their names.
+
+    Args:
+        forms: of its modules.
+    """
+    modules: dict[str, Any] = {}
+    for module_id, form in forms:
+        features = {leaf.name: {"dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in form.leaves}
+        modules.setdefault(module_id, {}).update(features)
+    content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
+    write_sealed(folder / PARTS / f"{name}.json", {**content, "files": [file._asdict() for file in files]})
 
 
-def files_of(folder: Path, kind: str, name: str, module_id: str | None = None) -> list[tuple[str, Path]]:
-    """(module id, file) of a part's files of this kind: those of one form each."""
-    if module_id is None:
-        folders = sorted(each for each in (folder / kind).glob("*") if each.is_dir())
-    else:
-        folders = [folder / kind / module_folder(module_id)]
-    return [
-        (module_of_folder(each.name), file)
-        for each in folders
-        for file in (each / f"{name}{SUFFIX}", *sorted(each.glob(f"{name}-form*{SUFFIX}")))
-        if file.exists()
-    ]
+def abandon(folder: Path, name: str) -> None:
+    """Give the name of a part back that is not made whole."""
+    hidden(folder / PARTS / f"{name}.json").unlink(missing_ok=True)
 
 
-def modules_of(folder: Path) -> list[str]:
-    """Ids of the modules that have a folder."""
-    return sorted(module_of_folder(each.name) for each in (folder / DATA).glob("*") if each.is_dir())
+def parts_of(folder: Path) -> Iterator[Part]:
+    """The whole parts, in order.
+
+    Raises:
+        OfflineError: the folder has none, or one of them is of another version, or its description is damaged.
+    """
+    if not (folder / PARTS).is_dir():
+        raise OfflineError(f"{folder} is no folder of recorded episodes: it has no folder {PARTS!r}")
+    return map(_read_manifest, _manifests(folder))
+
+
+def _manifests(folder: Path) -> list[Path]:
+    return sorted((folder / PARTS).glob("worker-*.json"))
+
+
+def _read_manifest(file: Path) -> Part:
+    try:
+        content = json.loads(file.read_bytes())
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise OfflineError(f"{file} is not of recorded episodes")
+        if content.get("version") != VERSION:
+            raise OfflineError(f"{file} has version {content.get('version')!r}; this fastmarl {__version__} reads "
+                               f"version {VERSION}")  # fmt: skip
+        entries = check_seal(content)
+        files = [PartFile(**each) for each in entries["files"]]
+        modules: dict[str, dict[str, Any]] = entries["modules"]
+    except OSError as error:
+        raise OfflineError(f"can't read {file}: {error}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise OfflineError(f"{file} is damaged: {error}") from error
+    if any(each.kind not in (EPISODES, DATA, LOOKBACK) for each in files):
+        raise OfflineError(f"{file} names files of other folders than {EPISODES}, {DATA} and {LOOKBACK}")
+    return Part(file.parents[1], file.stem, files, modules)
+
+
+def compile_checksum() -> None:
+    """Compile what the thread that writes calls, in the thread that makes the writer.
+
+    numba takes a lock to compile or load a function, and keeps it where an interrupt ends that in the main thread:
+    another thread would wait for it for ever.
+    """
+    checksum(np.zeros(1, np.uint64))
+
+
+def checksum_of(path: Path) -> int:
+    """Checksum of a file's bytes."""
+    words, total = np.empty(CHUNK_WORDS, np.uint64), 0
+    data = words.view(np.uint8)
+    with path.open("rb") as file:
+        while n := file.readinto(data.data):
+            n_words = -(-n // WORD)
+            data[n : n_words * WORD] = 0
+            total = (total * 3 + int(checksum(words[:n_words]))) % 2**64
+    return total

@@ -9,6 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from fastmarl.core.errors import OfflineError, shown
 from fastmarl.core.spaces.structs import Index
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+MOST_KEPT = 65_536  # texts of ids
 MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are written as their bytes
 
 
@@ -56,9 +58,31 @@ def copied(value: Any) -> Any:
 
 def agent_text(agent_id: Hashable) -> str:
     """An agent's id as text, other ids as other texts: strings as they are, unless they look like JSON."""
-    if isinstance(agent_id, str) and not _is_json(agent_id) and isinstance(_encode_str(agent_id, ""), str):
-        return plain_text(agent_id)
+    return _text_of_string(plain_text(agent_id)) if isinstance(agent_id, str) else _id_text(agent_id)
+
+
+@lru_cache(MOST_KEPT)
+def _text_of_string(agent_id: str) -> str:
+    is_plain = not _is_json(agent_id) and isinstance(_encode_str(agent_id, ""), str)
+    return agent_id if is_plain else _id_text(agent_id)
+
+
+def _id_text(agent_id: Hashable) -> str:
     return to_json(agent_id, f"the agent id {shown(agent_id)}")
+
+
+def ids_text(agent_ids: tuple[Hashable, ...]) -> str:
+    """The ids of several agents as text."""
+    # Other ids may be equal and have other texts, such as 0, False and 0.0.
+    make = _text_of_strings if all(type(each) is str for each in agent_ids) else _ids_text
+    return make(agent_ids)
+
+
+def _ids_text(agent_ids: tuple[Hashable, ...]) -> str:
+    return to_json(list(agent_ids), "the agents' ids")
+
+
+_text_of_strings = lru_cache(MOST_KEPT)(_ids_text)
 
 
 def agent_from_text(text: str) -> Any:

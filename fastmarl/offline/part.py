@@ -5,19 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.core.columns import Columns
+from fastmarl.core.sealed_json import hidden
 from fastmarl.offline import chunks, folder
 from fastmarl.offline.arrow import load
-from fastmarl.offline.checksums import RowGroupChecksums
 from fastmarl.offline.form import ENV_T, IDS, T, TableForm
 from fastmarl.offline.rows import ModuleTable
 
-# A row group is written when it has so many: what the thread adds at once, full or almost, is one.
-GROUP_ROWS, GROUP_BYTES = 32_768, 16 * 1024 * 1024
 COUNTED = (T, ENV_T)  # columns that go up by one from row to row
 
 
 class GrowingFile:
-    """A Parquet file under a temporary name. Rows are kept until there are enough of them for a row group."""
+    """A Parquet file under a temporary name.
+
+    Attributes:
+        n_rows: in it.
+    """
 
     def __init__(self, path: Path, schema: Any, compression: str):
         self._path = path
@@ -30,7 +32,7 @@ class GrowingFile:
         ]
         looked_for = [*IDS, T, ENV_T, Columns.REWARDS, chunks.EPISODE]
         self._writer = load("pyarrow.parquet").ParquetWriter(
-            folder.hidden(path),
+            hidden(path),
             schema,
             compression=compression,
             compression_level=1 if compression == "zstd" else None,
@@ -39,47 +41,30 @@ class GrowingFile:
             memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
             write_statistics=[field.name for field in schema if field.name in looked_for],
         )
-        self._checksums = RowGroupChecksums(folder.hidden(path))
-        self._tables: list[Any] = []
-        self._n_rows = self._n_bytes = 0
+        self.n_rows = 0
 
     def add(self, table: Any) -> int:
-        """Returns its bytes, before compression."""
-        n_bytes: int = table.nbytes
-        self._tables.append(table)
-        self._n_rows += table.num_rows
-        self._n_bytes += n_bytes
-        if self._n_rows >= GROUP_ROWS or self._n_bytes >= GROUP_BYTES:
-            self._write()
-        return n_bytes
+        """Write a row group. Returns the table's bytes, before compression."""
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self.n_rows += table.num_rows
+        return int(table.nbytes)
 
-    def finish(self) -> None:
-        """Write what is left, the checksums and the footer; the name is still the temporary one."""
-        self._write()
+    def finish(self) -> tuple[int, int]:
+        """Write the footer. Returns the size and the checksum of the file, which still has the temporary name."""
         self._writer.close()
-        self._checksums.finish()
+        path = hidden(self._path)
+        return path.stat().st_size, folder.checksum_of(path)
 
     def rename(self) -> None:
-        folder.hidden(self._path).replace(self._path)
+        hidden(self._path).replace(self._path)
 
     def abandon(self) -> None:
         """Remove the file, whatever state and name it has."""
-        self._tables = []
         with suppress(Exception):
             self._writer.close()
-        for path in (folder.hidden(self._path), self._path):
+        for path in (hidden(self._path), self._path):
             with suppress(OSError):
                 path.unlink()
-
-    def _write(self) -> None:
-        if not self._tables:
-            return
-        table = self._tables[0]
-        if len(self._tables) > 1:
-            table = load().concat_tables(self._tables).unify_dictionaries()
-        self._tables, self._n_rows, self._n_bytes = [], 0, 0
-        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
-        self._checksums.add_group()
 
 
 class FilePart:
@@ -93,9 +78,7 @@ class FilePart:
 
     def __init__(self, path: Path, name: str, compression: str, *, next_obs: bool):
         self._path, self._name, self._compression, self._next_obs = path, name, compression, next_obs
-        self._chunks = GrowingFile(self._file(folder.EPISODES), chunks.schema(), compression)
-        self._files: dict[tuple[str, str, TableForm], GrowingFile] = {}
-        self._n_forms: dict[tuple[str, str], int] = {}
+        self._files: dict[tuple[str, str | None, TableForm | None], tuple[int, GrowingFile]] = {}
         self.n_rows = self.n_chunks = self.n_bytes = 0
 
     def add(self, chunk_table: Any, rows: list[ModuleTable]) -> None:
@@ -104,28 +87,30 @@ class FilePart:
             self.n_rows += table.num_rows
             if lookback is not None:
                 self.n_bytes += self._of(folder.LOOKBACK, module_id, form).add(lookback)
-        self.n_bytes += self._chunks.add(chunk_table)
+        self.n_bytes += self._of(folder.EPISODES, None, None).add(chunk_table)
         self.n_chunks += chunk_table.num_rows
 
     def finish(self) -> None:
         """From now on the part is whole."""
-        files = [*self._files.values(), self._chunks]
-        for file in files:
-            file.finish()
-        for file in files:
+        files = []
+        for (kind, module_id, _), (number, file) in self._files.items():
+            n_bytes, checksum = file.finish()
+            files.append(folder.PartFile(kind, module_id, number, file.n_rows, n_bytes, checksum))
+        for _, file in self._files.values():
             file.rename()
+        forms = [(module_id, form) for _, module_id, form in self._files if module_id is not None and form is not None]
+        folder.seal(self._path, self._name, files, forms)
 
     def abandon(self) -> None:
-        for file in (*self._files.values(), self._chunks):
+        for _, file in self._files.values():
             file.abandon()
+        folder.abandon(self._path, self._name)
 
-    def _of(self, kind: str, module_id: str, form: TableForm) -> GrowingFile:
+    def _of(self, kind: str, module_id: str | None, form: TableForm | None) -> GrowingFile:
         key = kind, module_id, form
         if key not in self._files:
-            n = self._n_forms[kind, module_id] = self._n_forms.get((kind, module_id), 0) + 1
-            path = self._file(f"{kind}/{folder.module_folder(module_id)}", "" if n == 1 else f"-form{n}")
-            self._files[key] = GrowingFile(path, form.schema(next_obs=self._next_obs), self._compression)
-        return self._files[key]
-
-    def _file(self, where: str, suffix: str = "") -> Path:
-        return self._path / where / f"{self._name}{suffix}{folder.SUFFIX}"
+            number = 1 + sum(each[:2] == key[:2] for each in self._files)
+            path = folder.file_path(self._path, self._name, kind, module_id, number)
+            schema = chunks.schema() if form is None else form.schema(next_obs=self._next_obs)
+            self._files[key] = number, GrowingFile(path, schema, self._compression)
+        return self._files[key][1]

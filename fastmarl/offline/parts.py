@@ -11,11 +11,8 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.offline import folder
 from fastmarl.offline.chunks import chunk_table
-from fastmarl.offline.form import TableForm
-from fastmarl.offline.json_values import to_json
 from fastmarl.offline.part import FilePart
 from fastmarl.offline.rows import ModuleTable, RowMaker
-from fastmarl.offline.texts import Texts
 
 ENOUGH_BYTES = 1024**3  # of a part before compression: readers have a whole part in memory
 
@@ -39,8 +36,6 @@ class FileParts:
         self.row_bytes = 0.0
         self._part: FilePart | None = None
         self._number = 0
-        self._forms: dict[str, TableForm] = {}
-        self._text_of_ids = Texts(lambda agent_ids: to_json(list(agent_ids), "the agents' ids"))
 
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
         """Append these, which have so many steps each. Where one can't be written, those before it are made whole."""
@@ -52,9 +47,6 @@ class FileParts:
         part = self._open()
         part.add(chunks, rows)
         self.row_bytes = part.n_bytes / max(1, part.n_rows)
-        if forms := {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}:
-            self._forms |= forms
-            folder.note_forms(self._path, forms)
         if part.n_rows >= self._max_rows or part.n_bytes >= ENOUGH_BYTES:
             self.finish()
 
@@ -79,8 +71,7 @@ class FileParts:
         table = AgentEpisodeTable(in_numbers(episodes))
         rows = self._maker.rows(table, episodes, heads, first_chunk)
         n_steps = table.steps_by_chunk(len(episodes))
-        chunks = chunk_table(episodes, heads, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos)
-        return chunks, rows
+        return chunk_table(episodes, heads, n_steps, keeps_infos=self._maker.keeps_infos), rows
 
     def finish(self) -> None:
         """The part that is open is whole."""

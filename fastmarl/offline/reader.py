@@ -15,12 +15,12 @@ from fastmarl.core.episodes.sources import joined
 from fastmarl.core.errors import ConfigError, OfflineError
 from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import map_struct
-from fastmarl.offline import checksums, folder
+from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
-from fastmarl.offline.chunks import AGENT_STEPS, LOOKBACK_STEPS, chunk_states, schema
+from fastmarl.offline.chunks import chunk_states
 from fastmarl.offline.columns_of_file import FileColumns
 from fastmarl.offline.episodes_of_part import episodes_of
-from fastmarl.offline.form import CHUNK
+from fastmarl.offline.folder import Part, PartFile
 
 
 @public("fastmarl.offline")
@@ -30,23 +30,29 @@ class ParquetReader:
     Args:
         path: the folder.
 
-    Attributes:
-        info: what `meta/info.json` says: "modules" has the columns by module.
-
     Raises:
         ConfigError: pyarrow is not installed.
-        OfflineError: this is no such folder, or of a newer version.
+        OfflineError: this is no such folder, or of another version.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         load("pyarrow.parquet")
         self.path = Path(path).absolute()
-        self.info = folder.read_info(self.path)
+        _ = self.info
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What is in the folder: "modules" has dtype and shape of the columns by module."""
+        modules: dict[str, dict[str, Any]] = {}
+        for part in folder.parts_of(self.path):
+            for module_id, columns in part.modules.items():
+                modules.setdefault(module_id, {}).update(columns)
+        return {"modules": modules}
 
     @property
     def module_ids(self) -> list[str]:
         """Of the modules that have steps here."""
-        return folder.modules_of(self.path)
+        return sorted(self.info["modules"])
 
     def check_module(self, module_id: str) -> None:
         """Raises ConfigError if there are no steps of this module."""
@@ -57,13 +63,9 @@ class ParquetReader:
         """Steps of agents; None: of all modules.
 
         Raises:
-            OfflineError: a file is damaged.
+            OfflineError: a file is missing, or copied in part.
         """
-        return sum(
-            _num_rows(file)
-            for name in folder.parts_of(self.path)
-            for _, file in folder.files_of(self.path, folder.DATA, name, module_id)
-        )
+        return sum(file.n_rows for part in self._parts() for file in part.of(folder.DATA, module_id))
 
     def iter_episodes(
         self, *, batch_size: int = 64, shuffle_files: bool = False, seed: int | None = None
@@ -78,13 +80,18 @@ class ParquetReader:
             seed: of that order.
 
         Raises:
-            OfflineError: a file is damaged, missing, or of another part.
+            OfflineError: a file is damaged or missing.
         """
         check_integer("batch_size", batch_size, least=1)
         batch_size = int(batch_size)
         waiting: list[MultiAgentEpisode] = []
-        for name in self._parts(shuffle_files, seed):
-            waiting += self._episodes(name)
+        for part in self._parts(shuffle_files, seed):
+            data, lookback = (
+                [(str(file.module_id), FileColumns(_read_table(part, file))) for file in part.of(kind)]
+                for kind in (folder.DATA, folder.LOOKBACK)
+            )
+            states = [state for file in part.of(folder.EPISODES) for state in chunk_states(_read_table(part, file))]
+            waiting += episodes_of(states, data, lookback)
             while len(waiting) >= batch_size:
                 yield waiting[:batch_size]
                 del waiting[:batch_size]
@@ -125,10 +132,9 @@ class ParquetReader:
         rng = np.random.default_rng(seed)
         left: Batch | None = None
         form = None
-        for name in self._parts(shuffle, seed):
-            self._check_files(name)
-            for _, file in folder.files_of(self.path, folder.DATA, name, module_id):
-                columns = _read(file)
+        for part in self._parts(shuffle, seed):
+            for file in part.of(folder.DATA, module_id):
+                columns = FileColumns(_read_table(part, file))
                 if left is not None and form != columns.form:
                     if not drop_last:
                         yield left
@@ -146,72 +152,24 @@ class ParquetReader:
         if left is not None and not drop_last:
             yield left
 
-    def _parts(self, shuffle: bool, seed: int | None) -> list[str]:
-        names = folder.parts_of(self.path)
+    def _parts(self, shuffle: bool = False, seed: int | None = None) -> Iterator[Part]:
+        """Raises OfflineError at one that lacks a file, of whichever module."""
+        parts = list(folder.parts_of(self.path))
         if shuffle:
-            np.random.default_rng(seed).shuffle(names)
-        return names
-
-    def _episodes(self, name: str) -> list[MultiAgentEpisode]:
-        chunks = self._chunks(name, schema().names)
-        files = []
-        for kind, column in ((folder.DATA, AGENT_STEPS), (folder.LOOKBACK, LOOKBACK_STEPS)):
-            of_kind = [(module_id, _read(file)) for module_id, file in folder.files_of(self.path, kind, name)]
-            n_steps = chunks.column(column).to_numpy()
-            if not _have_steps([columns for _, columns in of_kind], n_steps):
-                raise self._foreign_files(name, kind, n_steps.sum())
-            files.append(of_kind)
-        return episodes_of(chunk_states(chunks), *files)
-
-    def _check_files(self, name: str) -> None:
-        """Raises OfflineError if a part does not have as many steps as were written, in files of all modules."""
-        n_steps = self._chunks(name, [AGENT_STEPS]).column(AGENT_STEPS).to_numpy().sum()
-        if n_steps != sum(_num_rows(file) for _, file in folder.files_of(self.path, folder.DATA, name)):
-            raise self._foreign_files(name, folder.DATA, n_steps)
-
-    def _chunks(self, name: str, columns: list[str]) -> Any:
-        """These columns of a part's chunks."""
-        return _read_table(self.path / folder.EPISODES / f"{name}{folder.SUFFIX}", columns)
-
-    def _foreign_files(self, name: str, kind: str, n_steps: int) -> OfflineError:
-        return OfflineError(
-            f"the files {name} in {self.path / kind} are not those that were written with {folder.EPISODES}/{name}, "
-            f"which had {n_steps} steps; is one missing?"
-        )
+            np.random.default_rng(seed).shuffle(parts)
+        for part in parts:
+            part.check_is_complete()
+            yield part
 
 
-def _have_steps(files: list[FileColumns], n_steps: np.ndarray) -> bool:
-    """Whether these files have so many rows of each chunk of their part."""
-    chunks = np.concatenate([np.empty(0, np.int64), *(columns.numbers(CHUNK) for columns in files)])
-    return np.array_equal(np.bincount(chunks, minlength=len(n_steps)), n_steps)
-
-
-def _read(file: Path) -> FileColumns:
-    return FileColumns(_read_table(file))
-
-
-def _read_table(file: Path, columns: list[str] | None = None) -> Any:
+def _read_table(part: Part, file: PartFile) -> Any:
     """Raises OfflineError if it can't be read, or is damaged."""
-    pa, parquet = load(), load("pyarrow.parquet")
+    path = part.check(file)
     try:
-        checksums.check(file)
-        with parquet.ParquetFile(file) as opened:
-            return opened.read(columns)
-    except (OSError, pa.ArrowException) as error:
-        raise _cant_read(file, error) from error
-
-
-def _num_rows(file: Path) -> int:
-    """Raises OfflineError if it can't be read, or its footer is damaged."""
-    pa, parquet = load(), load("pyarrow.parquet")
-    try:
-        return parquet.read_metadata(pa.BufferReader(checksums.footer_of(file))).num_rows
-    except (OSError, pa.ArrowException) as error:
-        raise _cant_read(file, error) from error
-
-
-def _cant_read(file: Path, error: Exception) -> OfflineError:
-    return OfflineError(f"can't read {file}: {error}; is it damaged, or copied in part?")
+        with load("pyarrow.parquet").ParquetFile(path) as opened:
+            return opened.read()
+    except (OSError, load().ArrowException) as error:
+        raise OfflineError(f"can't read {path}: {error}; is it damaged, or copied in part?") from error
 
 
 def _cut(batch: Batch, rows: slice) -> Batch:

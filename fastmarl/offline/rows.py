@@ -37,8 +37,6 @@ from fastmarl.offline.form import (
     without_texts,
 )
 from fastmarl.offline.json_values import agent_text, plain_text, to_json
-from fastmarl.offline.table_memory import TableMemory
-from fastmarl.offline.texts import Texts
 
 MOST_FORMS = 1024  # that are kept
 
@@ -64,9 +62,7 @@ class RowMaker:
         self._columns = columns
         self.next_obs = next_obs
         self.keeps_infos = columns is None or Columns.INFOS in columns
-        self.text_of = Texts(agent_text)
         self._form_of: dict[tuple, tuple[TableForm, RowLayout]] = {}
-        self.memory = TableMemory()
 
     def rows(
         self,
@@ -85,14 +81,13 @@ class RowMaker:
         Raises:
             OfflineError: they hold something that Parquet or JSON can't.
         """
-        self.memory.begin_table()
         form_of_source = list(map(self._form, table.sources))
         infos = _Infos(episodes, heads) if self.keeps_infos else None
         found = []
         for module_id, chosen in table.by_module().items():
             for form, of_form in _by_form(table, chosen, form_of_source):
-                trajectories = Trajectories(table, of_form, self.memory.empty)
-                rows = _FormRows(self, trajectories, form, module_id, infos, first_chunk)
+                trajectories = Trajectories(table, of_form)
+                rows = _FormRows(trajectories, form, module_id, infos, first_chunk, next_obs=self.next_obs)
                 found.append(ModuleTable(module_id, form, rows.steps(), rows.lookback()))
         return found
 
@@ -183,22 +178,23 @@ class _FormRows:
 
     def __init__(
         self,
-        maker: RowMaker,
         trajectories: Trajectories,
         form: TableForm,
         module_id: str,
         infos: _Infos | None,
         first_chunk: int,
+        *,
+        next_obs: bool,
     ):
         self._trajectories, self._form = trajectories, form
-        self._next_obs, self._empty = maker.next_obs, maker.memory.empty
+        self._next_obs = next_obs
         self._schema = form.schema(next_obs=self._next_obs)
         self._chunk_S = trajectories.numbers[:, CHUNK_S]
         self._number_S = (self._chunk_S + first_chunk).astype(np.int32)
         self._t_started_S = trajectories.numbers[:, T_STARTED]
         self._ids = {
             Columns.EPS_ID: _Encoded(trajectories.episode_ids, plain_text),
-            Columns.AGENT_ID: _Encoded(trajectories.agent_ids, maker.text_of),
+            Columns.AGENT_ID: _Encoded(trajectories.agent_ids, agent_text),
             MODULE_ID: _Encoded([module_id] * len(self._chunk_S), plain_text),
         }
         self._infos = infos if infos is not None and infos.are_there(self._chunk_S.tolist()) else None
@@ -281,7 +277,7 @@ class _FormRows:
         finals = flatten_struct(self._trajectories.final_obs())
         for described, (_, leaf) in zip(self._form.of_obs(Columns.FINAL_OBS), finals, strict=True):
             if described.arrow_type() is not None:
-                columns[described.name] = described.to_arrow(_steps.put(leaf, last_S, n, self._empty), is_last)
+                columns[described.name] = described.to_arrow(_steps.put(leaf, last_S, n), is_last)
         return columns
 
     def _other_obs(self, name: str, obs: Any) -> dict[str, Any]:

@@ -15,12 +15,10 @@ from fastmarl.core.errors import ConfigError, OfflineError
 from fastmarl.core.public import public
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
-from fastmarl.offline.checksums import compile_checksum
-from fastmarl.offline.handover import Parcel
 from fastmarl.offline.json_values import copied
 from fastmarl.offline.parts import FileParts
 from fastmarl.offline.rows import RowMaker
-from fastmarl.offline.writer_thread import WriterThread
+from fastmarl.offline.writer_thread import Parcel, WriterThread
 
 COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 
@@ -49,8 +47,7 @@ class ParquetWriter:
         columns: names of the modules' outputs to write, such as "action_logp", and "infos"; None: everything.
         next_obs: whether rows also have "new_obs", the observation after the step, as RLlib's reader needs it.
         worker_index: part of the files' names: of the runner.
-        max_queue_size: batches that may wait: calls of `write()` that have 65,536 steps of agents or 32 MiB together,
-            or a larger one.
+        max_queue_size: batches that may wait; one has 65,536 steps of agents, or 32 MiB.
         timeout_s: seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
 
     Raises:
@@ -72,9 +69,8 @@ class ParquetWriter:
     ):
         check_options(max_rows_per_file, compression, columns, worker_index, max_queue_size, timeout_s)
         load("pyarrow.parquet")
-        compile_checksum()
+        folder.compile_checksum()
         self.path = folder.open_folder(path)
-        folder.note_forms(self.path, {})
         self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
         self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))

@@ -19,13 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.kernels.fingerprints import checksum
 
-MAGIC = b"fmr3"
+MAGIC = b"fmr4"
 # Of a head: magic, bytes of the header, of the first part with the header, of the second part, their checksums.
-FIELDS = struct.Struct("<4sIQQQQ")
+FIELDS = struct.Struct("<4sIQQII")
 HEAD_BYTES = FIELDS.size + 4
-WORD = 8  # bytes; both parts of a block are whole words
 
 Arrays = dict[str, np.ndarray]
 
@@ -42,27 +40,15 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
     ]
     form = [[[name, array.dtype.str, list(array.shape)] for name, array in part.items()] for part in parts]
     header = json.dumps({"arrays": form, **words}, separators=(",", ":")).encode()
-    first, second = _padded(header, parts[0]), _padded(b"", parts[1])
-    body = b"".join([*first, *second])
-    n_first = sum(map(len, first))
-    sizes = len(header), n_first, len(body) - n_first
-    checksums = (int(checksum(each)) for each in np.split(np.frombuffer(body, np.uint64), [n_first // WORD]))
-    return _sealed(FIELDS.pack(MAGIC, *sizes, *checksums)), body
-
-
-def _padded(header: bytes, arrays: Mapping[str, np.ndarray]) -> list[Any]:
-    """The pieces of a part, filled up to whole words."""
-    data = [header, *(np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size)]
-    return [*data, bytes(-sum(map(len, data)) % WORD)]
+    first, second = (b"".join(array.tobytes() for array in part.values()) for part in parts)
+    first = header + first
+    fields = FIELDS.pack(MAGIC, len(header), len(first), len(second), zlib.crc32(first), zlib.crc32(second))
+    return _sealed(fields), first + second
 
 
 def _sealed(fields: bytes) -> bytes:
     """A head. With a checksum of its own, a damaged length is not taken for that of a block that is cut off."""
     return fields + zlib.crc32(fields).to_bytes(4, "little")
-
-
-def _checksum(part: bytes) -> int:
-    return int(checksum(np.frombuffer(part, np.uint64)))
 
 
 @dataclass(frozen=True)
@@ -98,7 +84,7 @@ class FileBlock:
                 first, second = map(file.read, self._sizes)
         except OSError as error:
             raise cant_read(self.path, error) from error
-        if (len(first), len(second)) != self._sizes or (_checksum(first), _checksum(second)) != self._checksums:
+        if (len(first), len(second)) != self._sizes or (zlib.crc32(first), zlib.crc32(second)) != self._checksums:
             raise _damaged(self.path, self.offset)
         return _split(first, self._n_header, self._form[0]) | _split(second, 0, self._form[1])
 
@@ -155,7 +141,7 @@ def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> tuple[FileB
     if offset + HEAD_BYTES + n_first + n_second > size:
         return None
     first = file.read(n_first)
-    if _checksum(first) != checksums[0]:
+    if zlib.crc32(first) != checksums[0]:
         raise _damaged(path, offset)
     words = json.loads(first[:n_header])
     form = words.pop("arrays")

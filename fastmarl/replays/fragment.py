@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,74 +29,17 @@ MOST_FIRST_KEYS = 1024  # leaves begin with different keys, by their paths: in w
 WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}
 
 
-@dataclass(frozen=True)
-class Fragment:
-    """Arrays and words, see `fastmarl.replays.blocks`.
-
-    Attributes:
-        agents: names of agents that are new to the file, in the order of their numbers.
-    """
+class Fragment(NamedTuple):
+    """Arrays and words, see `fastmarl.replays.blocks`."""
 
     arrays: dict[str, np.ndarray]
     words: dict[str, Any]
-    agents: dict[str, int]
-
-
-class AgentNames:
-    """Numbers of the agents in one file. An id is known by its repr(): any hashable can be one.
-
-    Attributes:
-        are_shared: whether there are ids that differ and have one repr(), as of envs that have objects of their own.
-    """
-
-    def __init__(self) -> None:
-        self.are_shared = False
-        self._numbers: dict[Hashable, int] = {}
-        self._by_name: dict[str, int] = {}
-        self._coming: dict[Hashable, int] = {}
-
-    def numbers_of(self, agent_ids: Sequence[Hashable]) -> tuple[np.ndarray, dict[str, int]]:
-        """int64: the numbers of these ids; and those that are new, by name, which `learn()` takes.
-
-        Raises:
-            RecordingError: an id can't be told from another one by its repr().
-        """
-        try:
-            return np.fromiter(map(self._numbers.__getitem__, agent_ids), np.int64, len(agent_ids)), {}
-        except KeyError:
-            pass
-        new: dict[str, int] = {}
-        self._coming = {}
-        for agent_id in agent_ids:
-            if agent_id not in self._numbers and agent_id not in self._coming:
-                self._coming[agent_id] = self._new(agent_id, new)
-        numbers = self._numbers | self._coming
-        return np.array([numbers[agent_id] for agent_id in agent_ids], np.int64), new
-
-    def _new(self, agent_id: Hashable, new: dict[str, int]) -> int:
-        name = repr(agent_id)
-        if " at 0x" in name:
-            raise RecordingError(f"record_actions knows agents by the repr() of their ids, but {name} says where an "
-                                 f"object lies in memory; use strings, numbers or tuples, or give "
-                                 f"{type(agent_id).__name__} a __repr__()")  # fmt: skip
-        if name not in self._by_name and name not in new:
-            new[name] = len(self._by_name) + len(new)
-        else:
-            self.are_shared = True
-        return new.get(name, self._by_name.get(name, -1))
-
-    def learn(self, new: dict[str, int]) -> None:
-        """These are in the file now."""
-        if new:
-            self._by_name |= new
-            self._numbers |= self._coming
 
 
 def fragment_of(
     store: RowStore,
     notes: Sequence[UnreadChunks],
     env_actions: Sequence[EnvActions] | None,
-    names: AgentNames,
     *,
     late_rewards: bool,
 ) -> Fragment | None:
@@ -107,7 +49,6 @@ def fragment_of(
         store: with the call's rows.
         notes: of its chunks.
         env_actions: by module index, what turns raw actions into those that were sent. None: without actions.
-        names: of the file's agents.
         late_rewards: whether rewards may come after an agent's end: those of last transitions are not certain then.
     """
     numbers = np.concatenate([_numbers(each) for each in notes if len(each)] or [np.zeros((0, 7), np.int64)])
@@ -118,9 +59,7 @@ def fragment_of(
     lanes = np.array(lane_list, np.int64)
     entry_L = np.full(len(table.row_L), -1, np.int32)
     entry_L[lanes[::-1]] = np.arange(len(lanes) - 1, -1, -1, dtype=np.int32)  # of several, the first
-    agent_T, new_agents = names.numbers_of(list(map(agent_ids.__getitem__, lane_list)))
-    if names.are_shared:
-        _check_told_apart(numbers[:, -1], agent_T.tolist(), list(map(agent_ids.__getitem__, lane_list)))
+    agent_T, names = _numbered(list(map(agent_ids.__getitem__, lane_list)), numbers[:, -1])
     arrays = _narrow_columns(numbers[:, [0, 1, 2, 4, 5, 6]], OF_CHUNKS)
     words = _add_ids(arrays, [id_ for each in notes for id_ in each.ids])
     counts, firsts = np.zeros((2, len(lanes)), np.int64), np.zeros((2, len(lanes)), np.int32)
@@ -133,7 +72,34 @@ def fragment_of(
         modules[str(module)] = {"id": store.module_ids[module], **of_module.forms}
     columns = np.stack([agent_T, table.module_L[lanes], table.done_L[lanes], *counts, *firsts], 1)
     arrays |= _narrow_columns(columns, OF_ENTRIES)
-    return Fragment(arrays, {**words, "modules": modules, "agents": list(new_agents)}, new_agents)
+    return Fragment(arrays, {**words, "modules": modules, "agents": names})
+
+
+def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """(int64: the numbers of these agents, their names). An id is known by its repr(): any hashable can be one.
+
+    Args:
+        lanes: of each chunk, how many of the ids it has.
+
+    Raises:
+        RecordingError: an id can't be told from another one by its repr().
+    """
+    names = {agent_id: _name(agent_id) for agent_id in dict.fromkeys(id_T)}
+    by_name = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
+    numbers = {agent_id: by_name[name] for agent_id, name in names.items()}
+    agent_T = np.fromiter(map(numbers.__getitem__, id_T), np.int64, len(id_T))
+    if len(by_name) < len(names):
+        _check_told_apart(lanes, agent_T.tolist(), id_T)
+    return agent_T, list(by_name)
+
+
+def _name(agent_id: Hashable) -> str:
+    name = repr(agent_id)
+    if " at 0x" in name:
+        raise RecordingError(f"record_actions knows agents by the repr() of their ids, but {name} says where an "
+                             f"object lies in memory; use strings, numbers or tuples, or give "
+                             f"{type(agent_id).__name__} a __repr__()")  # fmt: skip
+    return name
 
 
 def _check_told_apart(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Hashable]) -> None:

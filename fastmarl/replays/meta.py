@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from fastmarl.core.errors import RecordingError
 from fastmarl.core.sealed_json import check_seal
 from fastmarl.core.version import __version__
 
-FORMAT = 3
+FORMAT = 4
 PLATFORM: dict[str, Callable[[], str]] = {
     "python": platform.python_version,
     "machine": platform.machine,
@@ -31,7 +30,7 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
     return {
         "format": FORMAT,
         "env": env_name(config.env),
-        **_env_config(config.env_config),
+        "env_config": _literal(dict(config.env_config)),
         "env_class": ".".join(_env_class(env)),
         "seed": config.seed,
         "worker_index": config.worker_index,
@@ -47,39 +46,29 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
     }
 
 
-def _env_config(env_config: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON if that gives it back, or as a Python literal; with neither, null."""
-    given = dict(env_config)
+def _literal(env_config: dict[str, Any]) -> str | None:
+    """The options as a Python literal; None: they are no plain data."""
+    text = repr(env_config)
     try:
-        if _same(json.loads(json.dumps(given, allow_nan=False)), given):
-            return {"env_config": given}
-    except (TypeError, ValueError):
-        pass
-    try:
-        if _same(ast.literal_eval(repr(given)), given):
-            return {"env_config": None, "env_config_literal": repr(given)}
+        made = ast.literal_eval(text)
+        return text if repr(made) == text and bool(made == env_config) else None
     except (TypeError, ValueError, SyntaxError):
-        pass
-    return {"env_config": None}
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether these are equal, and of the same types all the way down."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(map(repr, one)) == list(map(repr, other)) and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+        return None
 
 
 def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `described()` has put in; None: it could not be written."""
-    if meta["env_config"] is not None:
-        return dict(meta["env_config"])
-    literal = meta.get("env_config_literal")
-    return None if literal is None else dict(ast.literal_eval(literal))
+    """The options on record; None: they could not be written.
+
+    Raises:
+        RecordingError: they are no plain data.
+    """
+    if meta["env_config"] is None:
+        return None
+    try:
+        return dict(ast.literal_eval(meta["env_config"]))
+    except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise RecordingError(f"a record's env_config can't be read ({error!r:.200}); give it again: "
+                             f"replay(..., env_config=...)") from error  # fmt: skip
 
 
 def _spaces(env: Any) -> dict[Any, tuple[Any, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +26,11 @@ class EpisodePart(NamedTuple):
 
     Attributes:
         chunk: its number in the block.
-        agents: the names in the file up to this block.
         flags: of its end.
     """
 
     block: FileBlock
     chunk: int
-    agents: list[str]
     begin: int
     end: int
     flags: int
@@ -119,12 +118,12 @@ class Recording:
             what = "is no folder" if not self.folder.is_dir() else "has no record of actions"
             raise RecordingError(f"{os.fspath(folder)!r} {what}; a runner with EnvRunnerConfig(record_actions=folder) "
                                  f"writes one")  # fmt: skip
-        self._strands: dict[str, list[_Strand]] = {}
-        self._n_strands = 0
+        self._numbers = itertools.count()
+        pieces: dict[str, list[_Piece]] = {}
         for path in files:
-            self._read_file(path)
-        found = [course for id_, strands in self._strands.items() for course in _courses(id_, strands)]
-        self.episodes = [episode for _, episode in sorted(found, key=operator.itemgetter(0))]
+            self._read_file(path, pieces)
+        courses = [course for of_id in pieces.values() for course in _courses(of_id)]
+        self.episodes = [_episode(line) for _, line in sorted(courses, key=operator.itemgetter(0))]
         self._by_id: dict[str, list[RecordedEpisode]] = {}
         for number, episode in enumerate(self.episodes):
             episode.number = number
@@ -153,7 +152,7 @@ class Recording:
                                  f"{len(self.episodes)}; `fastmarl replay {self.folder}` lists them")  # fmt: skip
         return self.episodes[number]
 
-    def _read_file(self, path: Path) -> None:
+    def _read_file(self, path: Path, pieces: dict[str, list[_Piece]]) -> None:
         try:
             meta = json.loads(path.with_suffix(".json").read_bytes())
         except FileNotFoundError:
@@ -165,24 +164,15 @@ class Recording:
         except OSError as error:
             raise cant_read(path.with_suffix(".json"), error) from error
         meta = checked(meta, path.with_suffix(".json"))
-        agents: list[str] = []
-        latest: dict[str, _Strand] = {}
         for block, listed in blocks_in(path):
-            agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
-            self._read_block(block, listed, meta, agents, latest)
-
-    def _read_block(
-        self, block: FileBlock, arrays: Arrays, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]
-    ) -> None:
-        columns = [arrays[name].tolist() for name in OF_CHUNKS]
-        ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in arrays["number"]]
-        for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):
-            part, strand = EpisodePart(block, chunk, agents, begin, end, flags), latest.get(id_)
-            if strand is None or strand.is_behind(part):
-                strand = latest[id_] = _Strand(self._n_strands, meta, env, seed)
-                self._n_strands += 1
-                self._strands.setdefault(id_, []).append(strand)
-            strand.add(part)
+            columns = [listed[name].tolist() for name in OF_CHUNKS]
+            ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in listed["number"]]
+            for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):
+                part, of_id = EpisodePart(block, chunk, begin, end, flags), pieces.setdefault(id_, [])
+                if not of_id or of_id[-1].block is not block:
+                    previous = of_id[-1] if of_id and of_id[-1].block.path == path else None
+                    of_id.append(_Piece(id_, next(self._numbers), meta, env, seed, previous))
+                of_id[-1].parts.append(part)
 
     def read(self, episode: RecordedEpisode) -> EpisodeActions:
         """Its actions.
@@ -198,72 +188,83 @@ class Recording:
             block = part.block
             if id(block) not in seen:
                 seen = {id(block): block.arrays()}
-            add_part(found, seen[id(block)], block.words["modules"], part.chunk, part.agents)
+            add_part(found, seen[id(block)], block.words, part.chunk)
         return found
 
 
 @dataclass(eq=False)
-class _Strand:
-    """What a file has of an episode, without going back.
+class _Piece:
+    """What one block has of an episode.
 
     Attributes:
-        number: in the order in which they begin.
+        number: in the order in which they were read.
         meta, env_index, reset_seed: of the episode.
-        line: its parts, after those of other strands that come before them.
-        place: of its course among all.
-        goes_on: in another strand, so that this is no course of its own.
+        previous: the one read before it, of the same file.
+        parts: several, where agents have respawned.
     """
 
+    id_: str
     number: int
     meta: dict[str, Any]
     env_index: int
     reset_seed: int
+    previous: _Piece | None
     parts: list[EpisodePart] = field(default_factory=list)
-    line: list[EpisodePart] = field(default_factory=list)
-    place: int = -1
-    goes_on: bool = False
-    end: int = 0
 
-    def add(self, part: EpisodePart) -> None:
-        self.parts.append(part)
-        self.end = max(self.end, part.end)
+    @property
+    def block(self) -> FileBlock:
+        return self.parts[0].block
 
-    def is_behind(self, part: EpisodePart) -> bool:
-        """Whether this part, of the same file, begins before the end, as the runner went back."""
-        return part.begin < self.end and self.parts[-1].block is not part.block
+    @property
+    def begin(self) -> int:
+        return self.parts[0].begin
 
+    @property
+    def end(self) -> int:
+        return max(part.end for part in self.parts)
 
-def _courses(id_: str, strands: list[_Strand]) -> Iterator[tuple[int, RecordedEpisode]]:
-    """The courses of an episode, by their places; there is one, unless runners went back to a state in it."""
-    earlier: list[_Strand] = []
-    for strand in sorted(strands, key=lambda each: (each.parts[0].begin, each.number)):
-        strand.line, strand.place = strand.parts, strand.number
-        begin, before = strand.parts[0].begin, _before(strand, earlier)
-        if before is not None:
-            strand.line = [*(part for part in before.line if part.end <= begin), *strand.parts]
-            strand.meta, strand.env_index, strand.reset_seed = before.meta, before.env_index, before.reset_seed
-            if before.end <= begin and not before.goes_on:
-                before.goes_on, strand.place = True, before.place
-        earlier.append(strand)
-    for strand in earlier:
-        if not strand.goes_on:
-            yield strand.place, _episode(id_, strand)
+    @property
+    def went_back(self) -> bool:
+        """Whether the runner set a state before it, or was another one."""
+        return self.previous is None or self.previous.end > self.begin
 
 
-def _before(strand: _Strand, earlier: list[_Strand]) -> _Strand | None:
-    """Which of these a strand goes on from: the last that can be; None: its beginning is not on record."""
-    begin = strand.parts[0].begin
-    touching = [other for other in earlier if any(part.end == begin for part in other.parts)]
+def _courses(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
+    """The courses of an episode, (place among all courses, pieces); there is one, unless runners went back to a state
+    in it."""
+    before: dict[_Piece, _Piece | None] = {}
+    places: dict[_Piece, int] = {}
+    last = set(pieces)
+    for piece in sorted(last, key=lambda each: (each.begin, each.went_back, each.number)):
+        earlier = before[piece] = _before(piece, before)
+        if earlier is None or earlier not in last:
+            places[piece] = piece.number
+        else:
+            places[piece] = places[earlier]
+            last.remove(earlier)
+    for piece in last:
+        line = [piece]
+        while (earlier := before[line[-1]]) is not None:
+            line.append(earlier)
+        yield places[piece], line[::-1]
+
+
+def _before(piece: _Piece, earlier: Iterable[_Piece]) -> _Piece | None:
+    """The piece from which this one goes on: the last that can be; None: its beginning is not on record."""
+    if not piece.went_back:
+        return piece.previous
+    touching = [other for other in earlier if other.end == piece.begin]
     if touching:
-        return max(touching, key=lambda other: (other.number < strand.number, other.number))
-    reaching = [other for other in earlier if other.end < begin]  # what is between them was lost
+        return max(touching, key=lambda other: (other.number < piece.number, other.number))
+    reaching = [other for other in earlier if other.end < piece.begin]  # what is between them was lost
     return max(reaching, key=lambda other: other.end, default=None)
 
 
-def _episode(id_: str, strand: _Strand) -> RecordedEpisode:
-    """Put together what its parts say; note what is missing."""
+def _episode(line: list[_Piece]) -> RecordedEpisode:
+    """Put together what its pieces say; note what is missing."""
+    first, parts = line[0], [part for piece in line for part in piece.parts]
     flags, at, missing = 0, 0, ""
-    for part in sorted(strand.line, key=lambda each: (each.begin, each.end)):
+    for part in sorted(parts, key=lambda each: (each.begin, each.end)):
         if part.begin > at:
             missing = (f"the env steps {at} to {part.begin} are not on record here; were they recorded into another "
                        f"folder, or lost with a full disk?")  # fmt: skip
@@ -271,22 +272,20 @@ def _episode(id_: str, strand: _Strand) -> RecordedEpisode:
         flags |= part.flags
     return RecordedEpisode(
         number=-1,
-        id_=id_,
-        meta=strand.meta,
-        env_index=strand.env_index,
-        reset_seed=strand.reset_seed,
+        id_=first.id_,
+        meta=first.meta,
+        env_index=first.env_index,
+        reset_seed=first.reset_seed,
         length=at,
         is_terminated=bool(flags & TERMINATED),
         is_truncated=bool(flags & TRUNCATED),
         is_failed=bool(flags & FAILED),
-        missing="its env was reset without a seed" if strand.reset_seed < 0 else missing,
-        parts=strand.line,
+        missing="its env was reset without a seed" if first.reset_seed < 0 else missing,
+        parts=parts,
     )
 
 
-def add_part(
-    found: EpisodeActions, arrays: dict[str, np.ndarray], modules: dict[str, Any], chunk: int, agents: list[str]
-) -> None:
+def add_part(found: EpisodeActions, arrays: Arrays, words: dict[str, Any], chunk: int) -> None:
     """Add what a block has of one chunk."""
     lanes = arrays["lanes"].astype(np.int64)
     first = int(lanes[:chunk].sum())
@@ -298,7 +297,7 @@ def add_part(
             continue
         module = str(int(module_T[entry]))
         before = module_T[:entry] == module_T[entry]
-        form, name = modules[module], agents[int(arrays["agent"][entry])]
+        form, name = words["modules"][module], words["agents"][int(arrays["agent"][entry])]
         found.modules[form["id"]] = form
         found.module_of[name] = form["id"]
         rows = slice(start := int(acted[:entry][before].sum()), start + int(acted[entry]))

@@ -23,7 +23,7 @@ from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
 from fastmarl.core.store.block import Key
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED, LaneTable
 from fastmarl.core.store.store import RowStore
-from fastmarl.replays.fragment import AgentNames, fragment_of
+from fastmarl.replays.fragment import fragment_of
 from fastmarl.replays.meta import changed_versions
 from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part
 
@@ -196,11 +196,11 @@ class Scene:
                 return
             notes.append(self._log.notes_of([0]))
         made = EpisodeActions()
-        fragment = fragment_of(self._store, notes, None, AgentNames(), late_rewards=self._late_rewards)
+        fragment = fragment_of(self._store, notes, None, late_rewards=self._late_rewards)
         if fragment is None:
             return
         for chunk in range(len(fragment.arrays["env"])):
-            add_part(made, fragment.arrays, fragment.words["modules"], chunk, fragment.words["agents"])
+            add_part(made, fragment.arrays, fragment.words, chunk)
         # Where an env has failed, its agents were given their last observations again, to end with.
         last = min(self._made, self._recorded.length - self._recorded.is_failed)
         differing = [

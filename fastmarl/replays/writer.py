@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.sealed_json import sealed
+from fastmarl.core.sealed_json import write_sealed
 from fastmarl.replays.blocks import encoded
-from fastmarl.replays.fragment import LISTED, AgentNames, Fragment, fragment_of
+from fastmarl.replays.fragment import LISTED, Fragment, fragment_of
 
 MOST_FILES = 100_000  # of one runner number and incarnation in one folder
 
@@ -39,13 +39,12 @@ class ActionWriter:
 
     def __init__(self, folder: str | os.PathLike, meta: dict[str, Any], *, late_rewards: bool):
         self._late_rewards = late_rewards
-        self._names = AgentNames()
         self._pid = os.getpid()
         try:
             os.makedirs(folder, exist_ok=True)
             stem = f"worker-{meta['worker_index']:03}-{meta['incarnation']:02}"
             self.path, self._file = _new_file(Path(folder), stem)
-            _write_whole(self.path.with_suffix(".json"), sealed(meta))
+            write_sealed(self.path.with_suffix(".json"), meta)
         except OSError as error:
             raise RecordingError(f"can't write a record of actions to {os.fspath(folder)!r}: "
                                  f"{error.strerror or error}; give record_actions a folder that can be written to"
@@ -67,7 +66,7 @@ class ActionWriter:
         notes = list(log.sealed)
         if has_failed:
             notes.append(log.notes_of([record.env_index for record in log.store.running()]))
-        return fragment_of(log.store, notes, env_actions, self._names, late_rewards=self._late_rewards)
+        return fragment_of(log.store, notes, env_actions, late_rewards=self._late_rewards)
 
     @property
     def has_unwritten(self) -> bool:
@@ -78,7 +77,7 @@ class ActionWriter:
         """Have `write()` add this to the file, after it has written what was taken before."""
         if fragment is not None:
             head, body = encoded(fragment.arrays, fragment.words, LISTED)
-            self._unwritten = _Unwritten(self._size, head, body, fragment.agents)
+            self._unwritten = _Unwritten(self._size, head, body)
 
     def write(self) -> None:
         """Add what was taken to the file. What interrupts this leaves it to the next time.
@@ -104,7 +103,6 @@ class ActionWriter:
                                  f"next call of sample() tries it again, and returns the episodes"
                                  ) from error  # fmt: skip
         self._size = unwritten.offset + n_bytes
-        self._names.learn(unwritten.agents)
         self._unwritten = None
 
     def close(self) -> None:
@@ -126,7 +124,6 @@ class _Unwritten(NamedTuple):
     offset: int
     head: bytes
     body: bytes
-    agents: dict[str, int]
 
     @property
     def n_bytes(self) -> int:
@@ -142,10 +139,3 @@ def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
         except FileExistsError:
             continue
     raise RecordingError(f"{folder} has {MOST_FILES} records of {stem} already; give record_actions another folder")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Whoever finds the file finds all of it."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text)
-    os.replace(beside, path)

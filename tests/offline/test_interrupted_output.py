@@ -12,8 +12,8 @@ from support.interrupts import Interruption, in_own_thread, interrupted, lines_o
 from support.told import Told, Witness
 
 import fastmarl
-from fastmarl.offline import ParquetReader, handover
-from fastmarl.offline.handover import Handover, Parcel
+from fastmarl.offline import ParquetReader, writer_thread
+from fastmarl.offline.writer_thread import Parcel, WriterThread
 
 ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 5
@@ -84,19 +84,20 @@ class Rows:
         return 1
 
 
-def test_an_interrupted_handover_may_be_repeated():
+def test_an_interrupted_handover_may_be_repeated(monkeypatch):
+    monkeypatch.setattr(writer_thread, "FIRST_ROWS", 2)
     for at in itertools.count():
-        between, parcels = Handover(1, 2), [Parcel([Rows()]) for _ in range(3)]
-        assert between.put(parcels[0], 0)
-        done = not interrupted(lambda: between.put(parcels[1], 0), file=handover.__file__, at=at, event="opcode")  # noqa: B023
-        taken = between.take(0).episodes if at % 2 else []  # the thread may be sooner
+        thread, parcels = WriterThread(None, 1, 1.0), [Parcel([Rows()]) for _ in range(3)]
+        assert thread.put(parcels[0], 0)
+        done = not interrupted(lambda: thread.put(parcels[1], 0), file=writer_thread.__file__, at=at, event="opcode")  # noqa: B023
+        taken = thread.take(0) if at % 2 else []  # it may be sooner
         for parcel in parcels[1:]:
-            assert between.put(parcel, 0) or between._batches[-1].is_full
-            taken += between.take(0).episodes
-        between.end()
-        while (batch := between.take(0)) is not None:
-            taken += batch.episodes
-        assert list(map(id, taken)) == [id(parcel.episodes[0]) for parcel in parcels], at
+            assert thread.put(parcel, 0) or parcel in thread._waiting
+            taken += thread.take(0)
+        thread.begin_end()
+        while (more := thread.take(0)) is not None:
+            taken += more
+        assert taken == parcels, at
         if done:
             break
     assert at > 50

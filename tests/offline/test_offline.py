@@ -1,6 +1,5 @@
 """Recording to Parquet files and reading them: what may be in episodes, and what may go wrong."""
 
-import fcntl
 import gc
 import itertools
 import json
@@ -31,14 +30,12 @@ from fastmarl.core.columns import Columns, Recorded
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import ArraySource
+from fastmarl.core.sealed_json import check_seal, sealed
 from fastmarl.distributed import BackgroundSampler
 from fastmarl.errors import ConfigError, OfflineError
-from fastmarl.offline import ParquetReader, ParquetWriter, folder, part, parts, writer_thread
-from fastmarl.offline.form import TableForm
+from fastmarl.offline import ParquetReader, ParquetWriter, folder, parts, writer_thread
 from fastmarl.offline.json_values import agent_from_text, agent_text
-from fastmarl.offline.part import GrowingFile
 from fastmarl.offline.parts import FileParts
-from fastmarl.offline.table_memory import TableMemory
 
 pytestmark = pytest.mark.needs("pyarrow")
 SPREAD = "fastmarl.simple_spread"
@@ -94,6 +91,7 @@ def spread(n=3, **options):
     return fastmarl.MultiAgentEnvRunner(config)
 
 
+PART = "parts/worker-000000-000000.json"
 ONE = np.zeros((3, 1), np.float32), np.zeros(2, np.int64)
 GRAPHS = [GraphInstance(np.ones((k, 2), np.float32), None, np.arange(2 * k).reshape(k, 2)) for k in (0, 1, 3)]
 OBSERVATIONS = {
@@ -340,23 +338,28 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
         ParquetReader(tmp_path)
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [2, 4])
 def test_files_from_another_version_are_refused(version, tmp_path):
     write(tmp_path, [episode({"a": ONE})])
-    info = json.loads((tmp_path / "meta/info.json").read_text())
-    (tmp_path / "meta/info.json").write_text(json.dumps({**info, "version": version}))
+    file = tmp_path / PART
+    file.write_text(json.dumps({**json.loads(file.read_text()), "version": version}))
     for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match=f"has version {version}; this fastmarl .* reads version 2"):
+        with pytest.raises(OfflineError, match=f"has version {version}; this fastmarl .* reads version 3"):
             opened(tmp_path)
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "data/p/worker-000000-000000.parquet"
-    file.write_bytes(file.read_bytes()[:-20])
+    data = bytearray(file.read_bytes())
+    file.write_bytes(data[:-20])
     for use in (read, lambda path: ParquetReader(path).num_rows()):
         with pytest.raises(OfflineError, match=f"can't read {file}.*is it damaged"):
             use(tmp_path)
+    data[50] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(OfflineError, match=f"{file} is damaged: its checksum does not match"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["data", "lookback"])
@@ -364,8 +367,9 @@ def test_a_missing_file_is_an_error(kind, tmp_path):
     with spread(episode_lookback_horizon=3) as runner:
         chunks = [chunk for _ in range(2) for chunk in runner.sample(num_timesteps=15)]
     write(tmp_path, chunks)
-    (tmp_path / kind / "default_policy/worker-000000-000000.parquet").unlink()
-    with pytest.raises(OfflineError, match=rf"files worker-000000-000000 in {tmp_path / kind} .*; is one missing\?"):
+    file = tmp_path / kind / "default_policy/worker-000000-000000.parquet"
+    file.unlink()
+    with pytest.raises(OfflineError, match=rf"can't read {file}: No such file or directory; is it missing\?"):
         read(tmp_path)
 
 
@@ -376,55 +380,34 @@ def test_batches_of_a_part_that_lacks_a_file_are_an_error(tmp_path):
         write(tmp_path / str(i), [episode({"a": ONE}), episode({"a": ONE}, "f", "q")])
         (tmp_path / str(i) / other).unlink()
         (tmp_path / str(i) / "data/q/worker-000001-000000.parquet").touch()  # of a part that is not whole
-        with pytest.raises(OfflineError, match="worker-000000-000000, which had 4 steps; is one missing"):
+        with pytest.raises(OfflineError, match=f"can't read .*{other}: No such file or directory; is it missing"):
             list(ParquetReader(tmp_path / str(i)).iter_batches(module_id=module, batch_size=4))
 
 
 def test_a_file_of_another_writer_is_an_error(tmp_path):
-    """It has no checksums, and may lack columns."""
+    """It may lack columns."""
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(parquet.read_table(file).drop_columns(["agent_steps", "env_t"]), file)
-    with pytest.raises(OfflineError, match=rf"can't read {file}: its footer lacks the checksum .* of another writer"):
+    with pytest.raises(OfflineError, match=rf"can't read {file}: it has .* were written; .* of another writer"):
         read(tmp_path)
-
-
-def test_the_damaged_row_group_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(part, "GROUP_ROWS", 4)
-    monkeypatch.setattr(writer_thread, "FIRST_ROWS", 1)
-    monkeypatch.setattr(writer_thread, "MOST_ROWS", 1)
-    write(tmp_path, *[[episode({"a": ONE}, f"e{i}")] for i in range(20)])
-    file = tmp_path / "data/p/worker-000000-000000.parquet"
-    parquet = pytest.importorskip("pyarrow.parquet")
-    metadata = parquet.read_metadata(file)
-    for group in range(metadata.num_row_groups):
-        data = bytearray(file.read_bytes())
-        data[metadata.row_group(group).column(3).data_page_offset] ^= 1
-        file.write_bytes(data)
-        with pytest.raises(OfflineError, match=rf"row group {group} of {file} is damaged: its checksum does not match"):
-            read(tmp_path)
-        data[metadata.row_group(group).column(3).data_page_offset] ^= 1
-        file.write_bytes(data)
-    assert metadata.num_row_groups > 1 and len(read(tmp_path)) == 20
 
 
 def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path, monkeypatch):
     """Its files may lie around; without the hidden ones nobody sees that its number was taken."""
     write(tmp_path, [episode({"a": ONE})])
-    (tmp_path / "meta/episodes/worker-000000-000000.parquet").unlink()
+    (tmp_path / PART).unlink()
     later = [episode({"a": ONE}, "f", "q")]
     assert_comes_back(tmp_path, later)
 
-    def fail(file, rename=GrowingFile.rename):
-        if "meta" in file._path.parts:
-            raise OSError("no room")
-        rename(file)
+    def fail(path, content):
+        raise OSError("no room")
 
-    monkeypatch.setattr(GrowingFile, "rename", fail)
+    monkeypatch.setattr(folder, "write_sealed", fail)
     with pytest.raises(OfflineError, match="no room"):
         write(tmp_path, [episode({"a": ONE}, "g", "r")])
-    assert not list(tmp_path.glob("data/r/*"))
+    assert not list(tmp_path.glob("data/r/*")) and len(list(tmp_path.glob("parts/*"))) == 1
     assert_same_episodes(read(tmp_path), later)
 
 
@@ -437,40 +420,20 @@ def test_files_end_where_they_are_large(tmp_path, monkeypatch):
     assert_same_episodes(read(tmp_path), chunks)
 
 
-def test_two_writers_both_note_their_modules(tmp_path, monkeypatch):
-    """One of them comes while the other one is between reading and writing `info.json`."""
-    write(tmp_path, [])
-    forms = {name: TableForm.of(ONE[0], ONE[1], []) for name in ("p", "q")}
-    other = threading.Thread(target=folder.note_forms, args=(tmp_path, {"q": forms["q"]}))
-
-    def read_slowly(path, read_info=folder.read_info):
-        info = read_info(path)
-        if other.ident is None:
-            other.start()
-            other.join(0.3)
-        return info
-
-    monkeypatch.setattr(folder, "read_info", read_slowly)
-    folder.note_forms(tmp_path, {"p": forms["p"]})
-    other.join()
-    assert list(ParquetReader(tmp_path).info["modules"]) == ["p", "q"]
-
-
-def test_info_that_can_not_be_written_or_is_damaged(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    try:
-        with pytest.raises(OfflineError, match=r"can't write .*info.json: .*File too large"):
-            ParquetWriter(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert {each.name for each in tmp_path.glob("meta/*")} == {".info.lock", "episodes"}
-    texts = {'{"format": "another"}': "is not of recorded episodes", '{"format": "fastmarl.offline", "version": 2}':
-             "is damaged: its content does not match", "{": "is damaged: Expecting"}  # fmt: skip
+def test_a_description_that_is_damaged(tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    content = check_seal(json.loads((tmp_path / PART).read_text()))
+    texts = {
+        '{"format": "another"}': "is not of recorded episodes",
+        '{"format": "fastmarl.offline", "version": 3}': "is damaged: its content does not match",
+        "{": "is damaged: Expecting",
+        sealed({**content, "files": [{**content["files"][0], "kind": "../data"}]}): "names files of other folders",
+        sealed({**content, "files": [{"kind": "data"}]}): "is damaged: .* missing",
+    }
     for text, problem in texts.items():
-        (tmp_path / "meta/info.json").write_text(text)
+        (tmp_path / PART).write_text(text)
         for opened in (ParquetReader, ParquetWriter):
-            with pytest.raises(OfflineError, match=f"info.json {problem}"):
+            with pytest.raises(OfflineError, match=f"{PART} {problem}"):
                 opened(tmp_path)
 
 
@@ -518,7 +481,7 @@ def test_a_kill_loses_no_file_that_was_whole(tmp_path):
     assert done.returncode == -signal.SIGKILL, done.stderr
     with spread() as runner:
         calls = [runner.sample(num_timesteps=75) for _ in range(40)]
-    names = sorted(tmp_path.glob("meta/episodes/worker*"))
+    names = sorted(tmp_path.glob("parts/worker*"))
     got = read(tmp_path)
     n = len(got)
     want = [chunk for call in calls for chunk in call][:n]
@@ -563,9 +526,9 @@ class Gate:
 def test_a_full_queue_blocks_and_does_not_grow(tmp_path, monkeypatch):
     gate = Gate(monkeypatch)
     write_at_once(monkeypatch, 1)
-    file_writer = ParquetWriter(tmp_path, max_queue_size=2, timeout_s=0.2)
+    file_writer = ParquetWriter(tmp_path, max_queue_size=4, timeout_s=0.2)
     chunks = [episode({"a": ONE}, f"e{i}") for i in range(6)]
-    n = 3  # one is being written, two wait
+    n = 3  # one is being written, two wait, which have two rows each
     for chunk in chunks[:n]:
         file_writer.write([chunk])
     with pytest.raises(OfflineError, match=r"had no room for 1 more episodes in 0.2 s; is the disk slow\?"):
@@ -690,24 +653,6 @@ def test_the_thread_sleeps_until_there_is_enough_or_nothing_has_come_for_a_while
         while len(added) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert added == [3, 1, 1]
-
-
-def test_a_process_that_is_forked_meanwhile_keeps_no_lock_of_the_folder(tmp_path):
-    ParquetWriter(tmp_path).close()
-    release = os.pipe()
-    with folder._locked(tmp_path / folder.LOCK):
-        child = os.fork()
-        if child == 0:
-            os.close(release[1])
-            os.read(release[0], 1)
-            os._exit(0)
-    try:
-        with (tmp_path / folder.LOCK).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(release[1])
-        os.waitpid(child, 0)
-        os.close(release[0])
 
 
 @pytest.mark.slow
@@ -900,36 +845,3 @@ def test_spaces_of_gymnasium_that_are_no_arrays(tmp_path):
     space = gym.spaces.Sequence(gym.spaces.Discrete(3))
     items = objects(*(space.sample() for _ in range(3)))
     assert_comes_back(tmp_path, [episode({"a": (items, np.arange(2))})])
-
-
-def test_a_table_has_the_memory_of_an_earlier_one_once_that_is_gone():
-    memory = TableMemory()
-
-    def table():
-        memory.begin_table()
-        return [memory.empty((1000, 30), np.float32), memory.empty((50_000,), np.int64), memory.empty((3,), bool)]
-
-    table()
-    first = table()
-    places = [each.ctypes.data for each in first[:2]]
-    assert places[0] + 120_000 <= places[1]
-    other = table()
-    assert not any(np.shares_memory(a, b) for a in first for b in other)
-    kept = memoryview(first[0]).cast("B")  # as Arrow holds it
-    del first, other
-    assert not np.shares_memory(np.frombuffer(kept, np.uint8), table()[0])
-    del kept
-    both = table(), table()
-    assert places[0] in [each[0].ctypes.data for each in both]
-
-
-def test_memory_of_a_larger_table_than_the_last_is_new():
-    memory = TableMemory()
-    memory.begin_table()
-    memory.empty((100_000,), np.uint8)
-    memory.begin_table()
-    arrays = [memory.empty((100_000, 2), np.int8) for _ in range(3)]
-    for value, each in enumerate(arrays):
-        each[...] = value
-    assert [int(each.min()) for each in arrays] == [int(each.max()) for each in arrays] == [0, 1, 2]
-    assert memory.empty((70_000,), object).tolist() == [None] * 70_000

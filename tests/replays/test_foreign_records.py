@@ -53,10 +53,18 @@ def test_no_name_of_a_file_is_imported_unasked(name, tmp_path, monkeypatch):
 def test_no_function_that_is_there_already_is_called_unasked(tmp_path):
     record(tmp_path, "fastmarl.simple_spread")
     handlers = {"x": {"()": "os.mkdir", "path": str(tmp_path / "mark")}}
-    forge(tmp_path, env="logging.config:dictConfig", env_config={"version": 1, "handlers": handlers})
+    forge(tmp_path, env="logging.config:dictConfig", env_config=repr({"version": 1, "handlers": handlers}))
     with pytest.raises(RecordingError, match=r"name it yourself: replay\(\.\.\., env='logging\.config:dictConfig'\)"):
         fastmarl.replay(tmp_path, 0)
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("env_config", ["dict(n=1)", "{'n': ", "[1]", {"n": 1}, "(" * 100_000])
+def test_an_env_config_is_plain_data(env_config, tmp_path):
+    record(tmp_path, "fastmarl.simple_spread")
+    forge(tmp_path, env_config=env_config)
+    with pytest.raises(RecordingError, match="env_config can't be read"):
+        fastmarl.replay(tmp_path, 0)
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ def test_damaged_files_say_so(tmp_path):
         with pytest.raises(RecordingError, match=r"\.json is (damaged|of no record of actions)"):
             Recording(tmp_path)
     path.with_suffix(".json").write_text('{"format": 99, "versions": {"fastmarl": "9.1"}}')
-    with pytest.raises(RecordingError, match=r"expected format 3, got 99; fastmarl 9.1 has written it, and reads it"):
+    with pytest.raises(RecordingError, match=r"expected format 4, got 99; fastmarl 9.1 has written it, and reads it"):
         Recording(tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(RecordingError, match="lacks its description"):
@@ -627,7 +627,8 @@ def test_envs_and_options_that_have_no_name_are_to_be_given(tmp_path):
     assert fastmarl.replay(tmp_path / "config", 0, env_config={"what": object()}).env_t
     record(tmp_path / "literal", Levels, {"map": (1, {2: None})}, steps=20)
     meta = Recording(tmp_path / "literal")[0].meta
-    assert meta["env_config_literal"] == "{'map': (1, {2: None})}"
+    assert meta["env_config"] == "{'map': (1, {2: None})}"
+    assert fastmarl.replay(tmp_path / "literal", 0).env_t
     with Replay(tmp_path / "literal", 0) as replay, pytest.raises(RecordingError, match="not been played to its end"):
         _ = replay.episode
     for _ in (replay := Replay(tmp_path / "literal", 0)):

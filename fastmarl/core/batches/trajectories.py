@@ -6,7 +6,7 @@ action on it, and its reward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,7 +53,6 @@ class Trajectories:
     Args:
         table: of agent episodes.
         chosen: int64 [s], which of them, each with a step or more; those of one block should be adjacent.
-        empty: like `numpy.empty()`, makes the arrays that columns are copied into.
 
     Attributes:
         begin_S: int64, position of each trajectory's first step, the lookback's.
@@ -61,8 +60,8 @@ class Trajectories:
         numbers: int64 [s, 10], see `AgentEpisodeTable`.
     """
 
-    def __init__(self, table: AgentEpisodeTable, chosen: np.ndarray, empty: Callable[..., np.ndarray] = np.empty):
-        self._table, self._chosen, self._empty = table, chosen, empty
+    def __init__(self, table: AgentEpisodeTable, chosen: np.ndarray):
+        self._table, self._chosen = table, chosen
         self.numbers = numbers = _take(table.numbers, chosen)
         self._runs, self._first_of_run = runs_of(table.sources, numbers)
         self._end_of_run = np.cumsum([len(run.rows) for run in self._runs])
@@ -229,7 +228,7 @@ class Trajectories:
         if columns[0].dtype.hasobject:
             pieces = np.split(places.rows, np.cumsum(places.counts)[:-1])
             return np.concatenate([column.take(piece, 0) for column, piece in zip(columns, pieces, strict=True)])
-        return _store.gather(columns, places.rows, places.counts, self._empty)
+        return _store.gather(columns, places.rows, places.counts)
 
     def final_obs(self) -> Any:
         """The observation after each trajectory's last step, [S, ...], copied.

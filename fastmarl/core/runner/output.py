@@ -11,8 +11,8 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fastmarl.offline.handover import Parcel as Parcel
     from fastmarl.offline.writer import ParquetWriter as ParquetWriter
+    from fastmarl.offline.writer_thread import Parcel as Parcel
     from fastmarl.replays.writer import ActionWriter as ActionWriter
 
 
