@@ -28,7 +28,6 @@ class Core:
         counts: of the call under way.
         counts_actions: whether agents that act are counted, and not those that are observed (18).
         spaces: per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
-        given_spaces: by env index, what a connector gave an episode for its observation spaces, and is equal to them.
         connectors: what rewrites observations on their way to the modules.
     """
 
@@ -45,7 +44,6 @@ class Core:
         n_agents = [len(getattr(env.unwrapped, "possible_agents", None) or ()) for env in runner.env.envs]
         merge_flags = "01" not in runner.fixes
         self.spaces = _spaces_of(runner.env.envs)
-        self.given_spaces: dict[int, Any] = {}
         pieces = own_pieces(runner._env_to_module.connectors)
         self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(pieces))
         self.connectors = Connectors(pieces, self.store, self.spaces)

@@ -200,11 +200,11 @@ class FastSampler:
         self._stepped_at = stepped
         self._resets.clear()
         self._as_steps.clear()
-        acted = self._events.acted(actions) if self._events.is_on else {}
+        acted = self._events.acted(actions) if self._events.has_whole else {}
         done, n_steps, n_observed = record_steps(
             self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
         )
-        if self._events.is_on:
+        if self._events.has_whole:
             for env_index, (obs, infos) in self._resets.items():
                 self._events.add_reset(env_index, obs, infos)
         for env_index, of_env in acted.items():
