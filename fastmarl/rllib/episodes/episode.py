@@ -15,9 +15,8 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils import force_list
 
 from fastmarl.rllib.episodes import chunks, shipping
-from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.lists import unite_dtypes
-from fastmarl.rllib.episodes.sample_block import SampleBlock
+from fastmarl.rllib.episodes.sample_block import SampleBlock, is_set
 from fastmarl.rllib.episodes.slices import slice_of
 from fastmarl.rllib.episodes.steps import COMMON, Step, keep_common_info, private_info, private_infos
 from fastmarl.rllib.episodes.times import prepare_for_replay

@@ -13,8 +13,8 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from fastmarl.core.errors import RunningEpisodeError
-from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.lists import ListedColumn, unite_dtypes
+from fastmarl.rllib.episodes.sample_block import is_set
 from fastmarl.rllib.store.builder import RLlibChunk
 from fastmarl.rllib.store.in_view import agent_in_view, become, in_view_kind, is_last
 from fastmarl.rllib.store.lane_steps import actions_of, rewards_of
