@@ -12,8 +12,7 @@ from fastmarl.rllib.connectors.pieces import are_rewriting, own_pieces
 from fastmarl.rllib.connectors.pipeline import Connectors
 from fastmarl.rllib.inference.env_actions import RLlibEnvActions
 from fastmarl.rllib.inference.inference import ExactInference
-from fastmarl.rllib.store.counts import CallCounts
-from fastmarl.rllib.store.records import RLlibLanes, RLlibRecord
+from fastmarl.rllib.store.records import CallCounts, RLlibLanes, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
 
 

@@ -20,8 +20,7 @@ from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.step_writer import StepWriter
 from fastmarl.rllib.sampling.window import Window
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
-from fastmarl.rllib.store.counts import CallCounts
-from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.store.records import CallCounts, ChunkNumbers, RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 
