@@ -44,7 +44,7 @@ class EpisodeEvents:
         self._core = core
         self._builder = builder
         self._episodes = episodes
-        self._views: list[EpisodeInView | None] = [None] * core.runner.num_envs
+        self._views: dict[int, EpisodeInView] = {}  # by env, of the running episode if it was asked for
         self.listened: frozenset[str] = frozenset()
         self.passing = episodes.passing
 
@@ -55,22 +55,22 @@ class EpisodeEvents:
     @property
     def has_whole(self) -> bool:
         """Whether there are episodes that callbacks or connectors have seen whole."""
-        return any(view is not None and view.is_whole for view in self._views)
+        return any(view.is_whole for view in self._views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
         """What callbacks were given of the env's running episode, if anything."""
-        return self._views[env_index]
+        return self._views.get(env_index)
 
     def begin(self, env_index: int) -> None:
         """A record was opened."""
-        self._views[env_index] = None
+        self._views.pop(env_index, None)
         self.fire(CREATED, env_index)
 
     def cut(self, horizon: int) -> dict[int, Any]:
         """By env, the next chunk of each running episode that is whole."""
         successors = {}
-        for env_index, view in enumerate(self._views):
-            if view is not None and view.is_whole:
+        for env_index, view in sorted(self._views.items()):
+            if view.is_whole:
                 record = self._core.record_of(env_index)
                 episode, mapping = view.episode, record.mapping
                 # The mapping function is asked elsewhere; what it answers at a cut is not used.
@@ -82,10 +82,10 @@ class EpisodeEvents:
 
     def go_on(self, successors: dict[int, Any]) -> None:
         """All running episodes go on in new chunks, these for some."""
-        views, self._views = self._views, [None] * len(self._views)
+        views, self._views = self._views, {}
         for record in self._core.running():
             env_index = record.env_index
-            if views[env_index] is not None:
+            if env_index in views:
                 record.custom_data = deepcopy(record.custom_data)  # the chunk keeps its own
             if env_index in successors:
                 episode = successors[env_index]
@@ -141,7 +141,7 @@ class EpisodeEvents:
 
     def view_of_running(self, record: RLlibRecord) -> EpisodeInView:
         """What callbacks and connectors are given of a running episode."""
-        view = self._views[record.env_index]
+        view = self._views.get(record.env_index)
         if view is None:
             view = self._views[record.env_index] = EpisodeInView(self._episodes, record)
         return view
@@ -156,22 +156,20 @@ class EpisodeEvents:
                 agent_id: self._builder.hanging_outputs(self._core.table.envs[env_index].lane_of[agent_id])
                 for agent_id in actions[env_index]
             }
-            for env_index, view in enumerate(self._views)
-            if view is not None and view.is_whole
+            for env_index, view in sorted(self._views.items())
+            if view.is_whole
         }
 
     def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
         """An env was reset."""
-        view = self._views[env_index]
+        view = self._views.get(env_index)
         if view is not None and view.is_whole:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
 
     def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:
         """An env has stepped. RLlib's vector env copies the observations, too."""
-        view = self._views[env_index]
-        assert view is not None
         obs, rewards, terminateds, truncateds, infos = step
-        view.episode.add_env_step(
+        self._views[env_index].episode.add_env_step(
             deepcopy(obs),
             {agent_id: action for agent_id, (action, _, _) in acted.items()},
             rewards,
