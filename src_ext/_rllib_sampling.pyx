@@ -1,4 +1,4 @@
-"""The arithmetic between torch's calls when RLlib's distributions are sampled on the CPU; see rllib/sampling_cpu.py.
+"""The arithmetic between torch's calls when RLlib's distributions are sampled on the CPU; see inference/draws_cpu.py.
 
 Each number is rounded where torch rounds it, so these must be compiled without contracting a * b + c.
 Arrays are float32 and C-contiguous; N rows of K choices.

@@ -23,5 +23,5 @@ ON_DEMAND = {"PPOTorchLearner": "learner.ppo", "RolloutWorker": "old_stack.worke
 def __getattr__(name: str) -> Any:
     if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    where = ON_DEMAND[name] if untested_ray() is None else "untested"
+    where = ON_DEMAND[name] if untested_ray() is None else "stand_in"
     return getattr(importlib.import_module(f"fastmarl.rllib.{where}"), name)

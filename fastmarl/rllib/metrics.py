@@ -18,7 +18,7 @@ from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, 
 from ray.rllib.utils.metrics.utils import to_snake_case
 
 from fastmarl.core.kernels.accumulate import exponential_mean
-from fastmarl.rllib.store.counts import CallCounts, EpisodeNumbers
+from fastmarl.rllib.store.records import CallCounts, EpisodeNumbers
 
 Path = tuple[str, ...]
 LOST_REWARD = "unattributed_reward"

@@ -11,7 +11,7 @@ from rllib.differential.known import CorrectedLoop
 from rllib.differential.runs import play
 
 from fastmarl.rllib.episodes.extras import completed
-from fastmarl.rllib.episodes.validation import is_consistent
+from fastmarl.rllib.episodes.steps import is_consistent
 
 
 class AsksTwice(CorrectedLoop):

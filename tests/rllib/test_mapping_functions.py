@@ -4,8 +4,12 @@ import functools
 import sys
 
 import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
-from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, reads_times_only
+from fastmarl.errors import RunningEpisodeError
+from fastmarl.rllib import MultiAgentEnvRunner
+from fastmarl.rllib.sampling.mapping_code import reads_times_only
 
 
 def _helper(episode):
@@ -84,11 +88,18 @@ def test_they_are_not(name):
     assert not reads_times_only(TOO_MUCH[name])
 
 
-def test_what_stands_for_an_episode_is_true_as_soon_as_it_has_steps():
-    assert not EpisodeTimes("e", 5, 5)
-    assert EpisodeTimes("e", 5, 6)
+def _peek():
+    """Reads the episode of the function that calls this."""
+    return len(sys._getframe(1).f_locals["episode"].agent_ids)
 
 
-def test_what_it_lacks_is_an_error():
-    with pytest.raises(AttributeError, match="policy_mapping_fn reads 'agent_ids'"):
-        _helper(EpisodeTimes("e", 0, 0))
+@pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+def test_what_the_bytecode_does_not_show_is_an_error():
+    config = (
+        PPOConfig()
+        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .multi_agent(policies=["p0"], policy_mapping_fn=lambda agent_id, episode, **kwargs: f"p{_peek()}")
+        .env_runners(num_env_runners=0)
+    )
+    with pytest.raises(RunningEpisodeError, match="reads its episode in a way that its bytecode does not show"):
+        MultiAgentEnvRunner(config=config).sample(num_timesteps=2)

@@ -10,7 +10,7 @@ from ray.rllib.policy.view_requirement import ViewRequirement
 
 from fastmarl.core.kernels.returns import discounted_sums
 from fastmarl.rllib.old_stack.output_rows import OutputRows
-from fastmarl.rllib.old_stack.views import Views
+from fastmarl.rllib.old_stack.trajectory import Views
 
 ACTIONS = SampleBatch.ACTIONS
 

@@ -120,6 +120,52 @@ def test_a_method_that_was_kept_answers_when_the_episode_is_whole():
     assert len(answers) >= 20 and all(answers)
 
 
+def test_a_method_of_an_agent_that_was_kept_answers_when_the_episode_is_whole():
+    answers = []
+
+    def ask(*, episode, **kwargs):
+        agent_episode = episode.agent_episodes[0]
+        get_rewards, get_infos = agent_episode.get_rewards, agent_episode.get_infos
+        before = [*get_rewards()], get_infos(-1)
+        agent_episode.get_observations()
+        answers.append(before == ([*get_rewards()], get_infos(-1)))
+
+    make_runner(on_episode_step=ask).sample(num_timesteps=20)
+    assert len(answers) >= 20 and all(answers)
+
+
+def take_away(agents):
+    del agents[1]
+
+
+def put_another(agents):
+    agents[1] = agents[0]
+
+
+def add_to_them(agents):
+    agents["another"] = agents[0]
+
+
+@pytest.mark.parametrize("change", [take_away, put_another, add_to_them])
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_a_callback_may_change_which_agents_an_episode_has(change, looks_first):
+    """RLlib's own loop goes by what is there."""
+    seen = []
+
+    def on_end(*, episode, **kwargs):
+        agents = episode.agent_episodes
+        change(agents)
+        if looks_first:
+            assert episode.env_t_to_agent_t
+        assert episode.agent_episodes is agents
+        seen.append({agent_id: id(part) for agent_id, part in agents.items()})
+
+    episodes = make_runner(on_episode_end=on_end, num_envs=1).sample(num_timesteps=60)
+    assert seen
+    for episode, want in zip(episodes, seen, strict=False):
+        assert {agent_id: id(part) for agent_id, part in episode.agent_episodes.items()} == want
+
+
 def test_reading_a_running_episode_outside_of_a_callback_is_an_error():
     kept = []
     runner = make_runner(on_episode_start=lambda *, episode, **kwargs: kept.append(episode))

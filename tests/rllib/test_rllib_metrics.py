@@ -22,7 +22,7 @@ from ray.rllib.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP, Met
 from ray.rllib.utils.metrics.stats import StatsBase
 
 from fastmarl.rllib.metrics import COUNTERS, RLlibMetrics, add_ones, push_all, push_repeated
-from fastmarl.rllib.store.counts import CallCounts, EpisodeNumbers
+from fastmarl.rllib.store.records import CallCounts, EpisodeNumbers
 
 AGENTS: tuple[Hashable, ...] = ("a", "b", 1, "1", ("team", 0), 2)
 CLOCK = ("timer", "through", "duration")

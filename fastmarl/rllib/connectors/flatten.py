@@ -8,8 +8,7 @@ import numpy as np
 import tree
 from gymnasium.spaces import Dict, Discrete, MultiDiscrete
 
-from fastmarl.rllib.connectors.columns import Change, ColumnConnector
-from fastmarl.rllib.connectors.newest import Newest
+from fastmarl.rllib.connectors.newest import Change, ColumnConnector, Newest
 from fastmarl.rllib.store.layout import ObservationLayout
 
 Parts = list[tuple[int, Any]]

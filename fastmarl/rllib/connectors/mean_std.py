@@ -9,8 +9,7 @@ import numpy as np
 import tree
 
 from fastmarl.core.kernels.mean_std import push_rows
-from fastmarl.rllib.connectors.columns import Change, ColumnConnector
-from fastmarl.rllib.connectors.newest import Newest
+from fastmarl.rllib.connectors.newest import Change, ColumnConnector, Newest
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 

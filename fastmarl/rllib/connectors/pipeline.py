@@ -12,11 +12,10 @@ from ray.rllib.connectors import env_to_module
 from ray.rllib.connectors.common.flatten_observations import FlattenObservations
 from ray.rllib.connectors.common.frame_stacking import FrameStacking
 
-from fastmarl.rllib.connectors.columns import ColumnConnector
 from fastmarl.rllib.connectors.flatten import FlattenedColumns
 from fastmarl.rllib.connectors.frames import StackedFrames
 from fastmarl.rllib.connectors.mean_std import FilteredColumns
-from fastmarl.rllib.connectors.newest import Newest
+from fastmarl.rllib.connectors.newest import ColumnConnector, Newest
 from fastmarl.rllib.connectors.previous import ColumnsWithPrevious
 from fastmarl.rllib.store.store import RLlibStore
 

@@ -9,8 +9,7 @@ from gymnasium.spaces import Discrete
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.kernels.frames import former_rows, one_hot_frames
-from fastmarl.rllib.connectors.columns import Change, ColumnConnector
-from fastmarl.rllib.connectors.newest import Newest
+from fastmarl.rllib.connectors.newest import Change, ColumnConnector, Newest
 from fastmarl.rllib.store.block import RLlibBlock
 from fastmarl.rllib.store.builder import FLOAT64_KINDS
 from fastmarl.rllib.store.layout import ObservationLayout

@@ -1,4 +1,4 @@
-"""Chunks of RLlib episodes: what follows upon a cut, and what two chunks make together.
+"""Chunks of RLlib episodes: what follows upon a cut, what two chunks make together, and what replay buffers look up.
 
 Times: an episode has for each agent a buffer with an entry for each env step, the agent's step at which it was observed
 or "S". Beware that RLlib writes it in another form for agents that join a continued chunk; `agent_times` has one form.
@@ -237,3 +237,32 @@ def add_early_rewards(first: Episode, second: Episode) -> None:
     for agent, agent_episode in second.agent_episodes.items():
         if agent_episode.is_done:
             first._hanging_rewards_begin.pop(agent, None)
+
+
+class ChunkTimes(list):
+    """The entries of one agent in a chunk in which its own time does not begin with 0.
+
+    RLlib's replay buffers look up a step that they count from the chunk's begin, where the entries count from the
+    episode's; nothing else looks for entries by value. To everybody else it is a list.
+
+    Attributes:
+        t_started: the agent's time at the chunk's begin.
+    """
+
+    __slots__ = ("t_started",)
+
+    def __init__(self, times: Any = (), t_started: int = 0):
+        super().__init__(times)
+        self.t_started = t_started
+
+    def index(self, step: Any, *bounds: Any) -> int:
+        """Place of the entry for the agent's step number `step` of the chunk."""
+        return super().index(step if step == SKIPPED else self.t_started + step, *bounds)
+
+
+def prepare_for_replay(episode: RLlibEpisode) -> None:
+    """Give agents whose time does not begin with 0 lists in which their steps are found."""
+    for agent, agent_episode in episode.agent_episodes.items():
+        buffer = episode.env_t_to_agent_t.get(agent)
+        if agent_episode.t_started and buffer is not None:
+            buffer.data = ChunkTimes(buffer.data, agent_episode.t_started)

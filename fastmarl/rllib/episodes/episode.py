@@ -15,13 +15,10 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils import force_list
 
 from fastmarl.rllib.episodes import chunks, shipping
-from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.lists import unite_dtypes
-from fastmarl.rllib.episodes.sample_block import SampleBlock
+from fastmarl.rllib.episodes.sample_block import SampleBlock, is_set
 from fastmarl.rllib.episodes.slices import slice_of
-from fastmarl.rllib.episodes.steps import COMMON, Step, keep_common_info, private_info, private_infos
-from fastmarl.rllib.episodes.times import prepare_for_replay
-from fastmarl.rllib.episodes.validation import is_consistent
+from fastmarl.rllib.episodes.steps import COMMON, Step, is_consistent, keep_common_info, private_info, private_infos
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
 OF_OBSERVATIONS = ("observations", "infos")  # what also the last env step has
@@ -128,7 +125,7 @@ class MultiAgentEpisode(RLlibEpisode):
             self._agent_to_module_mapping.setdefault(agent, module_id)
         if common:
             self.custom_data[COMMON] = common
-        prepare_for_replay(self)
+        chunks.prepare_for_replay(self)
 
     def _copy_hanging(self, agent_id: Hashable, other: RLlibEpisode) -> None:
         """Nothing: concat_episode() does it for all agents.
@@ -148,7 +145,7 @@ class MultiAgentEpisode(RLlibEpisode):
         memo[id(self)] = copied
         for name in RLlibEpisode.__slots__:
             setattr(copied, name, copy.deepcopy(getattr(self, name), memo))
-        prepare_for_replay(copied)  # 17: replay buffers keep deep copies
+        chunks.prepare_for_replay(copied)  # 17: replay buffers keep deep copies
         return copied
 
     # State.

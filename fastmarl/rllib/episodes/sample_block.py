@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
 from fastmarl.core.columns import Columns
@@ -195,3 +196,12 @@ def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str
             if len(extras) == 1:
                 extras[Columns.WEIGHTS_SEQ_NO] = seq_nos
     return columns.get("actions"), extras
+
+
+def is_set(episode: RLlibEpisode, slot: str) -> bool:
+    """Whether there is something in this slot of RLlib's class; asking makes nothing."""
+    try:
+        getattr(RLlibEpisode, slot).__get__(episode)
+    except AttributeError:
+        return False
+    return True

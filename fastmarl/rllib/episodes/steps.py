@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 from fastmarl.core.native._env_values import kept
 from fastmarl.rllib.episodes.extras import completed
@@ -184,3 +186,28 @@ def _add_to_last(agent_episode: AgentEpisode, reward: Any) -> None:
     if agent_episode.rewards.finalized:
         agent_episode.rewards.data = data = data.astype((data[-1:] + reward).dtype, copy=False)
     data[-1] = data[-1] + reward
+
+
+def is_consistent(agent_episode: SingleAgentEpisode) -> bool:
+    """True where `agent_episode.validate()` would find nothing. If it is False, that method has to be asked.
+
+    Only episodes in lists are answered, and only those that have begun.
+    """
+    if type(agent_episode) is not SingleAgentEpisode:
+        return False
+    n = _length(agent_episode.observations)
+    if n < 1 or _length(agent_episode.infos) != n:
+        return False
+    if not _length(agent_episode.rewards) == _length(agent_episode.actions) == n - 1:
+        return False
+    for column in agent_episode.extra_model_outputs.values():  # noqa: SIM110  a generator costs more than the rest
+        if _length(column) != n - 1:
+            return False
+    return True
+
+
+def _length(buffer: InfiniteLookbackBuffer) -> int:
+    """Without the lookback; -1 of arrays."""
+    if type(buffer) is not InfiniteLookbackBuffer or buffer.finalized:
+        return -1
+    return max(len(buffer.data) - buffer.lookback, 0)

@@ -17,8 +17,7 @@ from fastmarl.rllib.old_stack.episode import OldStackEpisode
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces
 from fastmarl.rllib.old_stack.plain_policy import PlainPolicy, problem_of
-from fastmarl.rllib.old_stack.trajectory import Trajectory
-from fastmarl.rllib.old_stack.views import Views
+from fastmarl.rllib.old_stack.trajectory import Trajectory, Views
 
 SINGLE_ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 OBS, NEXT_OBS, ACTIONS = SampleBatch.OBS, SampleBatch.NEXT_OBS, SampleBatch.ACTIONS

@@ -12,8 +12,7 @@ from fastmarl.rllib.connectors.pieces import are_rewriting, own_pieces
 from fastmarl.rllib.connectors.pipeline import Connectors
 from fastmarl.rllib.inference.env_actions import RLlibEnvActions
 from fastmarl.rllib.inference.inference import ExactInference
-from fastmarl.rllib.store.counts import CallCounts
-from fastmarl.rllib.store.records import RLlibLanes, RLlibRecord
+from fastmarl.rllib.store.records import CallCounts, RLlibLanes, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
 
 
@@ -28,7 +27,6 @@ class Core:
         counts: of the call under way.
         counts_actions: whether agents that act are counted, and not those that are observed (18).
         spaces: per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
-        given_spaces: by env index, what a connector gave an episode for its observation spaces, and is equal to them.
         connectors: what rewrites observations on their way to the modules.
     """
 
@@ -45,7 +43,6 @@ class Core:
         n_agents = [len(getattr(env.unwrapped, "possible_agents", None) or ()) for env in runner.env.envs]
         merge_flags = "01" not in runner.fixes
         self.spaces = _spaces_of(runner.env.envs)
-        self.given_spaces: dict[int, Any] = {}
         pieces = own_pieces(runner._env_to_module.connectors)
         self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(pieces))
         self.connectors = Connectors(pieces, self.store, self.spaces)

@@ -2,68 +2,17 @@
 
 from collections.abc import Hashable
 from copy import deepcopy
-from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
 from fastmarl.core.errors import RunningEpisodeError
-from fastmarl.rllib.episodes.in_view import EpisodeInView
-from fastmarl.rllib.episodes.lists import ListedColumn
 from fastmarl.rllib.sampling.core import Core
-from fastmarl.rllib.sampling.record_answers import RecordAnswers
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
-from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.store.episode_in_view import EpisodeInView
+from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierAgent:
-    """One agent in numbers.
-
-    Attributes:
-        n_steps: completed ones.
-    """
-
-    agent_id: Hashable
-    module_id: str
-    n_steps: int
-    total: Any
-
-    def __len__(self) -> int:
-        return self.n_steps
-
-    def get_return(self) -> Any:
-        """Sum of its rewards."""
-        return self.total
-
-
-class EarlierChunk:
-    """A chunk that was returned before RLlib's loop took over: what RLlib's metrics ask of it is known, and no more."""
-
-    def __init__(self, numbers: ChunkNumbers):
-        self._numbers = numbers
-        self.agent_episodes = {numbers_of[0]: EarlierAgent(*numbers_of) for numbers_of in numbers.agents}
-
-    def __len__(self) -> int:
-        return self._numbers.length
-
-    def get_return(self) -> Any:
-        """Sum of all agents' rewards."""
-        return sum(agent.total for agent in self.agent_episodes.values())
-
-    def get_duration_s(self) -> float:
-        """Seconds."""
-        return self._numbers.duration_s
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"{name!r} of a chunk that sample() returned before this callback was added: only len(), get_return(), "
-            "get_duration_s() and agent_episodes are known of it; add callbacks before the first call of sample()"
-        )
-
 
 CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
 
@@ -88,38 +37,40 @@ class EpisodeEvents:
 
     Attributes:
         listened: events that callbacks listen to.
-        passing: lane -> its newest observation, while these go through a connector that runs itself.
-        is_on: whether there are any, or episodes that former ones have seen whole.
+        passing: see RunningEpisodes.
     """
 
     def __init__(self, core: Core, builder: Builder, episodes: RunningEpisodes):
         self._core = core
         self._builder = builder
         self._episodes = episodes
-        self._views: list[EpisodeInView | None] = [None] * core.runner.num_envs
+        self._views: dict[int, EpisodeInView] = {}  # by env, of the running episode if it was asked for
         self.listened: frozenset[str] = frozenset()
-        self.passing: dict[int, Any] = {}
-        self.is_on = False
+        self.passing = episodes.passing
 
     def refresh(self) -> None:
         """Before a call: see which callbacks there are now."""
         self.listened = frozenset(event for event in EVENTS if listeners(self._core.runner, event))
-        self.is_on = bool(self.listened) or any(view is not None and view.is_whole for view in self._views)
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether there are episodes that callbacks or connectors have seen whole."""
+        return any(view.is_whole for view in self._views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
         """What callbacks were given of the env's running episode, if anything."""
-        return self._views[env_index]
+        return self._views.get(env_index)
 
     def begin(self, env_index: int) -> None:
         """A record was opened."""
-        self._views[env_index] = None
+        self._views.pop(env_index, None)
         self.fire(CREATED, env_index)
 
     def cut(self, horizon: int) -> dict[int, Any]:
         """By env, the next chunk of each running episode that is whole."""
         successors = {}
-        for env_index, view in enumerate(self._views):
-            if view is not None and view.is_whole:
+        for env_index, view in sorted(self._views.items()):
+            if view.is_whole:
                 record = self._core.record_of(env_index)
                 episode, mapping = view.episode, record.mapping
                 # The mapping function is asked elsewhere; what it answers at a cut is not used.
@@ -131,15 +82,15 @@ class EpisodeEvents:
 
     def go_on(self, successors: dict[int, Any]) -> None:
         """All running episodes go on in new chunks, these for some."""
-        views, self._views = self._views, [None] * len(self._views)
+        views, self._views = self._views, {}
         for record in self._core.running():
             env_index = record.env_index
-            if views[env_index] is not None:
+            if env_index in views:
                 record.custom_data = deepcopy(record.custom_data)  # the chunk keeps its own
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
-                self._views[env_index] = EpisodeInView(episode, RecordAnswers(self._core, record, self.passing), None)
+                self._views[env_index] = EpisodeInView(self._episodes, record, episode)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
         """Callbacks at the end of an episode are shown its earlier chunks."""
@@ -151,7 +102,7 @@ class EpisodeEvents:
         chunks = self._core.runner._ongoing_episodes_for_metrics
         n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
         if n_missing > 0:  # episodes of one id share their chunks
-            chunks[record.id_][:0] = [EarlierChunk(numbers) for numbers in record.earlier[:n_missing]]
+            chunks[record.id_][:0] = record.earlier[:n_missing]
 
     def fire(self, event: str, env_index: int) -> None:
         """Call those who listen."""
@@ -170,7 +121,7 @@ class EpisodeEvents:
             earlier = runner._ongoing_episodes_for_metrics
             earlier[record.id_] += earlier.pop(id_)
         if view.is_whole:
-            if event != END and view.episode.is_done and not any(view.answers.flags):
+            if event != END and view.episode.is_done and not (record.is_terminated or record.is_truncated):
                 raise RunningEpisodeError(
                     f"{event} ended the episode of env {env_index} (is_terminated or is_truncated), which its env goes "
                     "on with; let the env end it"
@@ -184,63 +135,41 @@ class EpisodeEvents:
     def view_of_ended(self, chunk: RLlibChunk) -> EpisodeInView:
         """What callbacks and connectors are given of an episode that has ended."""
         if chunk.view is None:
-            outline = self._episodes.outline(chunk.record, chunk.record.env_t_started, chunk.env_t)
-            chunk.view = EpisodeInView(outline, RecordAnswers(self._core, chunk.record, self.passing), self._whole)
-        chunk.view.answers.ended = chunk
+            chunk.view = EpisodeInView(self._episodes, chunk.record)
+        chunk.view.ended = chunk
         return chunk.view
 
     def view_of_running(self, record: RLlibRecord) -> EpisodeInView:
         """What callbacks and connectors are given of a running episode."""
-        view = self._views[record.env_index]
+        view = self._views.get(record.env_index)
         if view is None:
-            env_t = self._core.table.envs[record.env_index].env_t
-            outline = self._episodes.outline(record, record.env_t_started, env_t)
-            view = EpisodeInView(outline, RecordAnswers(self._core, record, self.passing), self._whole)
-            self._views[record.env_index] = view
+            view = self._views[record.env_index] = EpisodeInView(self._episodes, record)
         return view
-
-    def _whole(self, answers: RecordAnswers, arrays: list[ListedColumn]) -> Any:
-        """The episode as RLlib's loop has it now."""
-        record, self.is_on = answers.record, True
-        if record.awaits_reset:
-            episode = self._episodes.empty(record, record.policy_mapping_fn)
-        else:
-            chunk = answers.ended or self._episodes.chunk_of(record)
-            episode = self._episodes.whole(chunk, record.policy_mapping_fn, arrays)
-        episode._agent_to_module_mapping = record.mapping
-        episode._last_step_time = perf_counter() if len(episode) else None
-        for agent_id, lane in record.lane_of.items():
-            if lane in self.passing and agent_id in episode.agent_episodes:
-                episode.agent_episodes[agent_id].observations.data[-1] = self.passing[lane]
-        return episode
 
     # Whole episodes are recorded as RLlib's loop does.
 
     def acted(self, actions: list[dict]) -> dict[int, dict[Hashable, tuple[Any, Any, Any]]]:
         """Of each env whose episode is whole, what its agents have done: action, other outputs, reward so far."""
-        if any(view is not None and view.is_whole for view in self._views):
-            self._core.store.stamp_all()
+        self._core.store.stamp_all()
         return {
             env_index: {
                 agent_id: self._builder.hanging_outputs(self._core.table.envs[env_index].lane_of[agent_id])
                 for agent_id in actions[env_index]
             }
-            for env_index, view in enumerate(self._views)
-            if view is not None and view.is_whole
+            for env_index, view in sorted(self._views.items())
+            if view.is_whole
         }
 
     def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
         """An env was reset."""
-        view = self._views[env_index]
+        view = self._views.get(env_index)
         if view is not None and view.is_whole:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
 
     def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:
         """An env has stepped. RLlib's vector env copies the observations, too."""
-        view = self._views[env_index]
-        assert view is not None
         obs, rewards, terminateds, truncateds, infos = step
-        view.episode.add_env_step(
+        self._views[env_index].episode.add_env_step(
             deepcopy(obs),
             {agent_id: action for agent_id, (action, _, _) in acted.items()},
             rewards,

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from fastmarl.rllib.episodes.in_the_making import EpisodeInTheMaking, MappingFn
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+
+from fastmarl.core.errors import RunningEpisodeError
+from fastmarl.rllib.episodes.sample_block import is_set
 from fastmarl.rllib.sampling.core import Core
-from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, reads_times_only
+from fastmarl.rllib.sampling.mapping_code import MappingFn, reads_times_only
 from fastmarl.rllib.sampling.window import Window
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
@@ -94,10 +97,7 @@ class PolicyMapping:
         the episode for other agents' modules, too."""
         function = record.policy_mapping_fn
         if self._reads_times_only(function):
-            times: Any = EpisodeTimes(record.id_, env_t_started, env_t)
-            for agent_id in agent_ids:
-                answers[agent_id] = function(agent_id, times)
-            return
+            replay = _refuse
         making = EpisodeInTheMaking(self._episodes.outline(record, env_t_started, env_t), record.mapping, replay)
         try:
             for agent_id in agent_ids:
@@ -119,3 +119,70 @@ def _acted(episode: Any, agent_id: Hashable) -> tuple[Any, Any]:
         episode._hanging_actions_end.pop(agent_id),
         episode._hanging_extra_model_outputs_end.pop(agent_id, None),
     )
+
+
+def _refuse(_: MappingFn) -> None:
+    raise RunningEpisodeError(
+        "policy_mapping_fn reads its episode in a way that its bytecode does not show; hand the episode to a function, "
+        "which reads it there, and policy_mapping_fn is given the whole of it"
+    )
+
+
+class _Reached(Exception):
+    """RLlib's code asks for the module of the agent in question."""
+
+    def __init__(self, episode: RLlibEpisode):
+        self.episode = episode
+
+
+class EpisodeInTheMaking:
+    """Shows a mapping function its episode as RLlib's code would, in the midst of a reset, a step or a cut.
+
+    Nothing is made before something is read that the outline lacks. Then RLlib's own method runs on a copy of the
+    episode, and is stopped where it asks for the module of the agent in question.
+
+    Args:
+        outline: an episode of fastmarl's class with the slots that are known; the others are empty.
+        mapping: module ids by agent id, of those that were asked for.
+        replay: given a mapping function, makes the copy and calls RLlib's method on it.
+    """
+
+    def __init__(self, outline: Any, mapping: dict[Hashable, str], replay: Callable[[MappingFn], None]):
+        self._episode = outline
+        self._empty = [name for name in RLlibEpisode.__slots__ if not is_set(outline, name)]
+        self._mapping = mapping
+        self._replay = replay
+        self._asked: Hashable = None
+        self._is_over = self._is_made = False
+        outline._origin = (self, 0)
+
+    def ask(self, function: MappingFn, agent_id: Hashable) -> str:
+        """The agent's module id."""
+        self._asked = agent_id
+        try:
+            return function(agent_id, self._episode)
+        finally:
+            for name in self._empty if self._is_made else ():  # what was read is outdated
+                if is_set(self._episode, name):
+                    delattr(self._episode, name)
+            self._is_made = False
+
+    def close(self) -> None:
+        """No more is asked. RLlib's episode would go on from here, this one can't be read any more."""
+        self._is_over = True
+
+    def late_attributes(self, _: int) -> dict[str, Any]:
+        """The slots that the outline lacks, as they are now."""
+        if self._is_over:
+            raise RuntimeError("an episode that policy_mapping_fn was given can be read during that call only")
+        try:
+            self._replay(self._answer)
+        except _Reached as reached:
+            made, self._is_made = reached.episode, True
+            return {name: getattr(made, name) for name in self._empty if is_set(made, name)}
+        raise AssertionError(f"RLlib does not ask for the module of agent {self._asked!r}")
+
+    def _answer(self, agent_id: Hashable, episode: RLlibEpisode) -> str:
+        if agent_id == self._asked:
+            raise _Reached(episode)
+        return self._mapping.get(agent_id, "")  # at a cut, RLlib asks for agents whose module it has forgotten

@@ -1,43 +1,17 @@
-"""What a policy mapping function can read of the episode that it is given, by its bytecode."""
+"""Which policy mapping functions read no more of their episode than its id and times, by their bytecode."""
 
 import dis
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from fastmarl.rllib.episodes.in_the_making import MappingFn
-
-KNOWN = {"id_", "env_t", "env_t_started"}
+MappingFn = Callable[[Hashable, Any], str]  # (agent id, episode) -> module id
+TIMES = {"id_", "env_t", "env_t_started"}
 LOOKS_AT_FRAMES = {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"}
 
 
-class EpisodeTimes:
-    """Stands for an episode whose reader asks for no more than this, and whether it has steps.
-
-    Attributes:
-        id_: the episode's.
-        env_t_started, env_t: env steps before the chunk, and up to now.
-    """
-
-    __slots__ = ("env_t", "env_t_started", "id_")
-
-    def __init__(self, id_: str, env_t_started: int, env_t: int):
-        self.id_ = id_
-        self.env_t_started = env_t_started
-        self.env_t = env_t
-
-    def __len__(self) -> int:
-        return self.env_t - self.env_t_started
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"policy_mapping_fn reads {name!r} of the episode in a way that its bytecode does not show; "
-            "hand the episode to a function, which reads it there, and policy_mapping_fn is given the whole of it"
-        )
-
-
 def reads_times_only(function: MappingFn) -> bool:
-    """Whether all that a mapping function can see of its episode is what `EpisodeTimes` has, by its bytecode.
+    """Whether a mapping function can see no more of its episode than TIMES, and whether it has steps.
 
     False where that can't be proven: the episode is stored, compared or handed on, or the function has no bytecode.
     """
@@ -67,12 +41,12 @@ def _uses_of(code: Any, name: str) -> Iterator[dis.Instruction | None]:
 
 
 def _asks_for_times(following: dis.Instruction | None) -> bool:
-    """Whether what was loaded before is only asked for what `EpisodeTimes` has, whether it is None, or has steps."""
+    """Whether what was loaded before is only asked for TIMES, whether it is None, or has steps."""
     if following is None:
         return False
     operation = following.opname
     if operation in ("LOAD_ATTR", "LOAD_METHOD"):
-        return following.argval in KNOWN
+        return following.argval in TIMES
     if operation == "LOAD_CONST":  # of a comparison: `is None`
         return following.argval is None
     return operation in ("TO_BOOL", "UNARY_NOT") or operation.startswith(("POP_JUMP_", "POP_JUMP_FORWARD_"))

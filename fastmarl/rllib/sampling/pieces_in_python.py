@@ -8,10 +8,10 @@ from time import perf_counter
 from typing import Any
 
 from fastmarl.rllib.connectors.newest import Newest
-from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
 from fastmarl.rllib.store.builder import RLlibChunk
+from fastmarl.rllib.store.episode_in_view import EpisodeInView
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.step_writer import StepWriter
 from fastmarl.rllib.sampling.window import Window
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
-from fastmarl.rllib.store.counts import CallCounts
-from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.store.records import CallCounts, ChunkNumbers, RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 
@@ -200,11 +199,11 @@ class FastSampler:
         self._stepped_at = stepped
         self._resets.clear()
         self._as_steps.clear()
-        acted = self._events.acted(actions) if self._events.is_on else {}
+        acted = self._events.acted(actions) if self._events.has_whole else {}
         done, n_steps, n_observed = record_steps(
             self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
         )
-        if self._events.is_on:
+        if self._events.has_whole:
             for env_index, (obs, infos) in self._resets.items():
                 self._events.add_reset(env_index, obs, infos)
         for env_index, of_env in acted.items():

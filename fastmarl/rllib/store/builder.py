@@ -18,7 +18,6 @@ from fastmarl.core.episodes.kept_chunks import ENOUGH
 from fastmarl.core.kernels.accumulate import sum_spans
 from fastmarl.core.native import _store
 from fastmarl.core.native._rllib_scatter import as_object
-from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
@@ -28,9 +27,9 @@ from fastmarl.rllib.episodes.sample_block import (
 )
 from fastmarl.rllib.store.block import OTHER, Outputs, RLlibBlock
 from fastmarl.rllib.store.column_memory import ColumnMemory
+from fastmarl.rllib.store.lane_steps import reward_array
 from fastmarl.rllib.store.mixed_outputs import as_nested, mixed_outputs, mixed_steps
-from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
-from fastmarl.rllib.store.rewards import reward_array
+from fastmarl.rllib.store.records import AgentNumbers, ChunkNumbers, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
 
 FLOAT64_KINDS = np.zeros(256, bool)  # kinds of rewards of which NumPy makes float64
@@ -47,8 +46,8 @@ class RLlibChunk:
     """(env step, lane, info)"""
     is_running: bool = False
     """Whether it is looked at in its midst, and goes on."""
-    view: EpisodeInView | None = None
-    """What callbacks were given of it."""
+    view: Any = None
+    """The EpisodeInView that callbacks were given of it."""
     numbers: ChunkNumbers = field(init=False)
 
     @property
@@ -209,7 +208,8 @@ class Builder:
                 acted = mixed_steps(self._store.blocks[agent.module], self._store.acted_rows_of(lane))
                 meta.hanging[agent_id] = self.hanging_outputs(lane, acted[-1] if acted else None)
             if agent.agent_episode_id is not None:
-                numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
+                n_completed = n_steps - agent.lookback
+                numbers.agents.append(AgentNumbers(agent_id, agent.module_id, n_completed, extent.total))
         chunk.numbers = numbers
         return meta
 

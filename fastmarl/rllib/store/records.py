@@ -7,32 +7,113 @@ the step named, and after a cut in the order in which the observations of the lo
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastmarl.core.errors import FinishedAgentError
 from fastmarl.core.native._records import EpisodeRecord
 from fastmarl.core.native._step_keys import StepKeys, count_steps
 from fastmarl.core.store.lanes import LaneTable
-from fastmarl.rllib.store.counts import EpisodeNumbers
+
+
+@dataclass
+class CallCounts:
+    """What one call of sample() has counted.
+
+    Counts by agent and by module are of observations, as RLlib's are: the steps in whose observation dict an agent was.
+    No count in them is 0.
+    """
+
+    env_steps: int = 0
+    agent_observations: dict[Hashable, int] = field(default_factory=dict)
+    module_observations: dict[str, int] = field(default_factory=dict)
+    episodes: int = 0  # that have ended
+    step_failures: int = 0
+    resets: int = 0  # of all envs at once, before the first tick
+    ticks: int = 0  # steps of all envs at once
+    forwards: int = 0  # ticks in which modules were asked
+    lost_reward: float = 0.0  # sum of what was paid for no transition
+    lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the chunks under way after it
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Totals of the stages "connect", "forward", "act" and "env_step"."""
+
+
+@dataclass(slots=True)
+class EpisodeNumbers:
+    """A finished episode in numbers, all its chunks taken together. Agents go by their names in the metrics."""
+
+    length: int  # in env steps
+    episode_return: float
+    duration_s: float
+    agent_returns: dict[str, float]
+    agent_steps: dict[str, int]
+    module_returns: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNumbers:
+    """One agent of a chunk in numbers."""
+
+    agent_id: Hashable
+    module_id: str
+    n_steps: int
+    total: Any
+
+    def __len__(self) -> int:
+        return self.n_steps
+
+    def get_return(self) -> Any:
+        """Sum of its rewards."""
+        return self.total
 
 
 @dataclass
 class ChunkNumbers:
-    """A chunk in numbers, for the metrics: agent ids are those of the agents with a completed step, in order."""
+    """A chunk in numbers, for the metrics.
+
+    RLlib's loop, if it takes over an episode, has these in the place of chunks that were returned before: they answer
+    what RLlib's metrics ask.
+
+    Attributes:
+        agents: those with a completed step, in order.
+    """
 
     length: int
     duration_s: float
-    agents: list[tuple[Hashable, str, int, Any]]  # agent id, module id, steps, return
+    agents: list[AgentNumbers]
 
     @classmethod
     def of(cls, episode: Any) -> "ChunkNumbers":
         """Those of an episode of RLlib's."""
         agents = [
-            (agent_episode.agent_id, agent_episode.module_id, len(agent_episode), agent_episode.get_return())
+            AgentNumbers(
+                agent_episode.agent_id, agent_episode.module_id, len(agent_episode), agent_episode.get_return()
+            )
             for agent_episode in episode.agent_episodes.values()
         ]
         return cls(len(episode), episode.get_duration_s(), agents)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def get_return(self) -> Any:
+        """Sum of all agents' rewards."""
+        return sum(agent.total for agent in self.agents)
+
+    def get_duration_s(self) -> float:
+        """Seconds."""
+        return self.duration_s
+
+    @property
+    def agent_episodes(self) -> dict[Hashable, AgentNumbers]:
+        """By agent id."""
+        return {agent.agent_id: agent for agent in self.agents}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{name!r} of a chunk that sample() returned before this callback was added: only len(), get_return(), "
+            "get_duration_s() and agent_episodes are known of it; add callbacks before the first call of sample()"
+        )
 
 
 class RLlibRecord(EpisodeRecord):
@@ -121,22 +202,21 @@ class RLlibLanes(LaneTable):
 def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
     """A finished episode in numbers, added up in RLlib's order: its last chunk, then the others from the first on."""
     *earlier, last = chunks
-    agent_returns: dict[str, Any] = {name_of(agent): total for agent, _, _, total in last.agents}
-    agent_steps = {name_of(agent): steps for agent, _, steps, _ in last.agents}
+    agent_returns: dict[str, Any] = {name_of(agent.agent_id): agent.total for agent in last.agents}
+    agent_steps = {name_of(agent.agent_id): agent.n_steps for agent in last.agents}
     module_returns: dict[str, Any] = {}
-    for _, module_id, _, total in last.agents:
-        module_returns[module_id] = module_returns.get(module_id, 0.0) + total
-    length, duration_s = last.length, last.duration_s
-    episode_return = sum(total for *_, total in last.agents)
+    for agent in last.agents:
+        module_returns[agent.module_id] = module_returns.get(agent.module_id, 0.0) + agent.total
+    length, duration_s, episode_return = last.length, last.duration_s, last.get_return()
     for chunk in earlier:
         length += chunk.length
         duration_s += chunk.duration_s
-        episode_return += sum(total for *_, total in chunk.agents)
-        for agent, module_id, steps, total in chunk.agents:
-            name = name_of(agent)
-            agent_steps[name] = agent_steps.get(name, 0) + steps
-            agent_returns[name] = agent_returns.get(name, 0.0) + total
-            module_returns[module_id] = module_returns.get(module_id, 0.0) + total
+        episode_return += chunk.get_return()
+        for agent in chunk.agents:
+            name = name_of(agent.agent_id)
+            agent_steps[name] = agent_steps.get(name, 0) + agent.n_steps
+            agent_returns[name] = agent_returns.get(name, 0.0) + agent.total
+            module_returns[agent.module_id] = module_returns.get(agent.module_id, 0.0) + agent.total
     return EpisodeNumbers(length, episode_return, duration_s, agent_returns, agent_steps, module_returns)
 
 
@@ -144,13 +224,11 @@ MOST_CHUNKS = 4096  # of an episode whose numbers are kept one by one, to be sum
 
 
 def _joined(chunks: list[ChunkNumbers]) -> ChunkNumbers:
-    agents: dict[Hashable, tuple[str, int, Any]] = {}
-    for chunk in chunks:
-        for agent_id, module_id, steps, total in chunk.agents:
-            _, steps_before, total_before = agents.get(agent_id, (module_id, 0, 0.0))
-            agents[agent_id] = (module_id, steps_before + steps, total_before + total)
+    agents: dict[Hashable, AgentNumbers] = {}
+    for agent in (agent for chunk in chunks for agent in chunk.agents):
+        known = agents.get(agent.agent_id, AgentNumbers(agent.agent_id, agent.module_id, 0, 0.0))
+        steps, total = known.n_steps + agent.n_steps, known.total + agent.total
+        agents[agent.agent_id] = AgentNumbers(agent.agent_id, agent.module_id, steps, total)
     return ChunkNumbers(
-        sum(chunk.length for chunk in chunks),
-        sum(chunk.duration_s for chunk in chunks),
-        [(agent_id, *numbers) for agent_id, numbers in agents.items()],
+        sum(chunk.length for chunk in chunks), sum(chunk.duration_s for chunk in chunks), [*agents.values()]
     )

@@ -1,6 +1,6 @@
 """Episodes as RLlib's loop has them while they are recorded: for mapping functions, callbacks, and that loop itself."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 from fastmarl.rllib.episodes.lists import ListedColumn, items_of
 from fastmarl.rllib.store.block import PYTHON_FLOAT
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
+from fastmarl.rllib.store.lane_steps import rewards_of
 from fastmarl.rllib.store.mixed_outputs import mixed_items, mixed_steps
 from fastmarl.rllib.store.records import RLlibRecord
-from fastmarl.rllib.store.rewards import rewards_of
 from fastmarl.rllib.store.store import RLlibStore
 
 
@@ -22,17 +22,23 @@ class RunningEpisodes:
         store: what was recorded.
         builder: gathers it.
         spaces, episode_class: see Builder.
+
+    Attributes:
+        store, spaces: these.
+        passing: lane -> its newest observation, while these go through a connector that runs itself.
     """
 
     def __init__(self, store: RLlibStore, builder: Builder, spaces: list[tuple[dict, dict]], episode_class: type):
-        self._store = store
+        self.store = store
+        self.spaces = spaces
+        self.passing: dict[int, Any] = {}
         self._builder = builder
-        self._spaces = spaces
         self._episode_class = episode_class
+        self._given: dict[int, Any] = {}  # by env index, what a connector gave an episode for its observation spaces
 
     def empty(self, record: RLlibRecord, mapping_fn: Any) -> Any:
         """The episode before its first observations."""
-        observation_space, action_space = self._spaces[record.env_index]
+        observation_space, action_space = self.spaces[record.env_index]
         return self._episode_class(
             record.id_,
             observation_space=observation_space,
@@ -42,7 +48,7 @@ class RunningEpisodes:
 
     def chunk_of(self, record: RLlibRecord) -> RLlibChunk:
         """The chunk of a running episode up to now."""
-        env = self._store.table.envs[record.env_index]
+        env = self.store.table.envs[record.env_index]
         return RLlibChunk(record, env.env_t, env.infos, is_running=True)
 
     def whole(self, chunk: RLlibChunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
@@ -55,13 +61,13 @@ class RunningEpisodes:
         """
         record = chunk.record
         self._builder.find_hanging()
-        self._store.stamp_all()
+        self.store.stamp_all()
         (episode,) = self._builder.build([chunk])
         episode.agent_to_module_mapping_fn = mapping_fn
         episode._custom_data = record.custom_data
-        are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self._store.blocks]
+        are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self.store.blocks]
         for agent_id, lane in record.lane_of.items():
-            is_plain = are_plain[self._store.table.module_L[lane]]
+            is_plain = are_plain[self.store.table.module_L[lane]]
             if agent_id in episode.agent_episodes:  # one without a step is no more when its episode has ended
                 self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
         if record.ended_agent_episodes:
@@ -72,8 +78,8 @@ class RunningEpisodes:
         self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None, is_plain: bool
     ) -> None:
         """Have an agent's data in lists of single items, as they were recorded; `is_plain`: its rewards are floats."""
-        table = self._store.table
-        block = self._store.blocks[table.module_L[lane]]
+        table = self.store.table
+        block = self.store.blocks[table.module_L[lane]]
         observations, rewards = agent_episode.observations, agent_episode.rewards
         items = self._observations_of(lane, observations.data)
         # What the env has sent last stands in where an agent ends unobserved.
@@ -87,7 +93,7 @@ class RunningEpisodes:
             if is_plain:
                 _list_column(rewards, rewards.data.tolist(), arrays)
             else:
-                _list_column(rewards, rewards_of(self._store, lane), None)
+                _list_column(rewards, rewards_of(self.store, lane), None)
             self._list_outputs(agent_episode, lane, arrays)
         else:
             for buffer in (agent_episode.actions, rewards):
@@ -96,8 +102,8 @@ class RunningEpisodes:
 
     def _observations_of(self, lane: int, gathered: Any) -> list[Any]:
         """An agent's observations on record, one by one."""
-        table, rows = self._store.table, self._store.rows_of(lane)
-        block, final = self._store.blocks[table.module_L[lane]], table.final_L[lane]
+        table, rows = self.store.table, self.store.rows_of(lane)
+        block, final = self.store.blocks[table.module_L[lane]], table.final_L[lane]
         layout = block.layout
         if layout.whole:
             items = list(block.obs[0][rows])
@@ -111,11 +117,11 @@ class RunningEpisodes:
 
     def _list_outputs(self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None) -> None:
         """The same of an agent's actions and what its module said beside them."""
-        block = self._store.blocks[self._store.table.module_L[lane]]
+        block = self.store.blocks[self.store.table.module_L[lane]]
         buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
         n = len(agent_episode.rewards.data)
         if block.former and (
-            acted := mixed_steps(block, self._store.rows_of(lane)[: n + (lane in self._builder.hanging)])
+            acted := mixed_steps(block, self.store.rows_of(lane)[: n + (lane in self._builder.hanging)])
         ):
             actions, extras = mixed_items(acted[:n])
             for name, items in {"actions": actions, **extras}.items():
@@ -128,11 +134,20 @@ class RunningEpisodes:
         """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
         episode: Any = object.__new__(self._episode_class)
         episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
-        episode.observation_space, episode.action_space = self._spaces[record.env_index]
+        episode.observation_space, episode.action_space = self.spaces[record.env_index]
         episode.agent_to_module_mapping_fn = record.policy_mapping_fn
         episode._agent_to_module_mapping = record.mapping
         episode._custom_data = record.custom_data
         return episode
+
+    def gives_same(self, env_index: int, spaces: Any) -> bool:
+        """Whether agents that come would have the env's observation spaces with these."""
+        if self._given.get(env_index) is not spaces:
+            observation_spaces, _ = self.spaces[env_index]
+            if not isinstance(spaces, Mapping) or dict(spaces) != observation_spaces:
+                return False
+            self._given[env_index] = spaces
+        return True
 
 
 def _list_column(buffer: Any, items: list[Any], arrays: list[ListedColumn] | None) -> None:

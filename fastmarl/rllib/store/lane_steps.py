@@ -1,11 +1,12 @@
-"""Rewards as RLlib adds them up: objects of the types that the env gave them."""
+"""One lane's rewards and actions as RLlib's loop has them: objects of the types that envs and modules gave them."""
 
 from typing import Any
 
 import numpy as np
 
 from fastmarl.core.native._rllib_scatter import as_object
-from fastmarl.rllib.episodes.lists import stacked
+from fastmarl.rllib.episodes.lists import items_of, stacked
+from fastmarl.rllib.episodes.sample_block import nested_outputs
 from fastmarl.rllib.store.block import INT, OTHER, PYTHON_FLOAT, RLlibBlock
 from fastmarl.rllib.store.store import RLlibStore
 
@@ -22,6 +23,28 @@ def rewards_of(store: RLlibStore, lane: int) -> list[Any]:
     if (kinds <= PYTHON_FLOAT).all():
         return rewards.tolist()
     return reward_objects(block, rows, rewards, kinds, end_env_t)
+
+
+def last_reward_of(store: RLlibStore, lane: int) -> list[Any]:
+    """That of a lane's last completed step, if there is one."""
+    table = store.table
+    block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
+    if table.final_L[lane] < 0:
+        row = int(block.prev_R[row])
+    if row >= 0 and block.kind_R[row] <= PYTHON_FLOAT:
+        return [float(block.reward_R[row])]
+    return rewards_of(store, lane)[-1:]
+
+
+def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
+    """Those of the same steps as `rewards_of()`; None if only the whole episode has them."""
+    block, rows = store.blocks[store.table.module_L[lane]], store.rows_of(lane)
+    if store.table.final_L[lane] < 0:
+        rows = rows[:-1]  # which has led to none yet
+    if block.former or not len(rows):
+        return None
+    actions, _ = nested_outputs({key: column[rows] for key, column in block.outputs.items()}, None)
+    return None if actions is None else items_of(actions, block.type_of_scalars("actions"))
 
 
 def reward_array(

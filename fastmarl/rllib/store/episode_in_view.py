@@ -1,0 +1,351 @@
+"""Running episodes as RLlib's callbacks and connectors are given them: made as late as they can be.
+
+What most of them ask for is answered from the recorded rows. When something else is asked for, or when something is
+assigned, the episode is made whole: in lists, as RLlib's loop has it. From then on it is to be recorded as RLlib's loop
+does, since what a callback has written is to stay there.
+"""
+
+from collections.abc import Hashable
+from time import perf_counter
+from typing import Any
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from fastmarl.core.errors import RunningEpisodeError
+from fastmarl.rllib.episodes.lists import ListedColumn, unite_dtypes
+from fastmarl.rllib.episodes.sample_block import is_set
+from fastmarl.rllib.store.builder import RLlibChunk
+from fastmarl.rllib.store.in_view import agent_in_view, become, in_view_kind, is_last
+from fastmarl.rllib.store.lane_steps import actions_of, rewards_of
+from fastmarl.rllib.store.records import RLlibRecord
+from fastmarl.rllib.store.running_episodes import RunningEpisodes
+
+# Of an episode, kept by its record, too -> under which name.
+OF_RECORD = {"id_": "id_", "agent_to_module_mapping_fn": "policy_mapping_fn", "_agent_to_module_mapping": "mapping"}
+OWN = ("_custom_data", "observation_space")  # slots that an episode keeps when it is made whole
+
+
+class EpisodeInView:
+    """What is known of an episode from its record, and what makes it whole.
+
+    Args:
+        episodes: makes it whole.
+        record: of the episode.
+        whole: the episode, if it is whole already.
+
+    Attributes:
+        episode: what callbacks are given.
+        is_whole: whether it was made whole.
+        ended: its last chunk, once it has ended.
+        passing: lane -> its newest observation, while that goes through a connector.
+    """
+
+    def __init__(self, episodes: RunningEpisodes, record: RLlibRecord, whole: Any = None):
+        self.is_whole = whole is not None
+        self.episode = episodes.outline(record, record.env_t_started, record.env_t_started) if whole is None else whole
+        self.ended: RLlibChunk | None = None
+        self.passing = episodes.passing
+        self.record = record
+        self.store = episodes.store
+        self._episodes = episodes
+        self._kind = type(self.episode)
+        self._arrays: list[ListedColumn] = []  # columns that have become lists
+        self._is_open = False
+        self._parts: dict[Hashable, Any] = {}  # the agents' episodes in view
+        self._shown: dict[Hashable, Any] = {}  # the same for callbacks, which may take some away or add others
+        self._shown_at: tuple[RLlibChunk | None, int] | None = None  # when, and for how many agents
+        if not self.is_whole:
+            self.episode.__class__ = in_view_kind(self._kind)  # type: ignore[arg-type]
+            self.episode._origin = (self, 0)
+
+    def __enter__(self) -> Any:
+        """The episode can be read until the end of the `with` statement."""
+        self._is_open = True
+        return self.episode
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        try:
+            if error is None and not self.is_whole and self._shown != self._parts:
+                self.make_whole()
+        finally:
+            self._is_open = False
+
+    def check_open(self) -> None:
+        """Raise RunningEpisodeError outside of the call that the episode was given to."""
+        if not self._is_open:
+            raise RunningEpisodeError(
+                "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
+                "read the episodes that sample() returns"
+            )
+
+    # Whole.
+
+    def whole(self) -> Any:
+        """The episode, made whole."""
+        with self as episode:
+            self.make_whole()
+        return episode
+
+    def make_whole(self) -> None:
+        """Have the episode whole, as it is now."""
+        if self.is_whole:
+            return
+        self.check_open()
+        made, record = self._made(), self.record
+        made._agent_to_module_mapping = record.mapping
+        made._last_step_time = perf_counter() if len(made) else None
+        agents = made.agent_episodes
+        for agent_id, lane in record.lane_of.items():
+            if lane in self.passing and agent_id in agents:
+                agents[agent_id].observations.data[-1] = self.passing[lane]
+        for agent_id, part in self._parts.items():
+            if agent_id in agents:
+                become(part, agents[agent_id])
+                agents[agent_id] = part
+        for agent_id in self._parts.keys() - self._shown.keys():
+            agents.pop(agent_id, None)
+        agents |= {agent_id: part for agent_id, part in self._shown.items() if self._parts.get(agent_id) is not part}
+        self._shown.clear()
+        self._shown |= agents
+        self._parts, made.agent_episodes = self._shown, self._shown
+        self.become(made)
+        del self.episode._origin
+
+    def _made(self) -> Any:
+        """The episode as RLlib's loop has it, with the agents' newest observations as they are on record."""
+        record, episodes = self.record, self._episodes
+        if record.awaits_reset:
+            return episodes.empty(record, record.policy_mapping_fn)
+        return episodes.whole(self.ended or episodes.chunk_of(record), record.policy_mapping_fn, self._arrays)
+
+    def make_agent_whole(self, part: Any) -> None:
+        """Have this episode of an agent, which was in view, whole."""
+        self.make_whole()
+        if type(part) is SingleAgentEpisode:
+            return
+        made = self.episode.agent_episodes.get(part.agent_id)  # sample() has returned it, not yet read as a whole
+        if made is None:
+            raise RunningEpisodeError(f"agent {part.agent_id!r} made no step in this chunk: it has no episode")
+        become(part, made)
+
+    def become(self, made: Any) -> Any:
+        """The callbacks' object, which from now on has the content of `made`, an episode of the same kind."""
+        episode = self.episode
+        self.is_whole = True
+        episode.__class__ = self._kind
+        for name in RLlibEpisode.__slots__:
+            if name not in OWN and is_set(made, name):
+                setattr(episode, name, getattr(made, name))
+        episode._origin = getattr(made, "_origin", None)
+        return episode
+
+    def late_attributes(self, _: int) -> dict[str, Any]:
+        """Nothing: all slots are there when this has returned."""
+        self.make_whole()
+        return {}
+
+    def to_numpy(self) -> Any:
+        """The episode, which is over, with arrays in the place of lists."""
+        for column in self._arrays:
+            column.put_back()
+        for agent_episode in self.episode.agent_episodes.values():
+            unite_dtypes(agent_episode)
+            agent_episode.to_numpy()
+        return self.episode
+
+    # What callbacks write.
+
+    def adopt(self, name: str, value: Any) -> None:
+        """Go on with what a callback has written on the episode, one of OF_RECORD."""
+        if name == "id_" and type(value) is not str:
+            raise RunningEpisodeError(f"the id_ of an episode was set to {value!r}; make it a str")
+        if value is not None:  # a mapping function is taken away for pickling
+            setattr(self.record, OF_RECORD[name], value)
+
+    def write_back(self) -> None:
+        """Let the record know what was written on the whole episode."""
+        for name in OF_RECORD if self.is_whole else ():
+            self.adopt(name, getattr(self.episode, name))
+
+    def takes(self, name: str, value: Any) -> bool:
+        """Whether this may be written on an episode that is not whole."""
+        if name == "observation_space":
+            return self._episodes.gives_same(self.record.env_index, value)
+        if name in OF_RECORD and not self.record.order:  # later, its agents' episodes have these, too
+            self.adopt(name, value)
+            return True
+        return False
+
+    # Answers from the record. Where they are None, only the whole episode knows.
+
+    @property
+    def env_t(self) -> int:
+        """Env steps up to now."""
+        return self.store.table.envs[self.record.env_index].env_t if self.ended is None else self.ended.env_t
+
+    @property
+    def is_terminated(self) -> Any:
+        """As the env gave it."""
+        return self.record.is_terminated
+
+    @property
+    def is_truncated(self) -> Any:
+        """As the env gave it."""
+        return self.record.is_truncated
+
+    @property
+    def agent_ids(self) -> set[Hashable]:
+        """The agents that have been observed."""
+        return set(self.record.order)
+
+    def get_return(self) -> Any:
+        """Sum of the sums of the agents' rewards in this chunk."""
+        record = self.record
+        if record.ended_before:
+            return None
+        lookback_L = self.store.table.lookback_L
+        lanes = [record.lane_of[agent_id] for agent_id in record.order]
+        return sum(sum(rewards_of(self.store, lane)[lookback_L[lane] :]) for lane in lanes)
+
+    def get_duration_s(self) -> float:
+        """Seconds since the chunk began."""
+        return perf_counter() - self.record.started_at if self.env_t > self.record.env_t_started else 0.0
+
+    def get_agents_that_stepped(self) -> set[Hashable] | None:
+        """The agents observed in the last env step; RLlib's set of them, for its order."""
+        stepped = self._stepped()
+        return None if stepped is None else set(dict.fromkeys(stepped).keys())
+
+    def _stepped(self) -> list[Hashable] | None:
+        record = self.record
+        if record.ended_before or record.unseen:
+            return None
+        env_t = self.env_t
+        stepped = [agent_id for agent_id in record.order if self._observed_at(record.lane_of[agent_id]) == env_t]
+        return [agent_id for agent_id in stepped if self._is_there(record.lane_of[agent_id])]
+
+    def _observed_at(self, lane: int) -> int:
+        """The env step of a lane's last observation."""
+        table = self.store.table
+        if table.final_L[lane] >= 0:
+            return int(table.end_env_t_L[lane])
+        return int(self.store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]])
+
+    def _is_there(self, lane: int) -> bool:
+        """Whether its agent has an episode: RLlib takes those without a step away when the episode has ended."""
+        return self.ended is None or self.n_steps(lane) > 0
+
+    def get(self, name: str, indices: Any, agent_ids: Any, options: dict[str, Any]) -> Any:
+        """All agents' newest "observations" or "infos", or all "rewards" or "actions" of their completed steps."""
+        if agent_ids is not None:
+            return None
+        if name in ("observations", "infos"):
+            if not is_last(indices) or options:
+                return None
+            return self._newest_observations() if name == "observations" else self._last_infos()
+        by_env_steps_or_not = indices is None and options.keys() <= {"env_steps"}  # which makes no difference then
+        return self._of_completed_steps(name) if by_env_steps_or_not else None
+
+    def _newest_observations(self) -> dict[Hashable, Any] | None:
+        """Those that go through a connector at present, by agent id."""
+        stepped, lane_of = self._stepped(), self.record.lane_of
+        if stepped is None or any(lane_of[agent_id] not in self.passing for agent_id in stepped):
+            return None
+        return {agent_id: self.passing[lane_of[agent_id]] for agent_id in stepped}
+
+    def _last_infos(self) -> dict[Hashable, Any] | None:
+        """Infos of the agents observed in the last env step."""
+        stepped = self._stepped()
+        if stepped is None:
+            return None
+        at_last = self._infos_at_last()
+        return {agent_id: self._info_of(self.record.lane_of[agent_id], at_last) for agent_id in stepped}
+
+    def _of_completed_steps(self, name: str) -> dict[Hashable, list[Any]] | None:
+        """Agents that have not ended may wait with an action that no completed step has yet."""
+        agents, table = self.agent_episodes(), self.store.table
+        lanes = {agent_id: self.record.lane_of[agent_id] for agent_id in agents or ()}
+        if agents is None or any(table.final_L[lane] < 0 for lane in lanes.values()):
+            return None
+        by_agent = {}
+        for agent_id, lane in lanes.items():
+            values = rewards_of(self.store, lane) if name == "rewards" else actions_of(self.store, lane)
+            if values is None:
+                return None
+            by_agent[agent_id] = values[table.lookback_L[lane] :]
+        return by_agent
+
+    # The same of single agents.
+
+    def agent_episodes(self) -> dict[Hashable, Any] | None:
+        """By agent id, the agents' episodes, not made yet."""
+        record = self.record
+        if record.ended_before or record.ended_agent_episodes:
+            return None
+        at = self.ended, len(record.order)
+        if self._shown_at != at:
+            self._shown_at, known = at, self._parts
+            lanes = {agent_id: record.lane_of[agent_id] for agent_id in record.order}
+            self._parts = {
+                agent_id: known[agent_id] if agent_id in known else self._part(agent_id, lane)
+                for agent_id, lane in lanes.items()
+                if self._is_there(lane)
+            }
+            self._shown.clear()
+            self._shown |= self._parts
+        return self._shown
+
+    def _part(self, agent_id: Hashable, lane: int) -> Any:
+        _, action_spaces = self._episodes.spaces[self.record.env_index]
+        return agent_in_view(
+            self,
+            lane,
+            id_=self.record.agent_episode_ids[agent_id],
+            agent_id=agent_id,
+            module_id=self.record.mapping[agent_id],
+            multi_agent_episode_id=self.record.id_,
+            _action_space=action_spaces.get(agent_id),
+        )
+
+    def n_steps(self, lane: int) -> int:
+        """Completed steps in this chunk."""
+        table = self.store.table
+        return int(table.count_L[lane] - 1 + (table.final_L[lane] >= 0) - table.lookback_L[lane])
+
+    def flags_of(self, lane: int) -> tuple[Any, Any]:
+        """Whether an agent is terminated, and truncated."""
+        return self.record.flags.get(lane, (self.is_terminated, self.is_truncated))
+
+    def space_of(self, lane: int) -> Any:
+        """An agent's observation space: the env's, or what a connector has given."""
+        observation_spaces, _ = self._episodes.spaces[self.record.env_index]
+        space = self.store.spaces.get(lane)
+        return observation_spaces.get(self.store.table.agent_ids[lane]) if space is None else space
+
+    def info_of(self, lane: int) -> Any:
+        """The last info of an agent, if it was observed in the last env step."""
+        if self.record.unseen or self._observed_at(lane) != self.env_t:
+            return None
+        return self._info_of(lane, self._infos_at_last())
+
+    def _info_of(self, lane: int, at_last: dict[int, Any]) -> Any:
+        info = at_last.get(lane)
+        if info is None:
+            info = {}  # recorded, as a callback may write into it
+            self._infos.append((self.env_t, lane, info))
+        return info
+
+    def _infos_at_last(self) -> dict[int, Any]:
+        """Those of the last env step, by lane."""
+        infos, env_t = self._infos, self.env_t
+        first = len(infos)
+        while first and infos[first - 1][0] == env_t:
+            first -= 1
+        return {lane: info for _, lane, info in infos[first:]}
+
+    @property
+    def _infos(self) -> list[tuple[int, int, Any]]:
+        infos: list[tuple[int, int, Any]]
+        infos = self.store.table.envs[self.record.env_index].infos if self.ended is None else self.ended.infos
+        return infos

@@ -1,0 +1,236 @@
+"""RLlib's episodes in view: their classes answer common questions without being made, and are RLlib's in all else.
+
+Their data are in an EpisodeInView. A callback may keep one of their methods, and call it when the episode is whole.
+"""
+
+from collections.abc import Callable, Hashable
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from fastmarl.rllib.store.lane_steps import actions_of, last_reward_of, rewards_of
+
+
+def _answered(name: str) -> property:
+    """What the view has under this name."""
+    return property(lambda episode: getattr(episode._origin[0], name), doc="See RLlib's class.")
+
+
+def _getter(name: str) -> Callable[..., Any]:
+    """RLlib's getter of this column."""
+
+    def get(self: Any, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
+        answer = self._origin[0].get(name, indices, agent_ids, options) if isinstance(self, _InView) else None
+        return getattr(_whole(self), f"get_{name}")(indices, agent_ids, **options) if answer is None else answer
+
+    return get
+
+
+class _InView:
+    """What an episode answers."""
+
+    __slots__ = ()
+    _origin: Any
+
+    env_t, agent_ids = _answered("env_t"), _answered("agent_ids")
+    is_terminated, is_truncated = _answered("is_terminated"), _answered("is_truncated")
+    get_observations, get_infos = _getter("observations"), _getter("infos")
+    get_rewards, get_actions = _getter("rewards"), _getter("actions")
+
+    @property
+    def agent_episodes(self) -> Any:
+        """By agent id, the agents' episodes."""
+        agents = self._origin[0].agent_episodes()
+        return _whole(self).agent_episodes if agents is None else agents
+
+    def get_return(self, include_hanging_rewards: bool = False) -> Any:
+        """See RLlib's method."""
+        known = self._origin[0].get_return() if isinstance(self, _InView) and not include_hanging_rewards else None
+        return _whole(self).get_return(include_hanging_rewards) if known is None else known
+
+    def get_duration_s(self) -> float:
+        """Seconds."""
+        return self._origin[0].get_duration_s() if isinstance(self, _InView) else _whole(self).get_duration_s()
+
+    def get_agents_that_stepped(self) -> set[Hashable]:
+        """See RLlib's method."""
+        known = self._origin[0].get_agents_that_stepped() if isinstance(self, _InView) else None
+        return _whole(self).get_agents_that_stepped() if known is None else known
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, "_origin") and name in RLlibEpisode.__slots__ and not self._origin[0].takes(name, value):
+            _whole(self)
+        object.__setattr__(self, name, value)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return _whole(self).__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _whole(self).__reduce_ex__(protocol)
+
+
+def _whole(episode: Any) -> Any:
+    """The episode made whole, if it was not: it is of RLlib's plain kind then, also where a method was taken before."""
+    if isinstance(episode, _InView):
+        episode._origin[0].make_whole()
+    return episode
+
+
+@cache
+def in_view_kind(kind: type) -> type:
+    """The kind whose episodes are in view."""
+    return type(kind.__name__, (_InView, kind), {"__slots__": (), "__module__": kind.__module__})
+
+
+# The slot that an agent's episode in view has for its own use; `observations` is the whole episode's.
+_place = SingleAgentEpisode.observations  # type: ignore[attr-defined]
+
+
+def agent_in_view(view: Any, lane: int, **known: Any) -> SingleAgentEpisode:
+    """An agent's episode that is not made yet.
+
+    Args:
+        view: the EpisodeInView of the whole.
+        lane: the agent's.
+        known: slots that don't change.
+    """
+    episode: SingleAgentEpisode = object.__new__(_AgentInView)
+    _place.__set__(episode, (view, lane))
+    for name, value in known.items():
+        object.__setattr__(episode, name, value)
+    return episode
+
+
+def become(episode: SingleAgentEpisode, made: SingleAgentEpisode) -> None:
+    """Let the one that was in view have the content of `made`."""
+    object.__setattr__(episode, "__class__", SingleAgentEpisode)
+    for name in SingleAgentEpisode.__slots__:
+        if hasattr(made, name):
+            setattr(episode, name, getattr(made, name))
+
+
+def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
+    """What `answer(view, lane)` says as long as the episode is in view."""
+
+    def get(episode: Any) -> Any:
+        place = _running(episode)
+        return getattr(_whole_agent(episode), name) if place is None else answer(*place)
+
+    return property(get, doc="See RLlib's class.")
+
+
+class _AgentInView(SingleAgentEpisode):
+    """What an agent's episode answers."""
+
+    __slots__ = ()
+
+    observations = property(lambda episode: _whole_agent(episode).observations)
+    observation_space = _agent_answer("observation_space", lambda view, lane: view.space_of(lane))
+    t = _agent_answer("t", lambda view, lane: int(view.store.table.t_started_L[lane]) + view.n_steps(lane))
+    t_started = _agent_answer("t_started", lambda view, lane: int(view.store.table.t_started_L[lane]))
+    is_terminated = _agent_answer("is_terminated", lambda view, lane: view.flags_of(lane)[0])
+    is_truncated = _agent_answer("is_truncated", lambda view, lane: view.flags_of(lane)[1])
+    is_numpy = _agent_answer("is_numpy", lambda view, lane: False)
+
+    def __getattr__(self, name: str) -> Any:  # a slot that is empty
+        if name not in SingleAgentEpisode.__slots__:
+            raise AttributeError(f"{SingleAgentEpisode.__name__!r} object has no attribute {name!r}")
+        return getattr(_whole_agent(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "observation_space" and (place := _running(self)):
+            view, lane = place
+            view.store.spaces[lane] = value
+        else:
+            setattr(_whole_agent(self), name, value)
+
+    def __len__(self) -> int:
+        if place := _running(self):
+            view, lane = place
+            return view.n_steps(lane)
+        return len(_whole_agent(self))
+
+    def get_return(self) -> Any:
+        """See RLlib's method."""
+        return sum(self.get_rewards())
+
+    def get_observations(self, indices: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        if is_last(indices) and not options and (place := _running(self)):
+            view, lane = place
+            if lane in view.passing:
+                return view.passing[lane]
+        return _whole_agent(self).get_observations(indices, **options)
+
+    def set_observations(self, *, new_data: Any, at_indices: Any = None, **options: Any) -> None:
+        """See RLlib's method."""
+        if is_last(at_indices) and not options and (place := _running(self)):
+            view, lane = place
+            if lane in view.passing:
+                view.passing[lane] = new_data
+                return
+        _whole_agent(self).set_observations(new_data=new_data, at_indices=at_indices, **options)
+
+    def get_rewards(self, indices: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        if not options and (indices is None or is_last(indices)) and (place := _running(self)):
+            view, lane = place
+            rewards = rewards_of(view.store, lane) if indices is None else last_reward_of(view.store, lane)
+            if rewards:
+                return _chosen(rewards, indices, *place)
+        return _whole_agent(self).get_rewards(indices, **options)
+
+    def get_actions(self, indices: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        if not options and (indices is None or is_last(indices)) and (place := _running(self)):
+            view, lane = place
+            if actions := actions_of(view.store, lane):
+                return _chosen(actions, indices, *place)
+        return _whole_agent(self).get_actions(indices, **options)
+
+    def get_infos(self, indices: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        if is_last(indices) and not options and (place := _running(self)):
+            view, lane = place
+            if (info := view.info_of(lane)) is not None:
+                return info
+        return _whole_agent(self).get_infos(indices, **options)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return deepcopy(_whole_agent(self), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _whole_agent(self).__reduce_ex__(protocol)
+
+
+def is_last(indices: Any) -> bool:
+    """Whether a getter's `indices` are those of the newest value."""
+    return type(indices) is int and indices == -1
+
+
+def _chosen(values: list[Any], indices: int | None, view: Any, lane: int) -> Any:
+    """The last value, or all of this chunk; those of its lookback come first."""
+    return values[view.store.table.lookback_L[lane] :] if indices is None else values[indices]
+
+
+def _running(episode: Any) -> tuple[Any, int] | None:
+    """(view, lane) of an episode that the record has the answers for; None: it is whole."""
+    if not isinstance(episode, _AgentInView):
+        return None
+    place: tuple[Any, int] = _place.__get__(episode)
+    view, _ = place
+    if view.is_whole:
+        return None
+    view.check_open()
+    return place
+
+
+def _whole_agent(episode: Any) -> Any:
+    """The episode made whole: it is of RLlib's plain kind then, also where a method was taken before."""
+    if isinstance(episode, _AgentInView):
+        view, _ = _place.__get__(episode)
+        view.make_agent_whole(episode)
+    return episode
