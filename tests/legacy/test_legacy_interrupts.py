@@ -150,7 +150,7 @@ BETWEEN = ("legacy/sampling/", "legacy/rollout_worker.py")  # the runner and the
 HANDED_OVER = (
     "self.unreturned = self.unreturned[1:]",
     "return batch",
-    "self.output_writer.write(batch)",
+    "self.output_writer.write(batch.to_rllib() if is_of_rllib(type(self.output_writer)) else batch)",
     "if config.compress_observations:",
     "if config.fake_sampler:",
 )
