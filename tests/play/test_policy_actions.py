@@ -17,7 +17,7 @@ from fastmarl.core.envs.values import same
 
 pytestmark = real_envs_marks
 CONTINUOUS = (gym.spaces.Box, gym.spaces.Dict, gym.spaces.Tuple)
-N = 10_000
+N = 2_000
 
 
 def played(runner, env, n):

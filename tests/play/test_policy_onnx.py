@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs("onnx", "onnxscript", "onnxruntime"), pytest.mar
 MAIN = "default_policy"
 LOOK_BACK = ("frames", "previous", "own connector", "all, and memory")
 IN_GRAPHS = [kind for kind in KINDS if not kind.startswith(LOOK_BACK)]
-N = 1000
+N = 300
 
 
 def session_of(path):
