@@ -131,7 +131,7 @@ def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
 
 
 def _env_of(args: argparse.Namespace) -> Any:
-    """What EnvRunnerConfig takes as env."""
+    """Return the environment, as `EnvRunnerConfig(env=...)` takes it."""
     from fastmarl.core.envs.time_limit import time_limited
 
     search_current_folder(args.env)

@@ -181,7 +181,7 @@ def sentence(figures: dict[str, Any]) -> str:
 
 
 def _draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
-    """The same as bars, in a picture."""
+    """Draw the times of the stages as bars."""
     total = sum(stage_ms.values()) or 1.0
     with picture(path, 7, 3.2) as figure:
         axes = figure.subplots()

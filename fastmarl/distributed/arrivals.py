@@ -10,12 +10,12 @@ from fastmarl.distributed.runners import RemoteRunner
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """What has come of a call of sample(), or why a runner is lost.
+    """The result of a call of `sample()`, or the reason why a runner is lost.
 
     Attributes:
         number: of the call.
         runner: whose it is.
-        came: a batch, and what is told of it, or an error.
+        came: the report with the batch, or an error.
     """
 
     number: int

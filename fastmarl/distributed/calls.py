@@ -83,7 +83,9 @@ class CallsInFlight:
         return len(self._of_runner.get(runner, ()))
 
     def ready(self, timeout_s: float) -> list[Call]:
-        """Those whose results are there, in the order in which they were made; waits if there are none."""
+        """Return the calls whose results are there, in the order in which they were made.
+
+        If there are none, it waits `timeout_s` seconds at most."""
         calls = {call.reference: call for call in self.calls()}
         if not calls:
             return []

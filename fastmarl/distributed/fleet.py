@@ -120,7 +120,7 @@ class Fleet:
         return call
 
     def feed(self, runners: Iterable[RemoteRunner], arguments: dict[str, Any], in_flight: float) -> None:
-        """Call `sample()` of these runners until each has so many calls before it, with those that have arrived."""
+        """Call `sample()` of these runners until each has `in_flight` of them open or not handed out."""
         for runner in runners:
             while runner.is_ready and self.calls.count_of(runner) + self.arrivals.count_of(runner) < in_flight:
                 self.call(runner, "sample", arguments)
@@ -156,7 +156,7 @@ class Fleet:
             if call.is_open:  # else its runner was lost just now
                 self._take(call)
         for call in self.calls.overdue(is_idle=not ready):
-            if self.actors.is_answered(call.reference):  # nobody looked for it in time
+            if self.actors.is_answered(call.reference):  # in time, but not collected in time
                 continue
             way_out = self.actors.late_start if call.method == "start" else ""
             problem = f"did not answer {call.method}() within {call.timeout_s:g} s and was ended{way_out}"
@@ -192,7 +192,7 @@ class Fleet:
         return owned(value)
 
     def _raised(self, error: Exception, call: Call) -> Exception:
-        """What a call has raised, with a note where that was."""
+        """Return the error that a call raised, with a note of where."""
         runner = call.runner
         if isinstance(error, HostFailure):
             error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))

@@ -1,4 +1,4 @@
-"""What an actor has: a runner, and what is made there of its episodes."""
+"""A runner in an actor, and the messages between it and its fleet."""
 
 import os
 import pickle

@@ -62,7 +62,7 @@ def _answer(pickled_result: Callable[[], bytes]) -> bytes:
 
 
 def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
-    """Answer each call under its own number, until told to stop. Raises EOFError if the parent is gone."""
+    """Answer each call under its own number, up to `stop`. Raises EOFError if the parent is gone."""
     weights = SharedWeights(form_of(host.runner.module.get_state()), channel.recv_file())
     method = ""
     while method != "stop":
@@ -72,7 +72,7 @@ def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
 
 
 def _call(host: RunnerHost, weights: SharedWeights, files: Channel, method: str, args: tuple) -> Any:
-    """With the newest weights. The file of a batch is on its way before what is told of it."""
+    """Make a call with the newest weights. The file of a batch is sent before its report."""
     seq_no, newest = weights.read(newer_than=host.weights_seq_no) or (host.weights_seq_no, None)
     result = host.call(method, seq_no, newest, *args)
     if isinstance(result, HostReport):

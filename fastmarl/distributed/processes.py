@@ -78,8 +78,8 @@ class HostProcess(ChildProcess):
         self._files.close()
         self._other_files.sock.close()
 
-    def _failure(self, told: HostFailure) -> HostFailure:
-        return told
+    def _failure(self, failure: HostFailure) -> HostFailure:
+        return failure
 
     def _loss(self, error: Exception | None) -> ActorLost:
         if isinstance(error, EOFError):
@@ -202,7 +202,7 @@ class Processes(Actors):
             self._begun.remove(handle)
 
     def close(self) -> None:
-        """Those processes close their envs that wait for calls."""
+        """End all processes; those that wait for a call close their envs first."""
         self._is_closed = True
         try:
             for process in self._begun:

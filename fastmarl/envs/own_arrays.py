@@ -6,7 +6,7 @@ from fastmarl.core.envs.arrays import ArrayEnv
 
 
 class EnvOfArrays(ArrayEnv):
-    """A batch that tells its state by itself; each env draws from a stream of its own.
+    """A batch that can save and restore its state; each env draws from a stream of its own.
 
     Attributes:
         state_arrays: names of the attributes that hold all that changes, each an array.

@@ -42,7 +42,7 @@ class ParquetReader:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What is in the folder: "modules" has dtype and shape of the columns by module."""
+        """Return the contents of the folder: "modules" has dtype and shape of the columns by module."""
         modules: dict[str, dict[str, Any]] = {}
         for part in folder.parts_of(self.path):
             for module_id, columns in part.modules.items():

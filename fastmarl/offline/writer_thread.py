@@ -128,8 +128,8 @@ class WriterThread(Thread):
             _running.discard(self)
 
     def take(self, timeout_s: float) -> list[Parcel] | None:
-        """What is to be written at once, or has come by then; None: that was all, and nothing can be handed over any
-        more."""
+        """Return the parcels that are due, or that have come after `timeout_s` seconds; None: there are no more, and
+        no more can be handed over."""
         deadline = time.monotonic() + timeout_s
         while not self._is_due() and (left := deadline - time.monotonic()) > 0:
             try:

@@ -194,7 +194,7 @@ class Recording:
 
 @dataclass(eq=False)
 class _Piece:
-    """What one block has of an episode.
+    """The steps of an episode that are in one block.
 
     Attributes:
         number: in the order in which they were read.
@@ -225,7 +225,7 @@ class _Piece:
 
     @property
     def went_back(self) -> bool:
-        """Whether the runner set a state before it, or was another one."""
+        """Return true if the runner set a state before it, or was another one."""
         return self.previous is None or self.previous.end > self.begin
 
 

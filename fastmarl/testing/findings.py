@@ -64,7 +64,7 @@ class MaskFindings:
                        agent, "gaps")  # fmt: skip
 
     def _fits(self, agent: Any, where: str, row: np.ndarray, sizes: list[int]) -> bool:
-        """Whether a mask can be read. One in an observation is compared with its space elsewhere."""
+        """Return true if a mask can be read. One in an observation is compared with its space elsewhere."""
         problem = size_problem(row.size, sizes)
         if problem is None and row.dtype.kind not in "fiub":
             problem = f"holds {row.tolist()[0]!r:.200}, expected numbers or bools"

@@ -54,5 +54,5 @@ class IOContext:
     worker: Any
 
     def default_sampler_input(self) -> Any:
-        """What reads the batches that the worker samples itself."""
+        """Return the reader of the batches that the worker samples itself."""
         return self.worker.sampler

@@ -64,7 +64,7 @@ def learns_if(to_train: ToTrain) -> Callable[..., bool]:
 
 
 class LearnsIfIn:
-    """Whether a policy is among those that learn; can be pickled."""
+    """Returns true for the policies that learn; can be pickled."""
 
     def __init__(self, policy_ids: Collection[str]):
         self._policy_ids = frozenset(policy_ids)

@@ -1,4 +1,4 @@
-"""What is kept of episodes from one batch to the next: chunks that wait for a batch, and what metrics are made of."""
+"""Episodes between two batches: their chunks that wait for a batch, and the sums for their metrics."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ class RolloutMetrics(NamedTuple):
 
     @classmethod
     def of_failure(cls) -> Self:
-        """Of an env that has failed."""
+        """Return the metrics of an env that has failed."""
         return cls(0, 0.0, {}, {}, {}, {}, {}, True, {})
 
 
@@ -82,7 +82,7 @@ class EpisodeUnderWay:
         )
 
     def metrics(self, last: MultiAgentEpisode) -> RolloutMetrics:
-        """Those of the whole episode, which ended with this chunk; without perf stats."""
+        """Return the metrics of the whole episode, which ended with this chunk; without perf stats."""
         custom, hist, media = (last.custom_data.get(name, {}) for name in OF_CALLBACKS)
         total = sum(self.agent_rewards.values())
         return RolloutMetrics(last.env_t, total, self.agent_rewards, custom, {}, hist, media, False, {})
@@ -111,6 +111,6 @@ def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
 
 
 def _can_follow(before: MultiAgentEpisode, chunk: MultiAgentEpisode) -> bool:
-    """Whether they can be joined: nothing is missing between them, and no agent of the second ended in the first."""
+    """Return true if they can be joined: no step is missing between them, no agent of the second ended in the first."""
     ended = {agent for agent, agent_episode in before.agent_episodes.items() if agent_episode.is_done}
     return before.env_t == chunk.env_t_started and ended.isdisjoint(chunk.agent_episodes)

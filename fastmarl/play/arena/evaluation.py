@@ -1,4 +1,4 @@
-"""`fastmarl.evaluate`: the returns of whole episodes, and how exactly they tell the mean."""
+"""`fastmarl.evaluate`: the returns of whole episodes, and how precise their mean is."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Returns:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean: the standard deviation (with N - 1) divided by the root of N; NaN for a single episode."""
+        """The mean's: the standard deviation (with N - 1) divided by the root of N; NaN for a single episode."""
         return math.nan if len(self.returns) < 2 else float(self.returns.std(ddof=1)) / math.sqrt(len(self.returns))
 
     def confidence_interval(self, level: float = 0.95, *, method: str = "t") -> tuple[float, float]:
-        """Of the mean: bounds that hold it in a share `level` of all experiments. Needs scipy.
+        """Return bounds of the mean that hold it in a share `level` of all experiments. Needs scipy.
 
         Args:
             method: "t": mean ± t * standard error, t a quantile of Student's distribution with N - 1 degrees of

@@ -1,4 +1,4 @@
-"""What agents have just observed, on its way through the env-to-module connectors, and what rewrites it by columns."""
+"""The newest observations, on their way through env-to-module connectors, and the rewriting of their columns."""
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
@@ -111,7 +111,7 @@ class ColumnConnector:
         piece: RLlib's, whose settings and state are used.
 
     Attributes:
-        reads_steps: whether it looks at what agents have done and were paid, too.
+        reads_steps: whether it looks at actions and rewards, too.
     """
 
     reads_steps = False
@@ -121,12 +121,12 @@ class ColumnConnector:
 
     @property
     def space(self) -> gym.Space:
-        """What the piece gives agents' episodes for their observation space."""
+        """Return the observation space that the piece gives agents' episodes."""
         space: gym.Space = self.piece.observation_space
         return space
 
     def rewrite(self, newest: list[Newest]) -> Change | None:
-        """What puts others in the place of all modules' observations; None: RLlib's own code has to do that.
+        """Return the function that replaces all modules' observations; None: RLlib's own code has to do that.
 
         Until it is called, nothing is changed.
         """
@@ -142,5 +142,5 @@ class ColumnConnector:
         return make_all
 
     def rewrite_module(self, newest: Newest) -> Change | None:
-        """The same for one module, for connectors to which the order of agents means nothing."""
+        """Return the function for one module, for connectors to which the order of agents means nothing."""
         raise NotImplementedError

@@ -199,7 +199,7 @@ def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str
 
 
 def is_set(episode: RLlibEpisode, slot: str) -> bool:
-    """Whether there is something in this slot of RLlib's class; asking makes nothing."""
+    """Return true if this slot of RLlib's class is filled; asking fills none."""
     try:
         getattr(RLlibEpisode, slot).__get__(episode)
     except AttributeError:

@@ -16,7 +16,7 @@ from fastmarl.rllib.old_stack.output_rows import OutputRows
 
 OBS, INFOS = SampleBatch.OBS, SampleBatch.INFOS
 WITH_NEXT = (OBS, INFOS)
-"""What is recorded at the end of a step, too."""
+"""Columns that are recorded at the end of a step, too."""
 
 
 class View(NamedTuple):
@@ -40,7 +40,7 @@ class Views:
         requirements: the policy's, by column.
 
     Attributes:
-        columns: of batches for training, in order; those that nobody records are left out of batches.
+        columns: of batches for training, in order; those that are not recorded are left out of batches.
         problem: why these batches have to be built by RLlib's collector; None: they don't.
     """
 

@@ -54,7 +54,7 @@ class EpisodeEvents:
 
     @property
     def has_whole(self) -> bool:
-        """Whether there are episodes that callbacks or connectors have seen whole."""
+        """True if callbacks or connectors have seen episodes whole."""
         return any(view.is_whole for view in self._views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:

@@ -11,7 +11,7 @@ LOOKS_AT_FRAMES = {"locals", "vars", "dir", "eval", "exec", "_getframe", "curren
 
 
 def reads_times_only(function: MappingFn) -> bool:
-    """Whether a mapping function can see no more of its episode than TIMES, and whether it has steps.
+    """Return true if a mapping function can see no more of its episode than TIMES, and whether it has steps.
 
     False where that can't be proven: the episode is stored, compared or handed on, or the function has no bytecode.
     """
@@ -41,7 +41,7 @@ def _uses_of(code: Any, name: str) -> Iterator[dis.Instruction | None]:
 
 
 def _asks_for_times(following: dis.Instruction | None) -> bool:
-    """Whether what was loaded before is only asked for TIMES, whether it is None, or has steps."""
+    """Return true if the value loaded before is only asked for TIMES, whether it is None, or has steps."""
     if following is None:
         return False
     operation = following.opname

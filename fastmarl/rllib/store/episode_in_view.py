@@ -27,7 +27,7 @@ OWN = ("_custom_data", "observation_space")  # slots that an episode keeps when 
 
 
 class EpisodeInView:
-    """What is known of an episode from its record, and what makes it whole.
+    """Answers for an episode from its record, and makes it whole if the record has no answer.
 
     Args:
         episodes: makes it whole.
@@ -169,7 +169,7 @@ class EpisodeInView:
             self.adopt(name, getattr(self.episode, name))
 
     def takes(self, name: str, value: Any) -> bool:
-        """Whether this may be written on an episode that is not whole."""
+        """Return true if this may be written on an episode that is not whole."""
         if name == "observation_space":
             return self._episodes.gives_same(self.record.env_index, value)
         if name in OF_RECORD and not self.record.order:  # later, its agents' episodes have these, too
@@ -233,7 +233,7 @@ class EpisodeInView:
         return int(self.store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]])
 
     def _is_there(self, lane: int) -> bool:
-        """Whether its agent has an episode: RLlib takes those without a step away when the episode has ended."""
+        """Return true if its agent has an episode: RLlib takes those without a step away when the episode has ended."""
         return self.ended is None or self.n_steps(lane) > 0
 
     def get(self, name: str, indices: Any, agent_ids: Any, options: dict[str, Any]) -> Any:
@@ -248,7 +248,7 @@ class EpisodeInView:
         return self._of_completed_steps(name) if by_env_steps_or_not else None
 
     def _newest_observations(self) -> dict[Hashable, Any] | None:
-        """Those that go through a connector at present, by agent id."""
+        """Return the observations that go through a connector at present, by agent id."""
         stepped, lane_of = self._stepped(), self.record.lane_of
         if stepped is None or any(lane_of[agent_id] not in self.passing for agent_id in stepped):
             return None
@@ -314,7 +314,7 @@ class EpisodeInView:
         return int(table.count_L[lane] - 1 + (table.final_L[lane] >= 0) - table.lookback_L[lane])
 
     def flags_of(self, lane: int) -> tuple[Any, Any]:
-        """Whether an agent is terminated, and truncated."""
+        """Return (terminated, truncated) of an agent."""
         return self.record.flags.get(lane, (self.is_terminated, self.is_truncated))
 
     def space_of(self, lane: int) -> Any:
@@ -337,7 +337,7 @@ class EpisodeInView:
         return info
 
     def _infos_at_last(self) -> dict[int, Any]:
-        """Those of the last env step, by lane."""
+        """Return the infos of the last env step, by lane."""
         infos, env_t = self._infos, self.env_t
         first = len(infos)
         while first and infos[first - 1][0] == env_t:

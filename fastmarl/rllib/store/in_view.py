@@ -15,7 +15,7 @@ from fastmarl.rllib.store.lane_steps import actions_of, last_reward_of, rewards_
 
 
 def _answered(name: str) -> property:
-    """What the view has under this name."""
+    """Return a property that the view answers, under this name."""
     return property(lambda episode: getattr(episode._origin[0], name), doc="See RLlib's class.")
 
 
@@ -30,7 +30,7 @@ def _getter(name: str) -> Callable[..., Any]:
 
 
 class _InView:
-    """What an episode answers."""
+    """Methods and properties of an episode that the record answers."""
 
     __slots__ = ()
     _origin: Any
@@ -113,7 +113,7 @@ def become(episode: SingleAgentEpisode, made: SingleAgentEpisode) -> None:
 
 
 def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
-    """What `answer(view, lane)` says as long as the episode is in view."""
+    """Return a property: `answer(view, lane)` as long as the episode is in view."""
 
     def get(episode: Any) -> Any:
         place = _running(episode)
@@ -123,7 +123,7 @@ def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
 
 
 class _AgentInView(SingleAgentEpisode):
-    """What an agent's episode answers."""
+    """Methods and properties of an agent's episode that the record answers."""
 
     __slots__ = ()
 
@@ -207,7 +207,7 @@ class _AgentInView(SingleAgentEpisode):
 
 
 def is_last(indices: Any) -> bool:
-    """Whether a getter's `indices` are those of the newest value."""
+    """Return true if a getter's `indices` mean the newest value."""
     return type(indices) is int and indices == -1
 
 

@@ -37,7 +37,7 @@ def last_reward_of(store: RLlibStore, lane: int) -> list[Any]:
 
 
 def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
-    """Those of the same steps as `rewards_of()`; None if only the whole episode has them."""
+    """Return the actions of the steps of `rewards_of()`; None if only the whole episode has them."""
     block, rows = store.blocks[store.table.module_L[lane]], store.rows_of(lane)
     if store.table.final_L[lane] < 0:
         rows = rows[:-1]  # which has led to none yet

@@ -18,7 +18,7 @@ from fastmarl.core.store.lanes import LaneTable
 
 @dataclass
 class CallCounts:
-    """What one call of sample() has counted.
+    """The counts of one call of `sample()`.
 
     Counts by agent and by module are of observations, as RLlib's are: the steps in whose observation dict an agent was.
     No count in them is 0.
@@ -32,7 +32,7 @@ class CallCounts:
     resets: int = 0  # of all envs at once, before the first tick
     ticks: int = 0  # steps of all envs at once
     forwards: int = 0  # ticks in which modules were asked
-    lost_reward: float = 0.0  # sum of what was paid for no transition
+    lost_reward: float = 0.0  # sum of the rewards that belong to no transition
     lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the chunks under way after it
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Totals of the stages "connect", "forward", "act" and "env_step"."""

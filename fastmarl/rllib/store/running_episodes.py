@@ -141,7 +141,7 @@ class RunningEpisodes:
         return episode
 
     def gives_same(self, env_index: int, spaces: Any) -> bool:
-        """Whether agents that come would have the env's observation spaces with these."""
+        """Return true if agents that come would have the env's observation spaces with these."""
         if self._given.get(env_index) is not spaces:
             observation_spaces, _ = self.spaces[env_index]
             if not isinstance(spaces, Mapping) or dict(spaces) != observation_spaces:
