@@ -4,14 +4,13 @@ By default some lines are tried; `make test-interrupts` tries all of them.
 """
 
 import dis
-import os
 import random
 from dataclasses import replace
 
 import gymnasium as gym
 import pytest
 from support.compare import SideBySide, assert_same_chunk, by_first_serial, first_serial, outline
-from support.interrupts import Interruption, in_own_thread, lines_of
+from support.interrupts import ALL_LINES, Interruption, in_own_thread, interrupt_lines, lines_of
 from support.runner import ReferenceRunner
 from support.sigints import make_runner
 from support.told import Told, Witness
@@ -23,7 +22,6 @@ from fastmarl.modules import RLModuleSpec
 
 # An interrupt that comes while Python finalises an object is dropped, with this warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 25
 CALLS = (Call(num_timesteps=9), Call(num_timesteps=30), Call(num_timesteps=12), Call(num_timesteps=12))
 KINDS = {
@@ -67,7 +65,6 @@ def try_line(world: World, kind: str, interruption: Interruption) -> str:
     runner, oracle, envs = both.runner, both.oracle, both.envs
     n_made = n_steps(envs)
     returned = interruption.run(lambda: runner.sample(**world.calls[1].kwargs))
-    assert interruption.n_times, "the line did not run"
     want = oracle.sample(world.calls[1]) if n_steps(envs) > n_made else []
     if returned is not None:
         match(world, returned, want)
@@ -117,26 +114,24 @@ def test_no_signal_is_handled_while_the_caller_gets_the_episodes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
+@pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize("kind", KINDS)
 @in_own_thread
-def test_the_runner_samples_on(kind, nth, rng):
+def test_the_runner_samples_on(kind, twice, rng):
     for world in worlds(kind):
         both = begin(world, kind)
         lines = lines_of(lambda: both.runner.sample(**world.calls[1].kwargs))  # noqa: B023
         both.runner.stop()
-        chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
-        outcomes = {}
-        for line in chosen:
-            again = int(rng.integers(0, 60)) if nth else None
-            try:
-                outcomes[line] = try_line(world, kind, Interruption(line, again))
-            except Exception as error:
-                error.add_note(f"interrupted at {line}, again {again} lines later")
-                raise
-        assert len(outcomes) == len(chosen)
+        outcomes = set()
+        interrupt_lines(
+            lambda interruption: outcomes.add(try_line(world, kind, interruption)),  # noqa: B023
+            lines,
+            rng,
+            n_lines=N_LINES,
+            twice=twice,
+        )
         if ALL_LINES:
-            assert set(outcomes.values()) == {"begins anew", "goes on"}
+            assert outcomes == {"begins anew", "goes on"}
 
 
 WORKERS = {
@@ -152,21 +147,17 @@ WORKERS = {
 def test_the_runner_samples_on_with_worker_processes(kind, rng):
     """One runner is interrupted again and again."""
     runner, witness = make_runner(WORKERS[kind]), Witness()
+
+    def try_line(interruption: Interruption) -> None:
+        witness.check(runner.sample(num_timesteps=20), interrupted=True)
+        witness.check(interruption.run(lambda: runner.sample(num_timesteps=60)) or [], interrupted=False)
+        for call in range(2):
+            witness.check(runner.sample(num_timesteps=40), interrupted=call == 0)
+
     lines = lines_of(lambda: runner.sample(num_timesteps=60))
-    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
-    n_times = 0
-    for line in chosen:
-        interruption = Interruption(line, again=int(rng.integers(0, 60)) if rng.random() < 0.5 else None)
-        try:
-            witness.check(runner.sample(num_timesteps=20), interrupted=True)
-            witness.check(interruption.run(lambda: runner.sample(num_timesteps=60)) or [], interrupted=False)
-            for call in range(2):
-                witness.check(runner.sample(num_timesteps=40), interrupted=call == 0)
-        except Exception as error:
-            error.add_note(f"interrupted {interruption.n_times} times, at {line}")
-            raise
-        n_times += interruption.n_times
-    assert n_times > len(chosen) / 2, "which lines run depends on who is ready"
+    for twice in (False, True):
+        # Which lines run depends on which worker is ready first.
+        interrupt_lines(try_line, lines, rng, n_lines=N_LINES // 2, twice=twice, may_miss=True)
     runner.stop()
 
 
@@ -212,21 +203,15 @@ def test_other_methods_too(method, rng):
         witness.check(runner.sample(num_timesteps=30), interrupted=False)
         return runner, witness
 
-    runner, _ = make()
-    lines = lines_of(lambda: METHODS[method](runner))
-    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), min(N_LINES, len(lines)), replace=False)]
-    for line in chosen:
+    def try_line(interruption: Interruption) -> None:
         runner, witness = make()
-        interruption = Interruption(line)
-        try:
-            interruption.run(lambda: METHODS[method](runner))  # noqa: B023
-            assert interruption.n_times
-            witness.check(sample_on(runner), interrupted=True)
-            witness.check(runner.sample(num_timesteps=40), interrupted=False)
-            assert set(runner.module) == set(runner.config.module_specs) == set(runner.inference_backends)
-        except Exception as error:
-            error.add_note(f"interrupted at {line}")
-            raise
+        interruption.run(lambda: METHODS[method](runner))
+        witness.check(sample_on(runner), interrupted=True)
+        witness.check(runner.sample(num_timesteps=40), interrupted=False)
+        assert set(runner.module) == set(runner.config.module_specs) == set(runner.inference_backends)
+
+    runner, _ = make()
+    interrupt_lines(try_line, lines_of(lambda: METHODS[method](runner)), rng, n_lines=N_LINES)
 
 
 def sample_on(runner: fastmarl.MultiAgentEnvRunner) -> list:

@@ -3,20 +3,18 @@
 By default some lines are tried; `make test-interrupts` tries all of them.
 """
 
-import os
 from itertools import product
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.interrupts import Interruption, in_own_thread, lines_of
+from support.interrupts import Interruption, in_own_thread, interrupt_lines, lines_of
 
 import fastmarl
 from fastmarl.legacy import RolloutWorker, RolloutWorkerConfig
 
 # An interrupt that comes while Python finalises an object is dropped, with this warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 25
 OBS = gym.spaces.Box(-1e6, 1e6, (4,), np.float32)
 LENGTHS = (6, 11, 4)
@@ -114,36 +112,31 @@ class Checked:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
+@pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 @in_own_thread
-def test_the_worker_samples_on(batch_mode, nth, rng):
+def test_the_worker_samples_on(batch_mode, twice, rng):
     is_whole = batch_mode == "complete_episodes"
+
+    def try_line(interruption: Interruption) -> None:
+        with make_worker(batch_mode) as worker:
+            checked = Checked(worker)
+            checked.take(worker.sample(), is_whole)
+            batch = interruption.run(worker.sample)
+            if batch is not None:
+                checked.take(batch, is_whole)
+            for _ in range(3):
+                batch = worker.sample()
+                assert batch.count >= 18
+                checked.take(batch, is_whole)
+            worker.learn_on_batch(batch)
+            for metrics in worker.get_metrics():
+                assert (metrics.episode_length, metrics.episode_reward) in WHOLE
+
     with make_worker(batch_mode) as worker:
         worker.sample()
         lines = lines_of(worker.sample)
-    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
-    for line in chosen:
-        again = int(rng.integers(0, 60)) if nth else None
-        interruption = Interruption(line, again)
-        with make_worker(batch_mode) as worker:
-            checked = Checked(worker)
-            try:
-                checked.take(worker.sample(), is_whole)
-                batch = interruption.run(worker.sample)
-                assert interruption.n_times, "the line did not run"
-                if batch is not None:
-                    checked.take(batch, is_whole)
-                for _ in range(3):
-                    batch = worker.sample()
-                    assert batch.count >= 18
-                    checked.take(batch, is_whole)
-                worker.learn_on_batch(batch)
-                for metrics in worker.get_metrics():
-                    assert (metrics.episode_length, metrics.episode_reward) in WHOLE
-            except Exception as error:
-                error.add_note(f"interrupted at {line}, again {again} lines later: {line.text}")
-                raise
+    interrupt_lines(try_line, lines, rng, n_lines=N_LINES, twice=twice)
 
 
 BETWEEN = ("legacy/sampling/", "legacy/rollout_worker.py")  # the runner and the caller
@@ -159,28 +152,23 @@ HANDED_OVER = (
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 @in_own_thread
-def test_nothing_is_lost_between_the_runner_and_the_caller(batch_mode):
+def test_nothing_is_lost_between_the_runner_and_the_caller(batch_mode, rng):
     """Of what `sample()` of the runner has returned. Chunks of whole episodes are joined on the way."""
+
+    def try_line(interruption: Interruption) -> None:
+        with make_worker(batch_mode) as worker:
+            checked = Checked(worker)
+            checked.take(worker.sample(), is_whole=False)
+            returned = interruption.run(worker.sample)
+            for batch in [*([] if returned is None else [returned]), worker.sample(), worker.sample()]:
+                checked.take(batch, is_whole=False)
+            assert_no_gaps(checked.seen)
+            assert len(worker.get_metrics()) == n_ended(checked.seen)
+
     with make_worker(batch_mode) as worker:
         worker.sample()
         lines = [line for line in lines_of(worker.sample) if any(part in line.file for part in BETWEEN)]
-    chosen = [line for line in lines if line.text not in HANDED_OVER][:: 1 if ALL_LINES else 4]
-    assert len(chosen) > 20
-    for line in chosen:
-        interruption = Interruption(line)
-        with make_worker(batch_mode) as worker:
-            checked = Checked(worker)
-            try:
-                checked.take(worker.sample(), is_whole=False)
-                returned = interruption.run(worker.sample)
-                assert interruption.n_times, "the line did not run"
-                for batch in [*([] if returned is None else [returned]), worker.sample(), worker.sample()]:
-                    checked.take(batch, is_whole=False)
-                assert_no_gaps(checked.seen)
-                assert len(worker.get_metrics()) == n_ended(checked.seen)
-            except Exception as error:
-                error.add_note(f"interrupted at {line}: {line.text}")
-                raise
+    interrupt_lines(try_line, [line for line in lines if line.text not in HANDED_OVER], rng, n_lines=N_LINES)
 
 
 def assert_no_gaps(seen):

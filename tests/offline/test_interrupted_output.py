@@ -2,20 +2,18 @@
 returned."""
 
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.interrupts import Interruption, in_own_thread, interrupted, lines_of
+from support.interrupts import Interruption, in_own_thread, interrupt_lines, interrupted, lines_of
 from support.told import Told, Witness
 
 import fastmarl
 from fastmarl.offline import ParquetReader, writer_thread
 from fastmarl.offline.writer_thread import Parcel, WriterThread
 
-ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 5
 
 
@@ -34,26 +32,29 @@ def make_runner(folder):
 @pytest.mark.needs("pyarrow")
 @in_own_thread
 def test_files_have_what_is_returned(tmp_path, rng):
-    runner, _ = make_runner(tmp_path / "whole")
-    lines = lines_of(lambda: runner.sample(num_timesteps=30))
-    runner.stop()
-    after = next(i for i, line in enumerate(lines) if "end_call()" in line.text)  # where most can go wrong
-    chosen = [rng.choice(after, N_LINES, replace=False), after + rng.choice(len(lines) - after, N_LINES, replace=False)]
-    for line in lines if ALL_LINES else [lines[i] for i in itertools.chain(*chosen)]:
-        runner, got = make_runner(tmp_path / str(line).replace("/", "-"))
-        interruption, witness = Interruption(line), Witness()
+
+    def try_line(interruption: Interruption) -> None:
+        runner, got = make_runner(tmp_path / str(interruption.line).replace("/", "-"))
+        witness = Witness()
         witness.check(got, interrupted=False)
-        assert interruption.run(lambda: runner.sample(num_timesteps=30)) is None  # noqa: B023
+        assert interruption.run(lambda: runner.sample(num_timesteps=30)) is None
         got += (more := runner.sample(num_timesteps=30))
         witness.check(more, interrupted=True)
         runner.stop()
         filed = [episode for some in ParquetReader(runner.config.output).iter_episodes() for episode in some]
-        assert outline(filed) == outline(got), f"interrupted at {line}: {line.text}"
+        assert outline(filed) == outline(got)
         finished = [each.agent_episodes["agent_0"].get_observations(0) for each in got if each.is_done]
         for env_index in range(2):  # all of them
             episodes = [int(obs[2]) for obs in finished if obs[0] == env_index]
             missing = set(range(1, max(episodes))) - set(episodes)
-            assert len(missing) <= 1, f"interrupted at {line}: episodes {missing} of env {env_index} were lost"
+            assert len(missing) <= 1, f"episodes {missing} of env {env_index} were lost"
+
+    runner, _ = make_runner(tmp_path / "whole")
+    lines = lines_of(lambda: runner.sample(num_timesteps=30))
+    runner.stop()
+    after = next(i for i, line in enumerate(lines) if "end_call()" in line.text)  # where most can go wrong
+    for part in (lines[:after], lines[after:]):
+        interrupt_lines(try_line, part, rng, n_lines=N_LINES)
 
 
 KEPT = """

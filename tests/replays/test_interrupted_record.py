@@ -1,18 +1,15 @@
 """Records of actions can be replayed, whatever has ended a call of `sample()`, and wherever; and the next call returns
 the episodes that their envs had ended by then."""
 
-import os
-
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.interrupts import Interruption, in_own_thread, lines_of
+from support.interrupts import Interruption, in_own_thread, interrupt_lines, lines_of
 
 import fastmarl
 from fastmarl.replays import Recording
 
-ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
-N_LINES = 20
+N_LINES = 10
 LENGTH = 4
 JOINS = {"a": 0, "b": 0, "late": 2}
 SPACE = gym.spaces.Box(-1e9, 1e9, (2,), np.float32)
@@ -72,24 +69,24 @@ KINDS = {
 @in_own_thread
 def test_after_an_interrupt_a_record_can_be_replayed(kind, tmp_path, rng):
     options = KINDS[kind]
+
+    def try_line(interruption: Interruption) -> None:
+        folder = tmp_path / str(interruption.line).replace("/", "-")
+        runner = make_runner(folder, **options)
+        chunks = runner.sample(num_timesteps=5)
+        chunks += interruption.run(lambda: runner.sample(num_timesteps=5)) or []
+        chunks += runner.sample(num_timesteps=5)
+        runner.stop()
+        assert check_replays(folder, options["env"]) == check_returned(chunks)
+
     runner = make_runner(tmp_path / "whole", **options)
     runner.sample(num_timesteps=5)
     lines = lines_of(lambda: runner.sample(num_timesteps=5))
     runner.stop()
     closing = [line for line in lines if line.file.endswith(END_OF_STEP)]
-    chosen = [each[i] for each in (lines, closing) for i in rng.choice(len(each), N_LINES // 2, replace=False)]
-    for line in lines if ALL_LINES else dict.fromkeys(chosen):
-        folder = tmp_path / str(line).replace("/", "-")
-        runner = make_runner(folder, **options)
-        chunks = runner.sample(num_timesteps=5)
-        chunks += Interruption(line).run(lambda: runner.sample(num_timesteps=5)) or []  # noqa: B023
-        chunks += runner.sample(num_timesteps=5)
-        runner.stop()
-        try:
-            assert check_replays(folder, options["env"]) == check_returned(chunks)
-        except Exception as error:
-            error.add_note(f"interrupted at {line}: {line.text}")
-            raise
+    others = [line for line in lines if line not in closing]
+    for part in (closing, others):
+        interrupt_lines(try_line, part, rng, n_lines=N_LINES)
 
 
 def once(condition):

@@ -3,18 +3,15 @@
 By default some lines are tried; `make test-interrupts` tries all of them.
 """
 
-import os
-
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.ppo_torch_policy import PPOTorchPolicy
-from support.interrupts import Interruption, in_own_thread, lines_of
+from support.interrupts import Interruption, in_own_thread, interrupt_lines, lines_of
 from support.numbered_env import JOINS, NumberedEnv, reward_of
 
 from fastmarl.rllib import RolloutWorker
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
-ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 15
 
 
@@ -55,34 +52,29 @@ def check(batch, seen):
             seen.add(key)
 
 
-@pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
+@pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 @in_own_thread
-def test_what_is_returned_after_an_interrupt_is_right(batch_mode, nth, rng):
+def test_what_is_returned_after_an_interrupt_is_right(batch_mode, twice, rng):
     """An interrupt within the sampler's generator ends it, as it does RLlib's; after any other, it goes on."""
+
+    def try_line(interruption: Interruption) -> None:
+        worker, seen = make_worker(batch_mode), set()
+        check(worker.sample(), seen)
+        batch = interruption.run(worker.sample)
+        if batch is not None:
+            check(batch, seen)
+        for _ in range(3):
+            if worker.sampler._env_runner.gi_frame is None:  # it has ended
+                with pytest.raises(StopIteration):
+                    worker.sample()
+            else:
+                check(worker.sample(), seen)
+                assert worker.is_accelerated
+        worker.stop()
+
     worker = make_worker(batch_mode)
     worker.sample()
     lines = lines_of(worker.sample)
     worker.stop()
-    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
-    for line in chosen:
-        again = int(rng.integers(0, 60)) if nth else None
-        interruption = Interruption(line, again)
-        worker, seen = make_worker(batch_mode), set()
-        try:
-            check(worker.sample(), seen)
-            batch = interruption.run(worker.sample)
-            assert interruption.n_times, "the line did not run"
-            if batch is not None:
-                check(batch, seen)
-            for _ in range(3):
-                if worker.sampler._env_runner.gi_frame is None:  # it has ended
-                    with pytest.raises(StopIteration):
-                        worker.sample()
-                else:
-                    check(worker.sample(), seen)
-                    assert worker.is_accelerated
-        except Exception as error:
-            error.add_note(f"interrupted at {line}, again {again} lines later: {line.text}")
-            raise
-        worker.stop()
+    interrupt_lines(try_line, lines, rng, n_lines=N_LINES, twice=twice)

@@ -15,9 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import fastmarl
 
 PACKAGE = str(Path(fastmarl.__file__).parent)
+ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 
 
 def in_own_thread(test: Callable[..., None]) -> Callable[..., None]:
@@ -104,11 +107,15 @@ class Interruption:
     """Interrupts a call before a line; and then once more, so many lines later, if `again` is given."""
 
     def __init__(self, line: Line, again: int | None = None):
-        self.line = line
+        self.line, self.again = line, again
         self.n_times = 0
         self._left = again
         self._n_seen = 0
         self._process = os.getpid()  # one that is forked meanwhile inherits the tracing
+
+    def __str__(self) -> str:
+        again = "" if self.again is None else f", and again {self.again} lines later"
+        return f"interrupted {self.n_times} times, at {self.line}{again}: {self.line.text}"
 
     def run(self, call: Callable[[], Any]) -> Any:
         """What the call returns, or None if it was interrupted."""
@@ -136,6 +143,38 @@ class Interruption:
     def _interrupt(self) -> None:
         self.n_times += 1
         raise KeyboardInterrupt
+
+
+def interrupt_lines(
+    try_line: Callable[[Interruption], None],
+    lines: list[Line],
+    rng: np.random.Generator,
+    *,
+    n_lines: int,
+    twice: bool = False,
+    may_miss: bool = False,
+) -> None:
+    """Call `try_line` with an interruption at each of `n_lines` of these lines, or at all if `ALL_LINES`.
+
+    Args:
+        twice: Whether a second interrupt follows, up to 60 lines later. As that is random, every third line will do.
+        may_miss: Whether up to half of the lines need not run again.
+    """
+    if ALL_LINES:
+        chosen = lines[:: 3 if twice else 1]
+    else:
+        chosen = [lines[i] for i in rng.choice(len(lines), min(n_lines, len(lines)), replace=False)]
+    n_missed = 0
+    for line in chosen:
+        interruption = Interruption(line, int(rng.integers(0, 60)) if twice else None)
+        try:
+            try_line(interruption)
+            assert interruption.n_times or may_miss, "the line did not run"
+        except Exception as error:
+            error.add_note(str(interruption))
+            raise
+        n_missed += not interruption.n_times
+    assert n_missed <= len(chosen) / 2
 
 
 def interrupted(call: Callable[[], Any], *, file: str, at: int, event: str = "line") -> bool:
