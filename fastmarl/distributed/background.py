@@ -149,10 +149,12 @@ class BackgroundSampler(FleetOwner):
 
         Raises:
             ConfigError: they are those of other modules; nothing was changed.
+            RunnerBusyError: a signal's handler calls this within itself; the call under way goes on.
             RunnerStoppedError: the sampler is closed.
         """
         weights = dict(weights_by_module(self.module, self.module if module is None else module))
         self._processes.weights.check(weights)
+        self._fleet.weights.check_idle()
         with self._closing_on_errors():
             return self._fleet.weights.publish(weights)
 

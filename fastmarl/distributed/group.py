@@ -214,6 +214,7 @@ class EnvRunnerGroup(FleetOwner):
 
         Raises:
             ConfigError: they are those of other modules; nothing was changed.
+            RunnerBusyError: a signal's handler calls this within itself; the call under way goes on.
             RunnerStoppedError: the group was stopped.
         """
         self._check_open()

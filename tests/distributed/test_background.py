@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
 from fastmarl.distributed import BackgroundSampler
 from fastmarl.distributed.parcels import join_batches, pack, unpack
-from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
+from fastmarl.distributed.shared_weights import SharedWeights
+from fastmarl.errors import BatchError, ConfigError, RunnerBusyError, RunnerStoppedError
 from fastmarl.learning import to_tensors
 
 make_config = partial(groups.make_config, num_envs_per_env_runner=3)
@@ -360,6 +362,28 @@ def test_a_timeout_of_a_call_that_cannot_be_right_ends_nothing():
             with pytest.raises(ConfigError, match=r"timeout_s must be a number of seconds of at least 0\.001"):
                 sampler.next(timeout_s=timeout_s)
         sampler.next()
+
+
+def test_weights_that_are_set_while_others_are_written_are_refused(monkeypatch):
+    """As by the handler of a signal. They waited for themselves."""
+    write, problems = SharedWeights.write, []
+
+    def write_and_set(self, weights, version):
+        monkeypatch.undo()
+        with pytest.raises(RunnerBusyError) as caught:
+            sampler.set_weights()
+        problems.append(str(caught.value))
+        write(self, weights, version)
+
+    with make_sampler(make_config(Trouble), staleness=0) as sampler:
+        monkeypatch.setattr(SharedWeights, "write", write_and_set)
+        thread = Thread(target=sampler.set_weights, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert problems[0].startswith("set_weights() was called within set_weights(), by a signal's handler")
+        assert sampler.set_weights() == 2
+        assert set(sampler.next()["default_policy"]["weights_seq_no"]) == {2}
 
 
 def test_a_config_is_needed():

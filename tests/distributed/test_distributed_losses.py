@@ -480,6 +480,20 @@ def test_weights_of_several_threads_have_a_number_each():
         assert sorted(numbers) == list(range(1, 65))
 
 
+def test_a_thread_that_sets_weights_does_not_wait_for_another_that_copies_its_own(monkeypatch):
+    with make_group(n=1) as group, ThreadPoolExecutor(1) as pool:
+        put, numbers = group.actors.put, []
+
+        def put_slowly(value):
+            monkeypatch.undo()
+            numbers.append(pool.submit(group.set_weights).result(timeout=20))
+            return put(value)
+
+        monkeypatch.setattr(group.actors, "put", put_slowly)
+        numbers.append(group.set_weights())
+        assert numbers == [1, 2]
+
+
 def test_a_state_has_the_number_of_its_weights(monkeypatch):
     """Another thread may publish newer ones while they are fetched."""
     with make_group(n=1) as group:
