@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 import time
+import warnings
 from functools import partial
 from threading import Thread
 
@@ -234,6 +235,28 @@ def test_v_trace_of_fresh_batches_is_n_step():
 
 
 # Weights.
+
+
+class Normed(fastmarl.RLModule):
+    """Its layer keeps a weight that is computed, which `copy.deepcopy()` refuses, and pickle does not."""
+
+    def setup(self):
+        super().setup()
+        with warnings.catch_warnings(action="ignore"):  # torch has another way by now
+            self.net = torch.nn.utils.weight_norm(torch.nn.Linear(self.observation_space.shape[0], self.action_space.n))
+
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": self.net(batch["obs"])}
+
+
+def test_modules_that_can_be_pickled_only_are_sent():
+    with make_sampler(make_config(rl_module_spec=fastmarl.RLModuleSpec(Normed)), staleness=0) as sampler:
+        sampler.next()
+        perturb(sampler.module, 0)
+        sampler.set_weights()
+        batch = sampler.next()["default_policy"]
+        outputs = sampler.module["default_policy"].forward_train({"obs": torch.from_numpy(batch["obs"])})
+        assert np.allclose(outputs["action_dist_inputs"].detach(), batch["action_dist_inputs"], atol=1e-6)
 
 
 @pytest.mark.slow

@@ -151,6 +151,17 @@ def test_in_this_process_nothing_is_sampled_ahead():
             group.set_weights()
 
 
+def test_in_this_process_the_modules_are_a_copy():
+    with make_group(n=0) as group:
+        before = group.foreach(weights_of)
+        perturb(group.module)
+        assert same(group.foreach(weights_of), before)
+
+
+def weights_of(runner):
+    return runner.module.get_state()
+
+
 def test_other_methods_can_be_called_within_the_loop():
     with make_group(make_config(env_to_module_connector=MeanStdFilter())) as group:
         for number, _ in zip(range(8), group.sample_ready(num_timesteps=4), strict=False):
