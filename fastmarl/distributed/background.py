@@ -113,13 +113,17 @@ class BackgroundSampler(FleetOwner):
         Raises:
             SamplerProcessError, SamplerTimeoutError: a process has ended, or not answered in time, and is not replaced.
             RunnerStoppedError: the sampler is closed.
-            ConfigError: `timeout_s` can't be right; the sampler goes on.
+            RunnerBusyError: it is called within itself, as by a signal's handler, or while another thread is in it.
+            ConfigError: `timeout_s` can't be right. After this error and the one before, the sampler goes on.
             Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
                 the process's number as notes.
         """
-        begun = perf_counter()
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         check_timeout("timeout_s", timeout_s)
+        return self._fleet.run("next()", self._next, timeout_s=timeout_s)
+
+    def _next(self, timeout_s: float) -> Any:
+        begun = perf_counter()
         with self._closing_on_errors():
             self._fleet.wait_anew(timeout_s)
             self._fleet.feed(self._fleet.runners, {}, max(1, self._staleness))
@@ -212,7 +216,7 @@ class BackgroundSampler(FleetOwner):
         while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
             self._check_open()  # a signal's handler may have closed it
             self._fleet.feed([runner], {}, max(1, self._staleness))
-            self._fleet.collect()
+            self._fleet.take_results()
         if isinstance(arrival.came, Exception):
             raise arrival.came
         self._connector_states[runner.index] = arrival.came.state.get(CONNECTORS, {})

@@ -1,10 +1,10 @@
 """Runners and calls of them, and new ones for those that are lost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import EnvRunnerLostError
@@ -16,6 +16,8 @@ from fastmarl.distributed.host import HostFailure, HostReport, MakeBatch, Runner
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
 from fastmarl.distributed.weights import NewestWeights
+
+T = TypeVar("T")
 
 LOOKS_EVERY_S = 1.0  # for runners that take too long
 NO_LIMIT = -1
@@ -64,6 +66,7 @@ class Fleet:
         self.new = dict.fromkeys(COUNTED, 0)
         self.weights = NewestWeights(actors)
         self._guard = CallGuard()
+        self._method = "the constructor"  # that collects, for errors
         self.num_told = 1
         self._numbers = count()
         self._incarnations: dict[int, int] = {}  # by index, of the next runner there
@@ -138,8 +141,13 @@ class Fleet:
         self.answers([call for call in self.calls.calls() if call.runner in ready])
 
     def check_idle(self, method: str) -> None:
-        """Raises RunnerBusyError if another thread, or what runs here within a call, has called the group."""
+        """Raises RunnerBusyError if a call is under way, in another thread or in this one; else this method is next."""
         self._guard.check(method)
+        self._method = method
+
+    def run(self, method: str, function: Callable[..., T], **arguments: Any) -> T:
+        """Return what a function returns that takes results by `take_results()`; until then its call is under way."""
+        return self._guard.run(method, function, arguments)
 
     def wait_anew(self, timeout_s: float) -> None:
         """Runners have so long for each call of sample(), from now on."""
@@ -148,9 +156,10 @@ class Fleet:
 
     def collect(self) -> None:
         """Take what has come, and wait a little if that is nothing; replace runners that are lost."""
-        self._guard.run("a method of the group", self._collect, {})
+        self._guard.run(self._method, self.take_results, {})
 
-    def _collect(self) -> None:
+    def take_results(self) -> None:
+        """Do what `collect()` does, in a call that `run()` makes."""
         ready = self.calls.ready(min(LOOKS_EVERY_S, self._sample_timeout_s))
         for call in ready:
             if call.is_open:  # else its runner was lost just now

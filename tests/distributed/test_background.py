@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Thread
 
@@ -22,6 +23,7 @@ from fastmarl.batches import add_n_step_returns, add_vtrace, columns
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
 from fastmarl.distributed import BackgroundSampler
+from fastmarl.distributed.calls import CallsInFlight
 from fastmarl.distributed.parcels import join_batches, pack, unpack
 from fastmarl.distributed.shared_weights import SharedWeights
 from fastmarl.errors import BatchError, ConfigError, RunnerBusyError, RunnerStoppedError
@@ -407,6 +409,40 @@ def test_weights_that_are_set_while_others_are_written_are_refused(monkeypatch):
         assert problems[0].startswith("set_weights() was called within set_weights(), by a signal's handler")
         assert sampler.set_weights() == 2
         assert set(sampler.next()["default_policy"]["weights_seq_no"]) == {2}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_next_within_next_is_refused_and_ends_nothing(elsewhere, monkeypatch):
+    """As by the handler of a signal, or by another thread: while batches are waited for, and while they are joined."""
+    problems = []
+
+    def refused():
+        with pytest.raises(RunnerBusyError) as caught:
+            sampler.next()
+        problems.append(str(caught.value))
+
+    def try_next():
+        if elsewhere:
+            pool.submit(refused).result(timeout=60)
+        else:
+            refused()
+
+    def ready(self, timeout_s):
+        monkeypatch.undo()
+        try_next()
+        return find_ready(self, timeout_s)
+
+    def join(batches):
+        try_next()
+        return join_batches(batches)
+
+    find_ready = CallsInFlight.ready
+    with make_sampler(make_config(Trouble), join=join) as sampler, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(CallsInFlight, "ready", ready)
+        assert sampler.next().keys() == {"default_policy"}
+        assert sampler.get_metrics()["num_env_steps_sampled"] == 27
+    how = "while next() is under way in another thread" if elsewhere else "within next(), by a signal's handler"
+    assert [problem.startswith(f"next() was called {how}") for problem in problems] == [True, True]
 
 
 def test_a_config_is_needed():
