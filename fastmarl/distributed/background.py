@@ -218,6 +218,7 @@ class BackgroundSampler(FleetOwner):
             self._fleet.feed([runner], {}, max(1, self._staleness))
             self._fleet.take_results()
         if isinstance(arrival.came, Exception):
+            self._check_open()  # else what has closed it comes as an error of its process
             raise arrival.came
         self._connector_states[runner.index] = arrival.came.state.get(CONNECTORS, {})
         return arrival.came
