@@ -14,7 +14,7 @@ from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import CHOICES, EnvRunnerConfig, check_integer, check_timeout
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.core.errors import ConfigError, RunnerBusyError, RunnerStoppedError
+from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.child import START_TIMEOUT_S
 from fastmarl.core.public import public
@@ -191,14 +191,8 @@ class BackgroundSampler(FleetOwner):
 
         A process that is sampling is waited for a little, and then ended.
         """
-        if self._is_over:
-            return
-        try:
-            self._fleet.check_idle("close()")
-        except RunnerBusyError:  # within next(), as by a signal's handler
-            self._end()
-        else:
-            self._close()
+        if not self._is_over:
+            self._close("close()")
 
     # Batches of one process.
 

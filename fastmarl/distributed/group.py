@@ -336,13 +336,13 @@ class EnvRunnerGroup(FleetOwner):
         """
         if not self._is_over:
             self._fleet.check_idle("stop()")
-            self._close()
+            self._close("stop()")
 
-    def _close(self) -> None:
+    def _close(self, method: str) -> None:
         if self._is_here or not self._fleet.actors.is_running:  # ending it closes its envs, or there are none
             self._end()
         else:
-            super()._close()
+            super()._close(method)
 
     def _begin(self, method: str) -> None:
         """Of each method that calls runners; see `_check_usable()`."""

@@ -200,7 +200,12 @@ def test_a_sampler_that_is_closed_within_next_is_gone(max_restarts):
     assert not children()
 
 
-@pytest.mark.parametrize("end", [BackgroundSampler.close])
+def leave(sampler):
+    """At the end of a `with` block."""
+    sampler.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("end", [BackgroundSampler.close, leave])
 def test_a_sampler_that_another_thread_ends_stops_next(end):
     sampler = make_sampler(env_config={"trouble": {(1, 12): "hang"}})
     sampler.next()
