@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import EnvRunnerLostError
 from fastmarl.core.native._call_guard import CallGuard
+from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.arrivals import Arrival, Arrivals
 from fastmarl.distributed.calls import Call, CallsInFlight
@@ -206,7 +207,8 @@ class Fleet:
         if isinstance(error, HostFailure):
             error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))
         during = DURING.get(call.method, f"{call.method}() ran")
-        error.add_note(f"fastmarl: raised by {runner.whereabouts}, while {during}")
+        name = self.actors.runner_name.format(runner.index)
+        error.add_note(f"fastmarl: raised by {name}{runner.whereabouts}, while {during}")
         return error
 
     def _fail(self, call: Call, error: Exception) -> None:
@@ -260,10 +262,10 @@ class Fleet:
             self.actors.kill(runner.handle)
         return lost
 
-    def close(self, runners: Sequence[RemoteRunner], timeout_s: float) -> list[Call]:
-        """Have them close their envs, wait for that so long at most, and end them; returns the calls, for errors."""
+    def close(self, runners: Sequence[RemoteRunner]) -> list[Call]:
+        """Have them close their envs, wait a little for that, and end them; returns the calls, for errors."""
         calls: list[Call] = []
-        end = monotonic() + timeout_s
+        end = monotonic() + CLOSE_TIMEOUT_S
         try:
             for runner in runners:
                 runner.is_leaving = True
@@ -293,7 +295,7 @@ class Fleet:
     # New runners.
 
     def new_runner(self, index: int) -> RemoteRunner:
-        return RemoteRunner(index, self.actors.runner_name.format(index), self._next_incarnation(index))
+        return RemoteRunner(index, self._next_incarnation(index))
 
     def unused_incarnation(self, index: int) -> int:
         """Of the next runner there."""

@@ -42,7 +42,6 @@ class InProcess(Actors):
     """See `Actors`. One call at a time is made, when it is waited for, with what it was given."""
 
     most_in_flight = 1.0
-    is_running = True
 
     def start(self) -> RunnerHost:
         return RunnerHost()

@@ -8,7 +8,6 @@ from typing import Self
 
 from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed import sizes
 from fastmarl.distributed.fleet import Fleet, raise_first
 
@@ -58,7 +57,7 @@ class FleetOwner:
             self._end()
             return
         try:
-            calls = self._fleet.close(self._fleet.runners, CLOSE_TIMEOUT_S)
+            calls = self._fleet.close(self._fleet.runners)
         finally:
             self._end()
         raise_first(calls)

@@ -293,7 +293,7 @@ def test_a_runner_that_is_lost_after_a_synchronisation_has_its_result():
 
 def test_a_batch_that_comes_late_brings_no_older_state():
     """Its call was made before the connectors were synchronised."""
-    runner = RemoteRunner(0, "env runner 0", 0)
+    runner = RemoteRunner(0, 0)
     for number, name in ((5, "call 5"), (4, "call 4")):
         runner.keep(HostReport(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": name}}), number)
         assert runner.connectors == {"of": "call 5"}

@@ -464,14 +464,14 @@ def test_a_runner_that_is_synchronised_while_it_is_made_samples():
 
 
 @pytest.mark.parametrize("n", [0, 2])
-def test_weights_begin_no_other_ray(n):
+def test_weights_begin_no_other_ray(n, monkeypatch):
     """Where the group's own has ended."""
     with make_group(n=n) as group:
-        group.actors.is_running = False
+        monkeypatch.setattr(type(group.actors), "is_running", False)
         for call in (group.set_weights, group.get_weights, group.sample):
             with pytest.raises(RunnerStoppedError, match="Ray was shut down"):
                 call()
-        group.actors.is_running = True
+        monkeypatch.undo()
 
 
 def test_weights_of_several_threads_have_a_number_each():
