@@ -42,7 +42,7 @@ class Actors(Protocol):
 
     def call(self, handle: Any, method: str, *args: Any) -> Hashable:
         """Call a method of its host, see `RunnerHost.call()`; the first one is `start`. Returns a reference to the
-        result at once. Arguments that are references are replaced by what they stand for."""
+        result at once. References of `put()` or `publish()` among the arguments are replaced by their values."""
 
     def put(self, value: Any) -> Any:
         """A reference to a copy of the value, for calls; or the value itself, where it is copied later."""

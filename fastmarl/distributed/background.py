@@ -62,7 +62,7 @@ class BackgroundSampler(FleetOwner):
         max_restarts: how often a process that has ended, or took too long, is replaced until it hands over a batch.
             The new one has another `incarnation`, so its seeds were never used.
         start_method: "spawn" or "fork"; don't fork a process that has used CUDA.
-        timeout_s: seconds that a process is waited for; 0.001 or more.
+        timeout_s: seconds that a process is waited for in `next()`; 0.001 or more. To start, it has 300.
 
     Attributes:
         module: the processes' modules, for this one to train.
