@@ -7,7 +7,7 @@ Axes in names: S trajectory, N step.
 """
 cimport numpy as cnp
 import numpy as np
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from rows cimport row_bytes
 from typedefs cimport row_t
@@ -132,12 +132,12 @@ def packed(const cnp.npy_bool[::1] flags):
     return bits
 
 
-def put(cnp.ndarray items, const row_t[::1] at, Py_ssize_t n, empty=np.empty):
-    """[n, ...]: these items [s, ...] at the places `at`, 0 at all others; made by `empty` of its shape and dtype."""
+def put(cnp.ndarray items, const row_t[::1] at, Py_ssize_t n):
+    """[n, ...]: these items [s, ...] at the places `at`, 0 at all others."""
     cdef cnp.ndarray column = np.ascontiguousarray(items)
     if cnp.PyArray_DIM(column, 0) != at.shape[0]:
         raise ValueError(f"{cnp.PyArray_DIM(column, 0)} items for {at.shape[0]} places")
-    cdef cnp.ndarray out = empty((n, *(<object>column).shape[1:]), column.dtype)
+    cdef cnp.ndarray out = np.zeros((n, *(<object>column).shape[1:]), column.dtype)
     cdef size_t n_bytes = row_bytes(column)
     cdef char *source = cnp.PyArray_BYTES(column)
     cdef char *target = cnp.PyArray_BYTES(out)
@@ -146,10 +146,8 @@ def put(cnp.ndarray items, const row_t[::1] at, Py_ssize_t n, empty=np.empty):
         if not 0 <= at[i] < n:
             raise IndexError(f"place {at[i]} of {n}")
     if column.dtype.hasobject:
-        (<object>out)[...] = 0
         (<object>out)[np.asarray(at)] = column
         return out
-    memset(target, 0, n * n_bytes)
     for i in range(at.shape[0]):
         memcpy(target + at[i] * n_bytes, source + i * n_bytes, n_bytes)
     return out

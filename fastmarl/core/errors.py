@@ -272,7 +272,8 @@ class RunnerBusyError(FastmarlError, RuntimeError):
     Args:
         called: the method.
         running: the call under way.
-        is_own_thread: whether that one runs in the same thread: in a callback, an env, a module or a mapping function.
+        is_own_thread: whether that one runs in the same thread: in a signal's handler, a callback, an env, a module or
+            a mapping function.
     """
 
     def __init__(self, called: str, running: str, is_own_thread: bool):
@@ -282,8 +283,8 @@ class RunnerBusyError(FastmarlError, RuntimeError):
         called, running, is_own_thread = self.args
         if is_own_thread:
             return (
-                f"{called} was called within {running}, by a callback, an env, a module or a mapping function; call it "
-                f"after {running} has returned (an error that is raised there ends it early)"
+                f"{called} was called within {running}, by a signal's handler, a callback, an env, a module or a "
+                f"mapping function; call it after {running} has returned (an error that is raised there ends it early)"
             )
         return (
             f"{called} was called while {running} is under way in another thread; wait for that, or give each thread a "

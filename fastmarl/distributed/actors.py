@@ -1,6 +1,6 @@
 """A fleet's transports: hosts in this process, in processes of this machine, or in Ray's actors."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 from fastmarl.core.errors import EnvRunnerLostError, RemoteEnvRunnerError
@@ -42,17 +42,19 @@ class Actors(Protocol):
 
     def call(self, handle: Any, method: str, *args: Any) -> Hashable:
         """Call a method of its host, see `RunnerHost.call()`; the first one is `start`. Returns a reference to the
-        result at once. Arguments that are references are replaced by what they stand for."""
+        result at once. References of `put()` or `publish()` among the arguments are replaced by their values."""
 
     def put(self, value: Any) -> Any:
-        """A reference to a copy of the value, for calls."""
+        """A reference to a copy of the value, for calls; or the value itself, where it is copied later."""
+        return value
 
-    def publish(self, weights: Mapping[str, Any], seq_no: int) -> Any:
-        """A reference to a copy of the newest weights, which have this number."""
-        return self.put(weights)
+    def publish(self, weights: Any, seq_no: int) -> Any:
+        """Have these weights, which `put()` has returned, as the newest, of this number; returns what calls bring."""
+        return weights
 
-    def fetch(self, reference: Any) -> Any:
-        """The weights that a reference of `publish()` stands for."""
+    def fetch(self, weights: Any) -> Any:
+        """The weights that `publish()` has returned."""
+        return weights
 
     def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
         """At most `num_returns` of the references whose results have come."""

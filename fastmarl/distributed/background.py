@@ -14,7 +14,7 @@ from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import CHOICES, EnvRunnerConfig, check_integer, check_timeout
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.core.errors import ConfigError, RunnerBusyError, RunnerStoppedError
+from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.child import START_TIMEOUT_S
 from fastmarl.core.public import public
@@ -62,7 +62,7 @@ class BackgroundSampler(FleetOwner):
         max_restarts: how often a process that has ended, or took too long, is replaced until it hands over a batch.
             The new one has another `incarnation`, so its seeds were never used.
         start_method: "spawn" or "fork"; don't fork a process that has used CUDA.
-        timeout_s: seconds that a process is waited for; 0.001 or more.
+        timeout_s: seconds that a process is waited for in `next()`; 0.001 or more. To start, it has 300.
 
     Attributes:
         module: the processes' modules, for this one to train.
@@ -113,13 +113,17 @@ class BackgroundSampler(FleetOwner):
         Raises:
             SamplerProcessError, SamplerTimeoutError: a process has ended, or not answered in time, and is not replaced.
             RunnerStoppedError: the sampler is closed.
-            ConfigError: `timeout_s` can't be right; the sampler goes on.
+            RunnerBusyError: it is called within itself, as by a signal's handler, or while another thread is in it.
+            ConfigError: `timeout_s` can't be right. After this error and the one before, the sampler goes on.
             Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
                 the process's number as notes.
         """
-        begun = perf_counter()
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         check_timeout("timeout_s", timeout_s)
+        return self._fleet.run("next()", self._next, timeout_s=timeout_s)
+
+    def _next(self, timeout_s: float) -> Any:
+        begun = perf_counter()
         with self._closing_on_errors():
             self._fleet.wait_anew(timeout_s)
             self._fleet.feed(self._fleet.runners, {}, max(1, self._staleness))
@@ -149,10 +153,12 @@ class BackgroundSampler(FleetOwner):
 
         Raises:
             ConfigError: they are those of other modules; nothing was changed.
+            RunnerBusyError: a signal's handler calls this within itself; the call under way goes on.
             RunnerStoppedError: the sampler is closed.
         """
         weights = dict(weights_by_module(self.module, self.module if module is None else module))
         self._processes.weights.check(weights)
+        self._fleet.weights.check_idle()
         with self._closing_on_errors():
             return self._fleet.weights.publish(weights)
 
@@ -185,14 +191,8 @@ class BackgroundSampler(FleetOwner):
 
         A process that is sampling is waited for a little, and then ended.
         """
-        if self._is_over:
-            return
-        try:
-            self._fleet.check_idle("close()")
-        except RunnerBusyError:  # within next(), as by a signal's handler
-            self._end()
-        else:
-            self._close()
+        if not self._is_over:
+            self._close("close()")
 
     # Batches of one process.
 
@@ -210,8 +210,9 @@ class BackgroundSampler(FleetOwner):
         while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
             self._check_open()  # a signal's handler may have closed it
             self._fleet.feed([runner], {}, max(1, self._staleness))
-            self._fleet.collect()
+            self._fleet.take_results()
         if isinstance(arrival.came, Exception):
+            self._check_open()  # else what has closed it comes as an error of its process
             raise arrival.came
         self._connector_states[runner.index] = arrival.came.state.get(CONNECTORS, {})
         return arrival.came

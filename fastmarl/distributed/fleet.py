@@ -1,14 +1,15 @@
 """Runners and calls of them, and new ones for those that are lost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import EnvRunnerLostError
 from fastmarl.core.native._call_guard import CallGuard
+from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.arrivals import Arrival, Arrivals
 from fastmarl.distributed.calls import Call, CallsInFlight
@@ -16,6 +17,8 @@ from fastmarl.distributed.host import HostFailure, HostReport, MakeBatch, Runner
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
 from fastmarl.distributed.weights import NewestWeights
+
+T = TypeVar("T")
 
 LOOKS_EVERY_S = 1.0  # for runners that take too long
 NO_LIMIT = -1
@@ -64,6 +67,7 @@ class Fleet:
         self.new = dict.fromkeys(COUNTED, 0)
         self.weights = NewestWeights(actors)
         self._guard = CallGuard()
+        self._method = "the constructor"  # that collects, for errors
         self.num_told = 1
         self._numbers = count()
         self._incarnations: dict[int, int] = {}  # by index, of the next runner there
@@ -138,8 +142,13 @@ class Fleet:
         self.answers([call for call in self.calls.calls() if call.runner in ready])
 
     def check_idle(self, method: str) -> None:
-        """Raises RunnerBusyError if another thread, or what runs here within a call, has called the group."""
+        """Raises RunnerBusyError if a call is under way, in another thread or in this one; else this method is next."""
         self._guard.check(method)
+        self._method = method
+
+    def run(self, method: str, function: Callable[..., T], **arguments: Any) -> T:
+        """Return what a function returns that takes results by `take_results()`; until then its call is under way."""
+        return self._guard.run(method, function, arguments)
 
     def wait_anew(self, timeout_s: float) -> None:
         """Runners have so long for each call of sample(), from now on."""
@@ -148,9 +157,10 @@ class Fleet:
 
     def collect(self) -> None:
         """Take what has come, and wait a little if that is nothing; replace runners that are lost."""
-        self._guard.run("a method of the group", self._collect, {})
+        self._guard.run(self._method, self.take_results, {})
 
-    def _collect(self) -> None:
+    def take_results(self) -> None:
+        """Do what `collect()` does, in a call that `run()` makes."""
         ready = self.calls.ready(min(LOOKS_EVERY_S, self._sample_timeout_s))
         for call in ready:
             if call.is_open:  # else its runner was lost just now
@@ -197,7 +207,8 @@ class Fleet:
         if isinstance(error, HostFailure):
             error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))
         during = DURING.get(call.method, f"{call.method}() ran")
-        error.add_note(f"fastmarl: raised by {runner.whereabouts}, while {during}")
+        name = self.actors.runner_name.format(runner.index)
+        error.add_note(f"fastmarl: raised by {name}{runner.whereabouts}, while {during}")
         return error
 
     def _fail(self, call: Call, error: Exception) -> None:
@@ -251,10 +262,10 @@ class Fleet:
             self.actors.kill(runner.handle)
         return lost
 
-    def close(self, runners: Sequence[RemoteRunner], timeout_s: float) -> list[Call]:
-        """Have them close their envs, wait for that so long at most, and end them; returns the calls, for errors."""
+    def close(self, runners: Sequence[RemoteRunner]) -> list[Call]:
+        """Have them close their envs, wait a little for that, and end them; returns the calls, for errors."""
         calls: list[Call] = []
-        end = monotonic() + timeout_s
+        end = monotonic() + CLOSE_TIMEOUT_S
         try:
             for runner in runners:
                 runner.is_leaving = True
@@ -284,7 +295,7 @@ class Fleet:
     # New runners.
 
     def new_runner(self, index: int) -> RemoteRunner:
-        return RemoteRunner(index, self.actors.runner_name.format(index), self._next_incarnation(index))
+        return RemoteRunner(index, self._next_incarnation(index))
 
     def unused_incarnation(self, index: int) -> int:
         """Of the next runner there."""

@@ -214,6 +214,7 @@ class EnvRunnerGroup(FleetOwner):
 
         Raises:
             ConfigError: they are those of other modules; nothing was changed.
+            RunnerBusyError: a signal's handler calls this within itself; the call under way goes on.
             RunnerStoppedError: the group was stopped.
         """
         self._check_open()
@@ -335,13 +336,13 @@ class EnvRunnerGroup(FleetOwner):
         """
         if not self._is_over:
             self._fleet.check_idle("stop()")
-            self._close()
+            self._close("stop()")
 
-    def _close(self) -> None:
+    def _close(self, method: str) -> None:
         if self._is_here or not self._fleet.actors.is_running:  # ending it closes its envs, or there are none
             self._end()
         else:
-            super()._close()
+            super()._close(method)
 
     def _begin(self, method: str) -> None:
         """Of each method that calls runners; see `_check_usable()`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastmarl.core.exits import as_error
 from fastmarl.distributed.actors import Actors
-from fastmarl.distributed.host import RunnerHost
+from fastmarl.distributed.host import HostReady, RunnerHost
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,6 @@ class InProcess(Actors):
     """See `Actors`. One call at a time is made, when it is waited for, with what it was given."""
 
     most_in_flight = 1.0
-    is_running = True
 
     def start(self) -> RunnerHost:
         return RunnerHost()
@@ -69,7 +68,8 @@ class InProcess(Actors):
     def get(self, reference: Deferred) -> Any:
         if reference.error is not None:
             raise reference.error
-        return reference.value
+        value = reference.value
+        return deepcopy(value) if isinstance(value, HostReady) else value
 
     def kill(self, handle: RunnerHost) -> None:
         handle.stop()

@@ -6,8 +6,8 @@ import os
 import weakref
 from typing import Self
 
+from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed import sizes
 from fastmarl.distributed.fleet import Fleet, raise_first
 
@@ -48,10 +48,16 @@ class FleetOwner:
         """Raises RunnerStoppedError after the end."""
         raise NotImplementedError
 
-    def _close(self) -> None:
-        """Have the runners close their envs, and end them; the first error is raised."""
+    def _close(self, method: str) -> None:
+        """Have the runners close their envs, and end them; the first error is raised. In the middle of another call,
+        as in a signal's handler or another thread, they are ended at once."""
         try:
-            calls = self._fleet.close(self._fleet.runners, CLOSE_TIMEOUT_S)
+            self._fleet.check_idle(method)
+        except RunnerBusyError:
+            self._end()
+            return
+        try:
+            calls = self._fleet.close(self._fleet.runners)
         finally:
             self._end()
         raise_first(calls)
@@ -69,7 +75,7 @@ class FleetOwner:
         if self._is_over:
             return
         if kind is None:
-            self._close()
+            self._close("__exit__()")
         else:
             self._end()
 

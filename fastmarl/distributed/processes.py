@@ -132,16 +132,8 @@ class Processes(Actors):
         handle.start()
         return Answer(handle, FIRST, method)
 
-    def put(self, value: Any) -> Any:
-        return value
-
     def publish(self, weights: Mapping[str, Any], seq_no: int) -> None:
         self.weights.write(weights, seq_no)
-
-    def fetch(self, reference: None) -> Any:
-        found = self.weights.read(newer_than=-1)
-        assert found is not None
-        return found[1]
 
     def wait(self, references: Sequence[Answer], num_returns: int, timeout_s: float) -> Sequence[Answer]:
         end = monotonic() + timeout_s

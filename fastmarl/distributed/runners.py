@@ -14,7 +14,6 @@ class RemoteRunner:
 
     Attributes:
         index: from 0.
-        name: in errors, such as "env runner 0".
         incarnation: how many runners of this index there were before.
         handle: of its actor.
         start: what it told when it was made; None: it is being made.
@@ -27,7 +26,6 @@ class RemoteRunner:
     """
 
     index: int
-    name: str
     incarnation: int
     handle: Any = None
     start: HostReady | None = None
@@ -46,9 +44,8 @@ class RemoteRunner:
 
     @property
     def whereabouts(self) -> str:
-        """Name, process and machine, as far as they are known."""
-        where = "" if self.start is None else f" (pid {self.start.pid} on {self.start.node})"
-        return f"{self.name}{where}"
+        """For a note: its process and machine, once they are known."""
+        return "" if self.start is None else f" (pid {self.start.pid} on {self.start.node})"
 
     @property
     def connectors(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed.connectors import synchronise
 from fastmarl.distributed.fleet import Fleet, raise_first
 from fastmarl.distributed.host import CONNECTORS
@@ -15,7 +14,7 @@ def resize(fleet: Fleet, n: int) -> None:
     kept, leaving = fleet.runners[:n], fleet.runners[n:]
     fleet.wait_for_all_of(leaving)
     try:
-        calls = fleet.close(leaving, CLOSE_TIMEOUT_S)
+        calls = fleet.close(leaving)
     finally:  # after an interrupt, too: their envs may be closed
         fleet.runners = kept
     raise_first(calls)

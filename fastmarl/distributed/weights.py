@@ -1,7 +1,7 @@
 """The newest weights of a fleet, and what may be given as such."""
 
 from collections.abc import Mapping
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import as_rl_module
 from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.parts import owned
 
@@ -25,14 +26,28 @@ class NewestWeights:
 
     def __init__(self, actors: Actors):
         self._actors = actors
-        self._publishing = Lock()
+        self._publishing = RLock()  # other threads wait
+        self._guard = CallGuard()  # and a signal's handler, who would wait for itself, is refused
         self.newest: tuple[Any, int] = (None, -1)
 
-    def publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
-        """Make these the newest, with the next number, or `least` if that is higher; returns the number."""
+    def check_idle(self) -> None:
+        """Raises RunnerBusyError if `publish()` would, within itself."""
         with self._publishing:
-            seq_no = max(least, self.newest[1] + 1)
-            self.newest = self._actors.publish(dict(weights), seq_no), seq_no
+            self._guard.check("set_weights()")
+
+    def publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
+        """Make these the newest, with the next number, or `least` if that is higher; returns the number.
+
+        Raises:
+            RunnerBusyError: a signal's handler calls this within itself.
+        """
+        reference = self._actors.put(dict(weights))
+        with self._publishing:
+            return self._guard.run("set_weights()", self._renew, {"reference": reference, "least": least})
+
+    def _renew(self, reference: Any, least: int) -> int:
+        seq_no = max(least, self.newest[1] + 1)
+        self.newest = self._actors.publish(reference, seq_no), seq_no
         return seq_no
 
     def fetch(self) -> tuple[dict[str, Any], int]:

@@ -3,12 +3,14 @@
 import pickle
 import threading
 from contextvars import ContextVar
+from itertools import count
 from queue import SimpleQueue
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from support.batched import Batched
+from support.interrupts import in_own_thread, interrupted
 from support.process_runners import contents
 from support.rooms import Echo, Rooms, make_runner
 from support.teams import TEAMS
@@ -273,6 +275,18 @@ def test_a_second_interrupt_is_no_harm(monkeypatch):
     assert runner.get_metrics()["num_env_steps_sampled"] == 4 * 4
     assert not background_threads()
     runner.stop()
+
+
+@in_own_thread
+def test_an_interrupt_while_a_thread_starts_leaves_no_thread():
+    for at in count():
+        steps = background.BackgroundSteps()
+        was_interrupted = interrupted(lambda: steps.begin(int), file=background.__file__, at=at)  # noqa: B023
+        steps.end()
+        assert not background_threads()
+        if not was_interrupted:
+            assert at > 5
+            return
 
 
 def test_the_first_error_counts_and_the_other_batch_s_is_nobody_s():

@@ -5,7 +5,10 @@ import pathlib
 import subprocess
 import sys
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -20,8 +23,10 @@ from fastmarl.batches import add_n_step_returns, add_vtrace, columns
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
 from fastmarl.distributed import BackgroundSampler
+from fastmarl.distributed.calls import CallsInFlight
 from fastmarl.distributed.parcels import join_batches, pack, unpack
-from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
+from fastmarl.distributed.shared_weights import SharedWeights
+from fastmarl.errors import BatchError, ConfigError, RunnerBusyError, RunnerStoppedError
 from fastmarl.learning import to_tensors
 
 make_config = partial(groups.make_config, num_envs_per_env_runner=3)
@@ -234,6 +239,28 @@ def test_v_trace_of_fresh_batches_is_n_step():
 # Weights.
 
 
+class Normed(fastmarl.RLModule):
+    """Its layer keeps a weight that is computed, which `copy.deepcopy()` refuses, and pickle does not."""
+
+    def setup(self):
+        super().setup()
+        with warnings.catch_warnings(action="ignore"):  # torch has another way by now
+            self.net = torch.nn.utils.weight_norm(torch.nn.Linear(self.observation_space.shape[0], self.action_space.n))
+
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": self.net(batch["obs"])}
+
+
+def test_modules_that_can_be_pickled_only_are_sent():
+    with make_sampler(make_config(rl_module_spec=fastmarl.RLModuleSpec(Normed)), staleness=0) as sampler:
+        sampler.next()
+        perturb(sampler.module, 0)
+        sampler.set_weights()
+        batch = sampler.next()["default_policy"]
+        outputs = sampler.module["default_policy"].forward_train({"obs": torch.from_numpy(batch["obs"])})
+        assert np.allclose(outputs["action_dist_inputs"].detach(), batch["action_dist_inputs"], atol=1e-6)
+
+
 @pytest.mark.slow
 def test_weights_of_one_module_or_of_some_reach_the_runners():
     config = make_config(Trouble, policies=["p", "q"], policy_mapping_fn=lambda agent, episode: "pq"[agent == "b"])
@@ -360,6 +387,62 @@ def test_a_timeout_of_a_call_that_cannot_be_right_ends_nothing():
             with pytest.raises(ConfigError, match=r"timeout_s must be a number of seconds of at least 0\.001"):
                 sampler.next(timeout_s=timeout_s)
         sampler.next()
+
+
+def test_weights_that_are_set_while_others_are_written_are_refused(monkeypatch):
+    """As by the handler of a signal. They waited for themselves."""
+    write, problems = SharedWeights.write, []
+
+    def write_and_set(self, weights, version):
+        monkeypatch.undo()
+        with pytest.raises(RunnerBusyError) as caught:
+            sampler.set_weights()
+        problems.append(str(caught.value))
+        write(self, weights, version)
+
+    with make_sampler(make_config(Trouble), staleness=0) as sampler:
+        monkeypatch.setattr(SharedWeights, "write", write_and_set)
+        thread = Thread(target=sampler.set_weights, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert problems[0].startswith("set_weights() was called within set_weights(), by a signal's handler")
+        assert sampler.set_weights() == 2
+        assert set(sampler.next()["default_policy"]["weights_seq_no"]) == {2}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_next_within_next_is_refused_and_ends_nothing(elsewhere, monkeypatch):
+    """As by the handler of a signal, or by another thread: while batches are waited for, and while they are joined."""
+    problems = []
+
+    def refused():
+        with pytest.raises(RunnerBusyError) as caught:
+            sampler.next()
+        problems.append(str(caught.value))
+
+    def try_next():
+        if elsewhere:
+            pool.submit(refused).result(timeout=60)
+        else:
+            refused()
+
+    def ready(self, timeout_s):
+        monkeypatch.undo()
+        try_next()
+        return find_ready(self, timeout_s)
+
+    def join(batches):
+        try_next()
+        return join_batches(batches)
+
+    find_ready = CallsInFlight.ready
+    with make_sampler(make_config(Trouble), join=join) as sampler, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(CallsInFlight, "ready", ready)
+        assert sampler.next().keys() == {"default_policy"}
+        assert sampler.get_metrics()["num_env_steps_sampled"] == 27
+    how = "while next() is under way in another thread" if elsewhere else "within next(), by a signal's handler"
+    assert [problem.startswith(f"next() was called {how}") for problem in problems] == [True, True]
 
 
 def test_a_config_is_needed():

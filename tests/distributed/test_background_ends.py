@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 from support.background import assert_gone, make_sampler, pids_of, take
 from support.process_runners import children
 
+from fastmarl.distributed import BackgroundSampler
 from fastmarl.errors import ConfigError, RunnerStoppedError, SamplerProcessError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -194,6 +196,27 @@ def test_a_sampler_that_is_closed_within_next_is_gone(max_restarts):
             sampler.next()
     finally:
         signal.signal(signal.SIGUSR1, before)
+    assert_gone(pids)
+    assert not children()
+
+
+def leave(sampler):
+    """At the end of a `with` block."""
+    sampler.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("end", [BackgroundSampler.close, leave])
+def test_a_sampler_that_another_thread_ends_stops_next(end):
+    sampler = make_sampler(env_config={"trouble": {(1, 12): "hang"}})
+    sampler.next()
+    pids = pids_of(sampler)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sampler.next)
+        while sampler._fleet._guard.running is None:
+            time.sleep(0.01)
+        end(sampler)
+        with pytest.raises(RunnerStoppedError):
+            waiting.result(timeout=60)
     assert_gone(pids)
     assert not children()
 

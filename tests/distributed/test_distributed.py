@@ -151,6 +151,17 @@ def test_in_this_process_nothing_is_sampled_ahead():
             group.set_weights()
 
 
+def test_in_this_process_the_modules_are_a_copy():
+    with make_group(n=0) as group:
+        before = group.foreach(weights_of)
+        perturb(group.module)
+        assert same(group.foreach(weights_of), before)
+
+
+def weights_of(runner):
+    return runner.module.get_state()
+
+
 def test_other_methods_can_be_called_within_the_loop():
     with make_group(make_config(env_to_module_connector=MeanStdFilter())) as group:
         for number, _ in zip(range(8), group.sample_ready(num_timesteps=4), strict=False):
@@ -282,7 +293,7 @@ def test_a_runner_that_is_lost_after_a_synchronisation_has_its_result():
 
 def test_a_batch_that_comes_late_brings_no_older_state():
     """Its call was made before the connectors were synchronised."""
-    runner = RemoteRunner(0, "env runner 0", 0)
+    runner = RemoteRunner(0, 0)
     for number, name in ((5, "call 5"), (4, "call 4")):
         runner.keep(HostReport(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": name}}), number)
         assert runner.connectors == {"of": "call 5"}
@@ -456,7 +467,7 @@ def test_calls_within_a_call_are_refused():
     with make_group(n=1, make_batch=make_batch) as group:
         group.sample()
         assert group.weights_seq_no == 1
-    assert [text.partition(" was called within a method of the group")[0] for text in found] == [
+    assert [text.partition(" was called within sample()")[0] for text in found] == [
         "sample()",
         "sync_connectors()",
         "stop()",

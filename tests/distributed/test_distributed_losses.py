@@ -464,20 +464,34 @@ def test_a_runner_that_is_synchronised_while_it_is_made_samples():
 
 
 @pytest.mark.parametrize("n", [0, 2])
-def test_weights_begin_no_other_ray(n):
+def test_weights_begin_no_other_ray(n, monkeypatch):
     """Where the group's own has ended."""
     with make_group(n=n) as group:
-        group.actors.is_running = False
+        monkeypatch.setattr(type(group.actors), "is_running", False)
         for call in (group.set_weights, group.get_weights, group.sample):
             with pytest.raises(RunnerStoppedError, match="Ray was shut down"):
                 call()
-        group.actors.is_running = True
+        monkeypatch.undo()
 
 
 def test_weights_of_several_threads_have_a_number_each():
     with make_group(n=1) as group, ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(lambda _: group.set_weights(), range(64)))
         assert sorted(numbers) == list(range(1, 65))
+
+
+def test_a_thread_that_sets_weights_does_not_wait_for_another_that_copies_its_own(monkeypatch):
+    with make_group(n=1) as group, ThreadPoolExecutor(1) as pool:
+        put, numbers = group.actors.put, []
+
+        def put_slowly(value):
+            monkeypatch.undo()
+            numbers.append(pool.submit(group.set_weights).result(timeout=20))
+            return put(value)
+
+        monkeypatch.setattr(group.actors, "put", put_slowly)
+        numbers.append(group.set_weights())
+        assert numbers == [1, 2]
 
 
 def test_a_state_has_the_number_of_its_weights(monkeypatch):

@@ -19,7 +19,7 @@ import fastmarl
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
-from fastmarl.distributed import EnvRunnerGroup, owner
+from fastmarl.distributed import EnvRunnerGroup, fleet
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RemoteEnvRunnerError, RunnerStoppedError
 
 pytestmark = [
@@ -95,7 +95,7 @@ def group(local_ray, sent_by_value):
         pids = pids_of(group)
         os.kill(pids[0], signal.SIGSTOP)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, "CLOSE_TIMEOUT_S", 1.0)
+            patch.setattr(fleet, "CLOSE_TIMEOUT_S", 1.0)
             group.stop()
     assert_gone(pids)
     assert_nothing_is_left(before)

@@ -24,8 +24,12 @@ class BackgroundSteps:
         if self._ended is None:
             self._steps, self._results, ended = SimpleQueue(), SimpleQueue(), Event()
             arguments = (_make, self._steps, self._results, ended)
-            Thread(target=copy_context().run, args=arguments, name="fastmarl-steps", daemon=True).start()
-            self._ended = ended
+            try:
+                Thread(target=copy_context().run, args=arguments, name="fastmarl-steps", daemon=True).start()
+                self._ended = ended
+            except BaseException:  # an interrupt: perhaps the thread has begun
+                self._steps.put(None)
+                raise
         self._steps.put(step)
 
     def finish(self) -> None:
