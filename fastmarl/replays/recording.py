@@ -235,7 +235,8 @@ def _courses(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
     before: dict[_Piece, _Piece | None] = {}
     places: dict[_Piece, int] = {}
     last = set(pieces)
-    for piece in sorted(last, key=lambda each: (each.begin, each.went_back, each.number)):
+    # Those without steps come first: others begin where they end.
+    for piece in sorted(last, key=lambda each: (each.begin, each.end > each.begin and 1 + each.went_back, each.number)):
         earlier = before[piece] = _before(piece, before)
         if earlier is None or earlier not in last:
             places[piece] = piece.number

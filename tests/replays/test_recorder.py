@@ -549,6 +549,27 @@ def test_runners_that_go_back_to_a_state_record_each_course(other_runner, worker
             fastmarl.replay(recording, id_)
 
 
+def test_a_call_that_failed_in_its_first_step_is_gone_back_on(tmp_path, monkeypatch):
+    def runner():
+        return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=tmp_path)
+
+    first = runner()
+    chunks = first.sample(num_timesteps=21)
+    state = first.get_state()
+    first.stop()
+    other = runner()
+    for _ in range(2):
+        other.set_state(state)
+        with monkeypatch.context() as patch:
+            patch.setattr(CartPole, "step", lambda *args: {}["step"])
+            with pytest.raises(KeyError, match="step"):
+                other.sample(num_timesteps=30)
+    other.set_state(state)
+    chunks += other.sample(num_timesteps=30)
+    other.stop()
+    assert_all_replayed(tmp_path, by_id(chunks))
+
+
 def test_modules_of_their_own_connectors_and_scaled_rewards(tmp_path):
     from fastmarl.connectors import MeanStdFilter
 
