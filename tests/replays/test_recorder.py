@@ -570,6 +570,46 @@ def test_a_call_that_failed_in_its_first_step_is_gone_back_on(tmp_path, monkeypa
     assert_all_replayed(tmp_path, by_id(chunks))
 
 
+def test_a_runner_goes_on_from_any_state_on_record(tmp_path):
+    """Also from those that lie after what it has just played."""
+    with make_runner("fastmarl.cart_pole", num_envs=1, mode="sync", record_actions=tmp_path) as runner:
+
+        def play_on(state, n):
+            runner.set_state({name: part for name, part in state.items() if name != "random_state"})
+            return [*runner.sample(num_timesteps=n)]
+
+        begun = runner.sample(num_timesteps=2)
+        early = runner.get_state()
+        middle = runner.sample(num_timesteps=6)
+        late = runner.get_state()
+        middle_too = play_on(early, 3)
+        assert not begun[0].is_done and not middle[0].is_done and not middle_too[0].is_done
+        end = play_on(late, 200)
+    courses = [whole([*begun, *parts]) for parts in ([*middle, end[0]], middle_too)]
+    recording = Recording(tmp_path)
+    found = [recorded for recorded in recording if recorded.id_ == begun[0].id_]
+    for recorded, course in zip(found, courses, strict=True):
+        assert_same_episode(course, play(recording, recorded.number)[0])
+
+
+def test_no_course_goes_on_from_one_that_has_ended(tmp_path):
+    with make_runner("fastmarl.cart_pole", num_envs=1, mode="sync", record_actions=tmp_path) as runner:
+        parts, states = [], []
+        while not parts or not parts[-1].is_done:
+            parts += runner.sample(num_timesteps=1)
+            states.append({name: part for name, part in runner.get_state().items() if name != "random_state"})
+        n = len(parts)
+        while n >= len(parts):
+            runner.set_state(states[0])
+            n = 1 + len(runner.sample(num_timesteps=200)[0])
+        runner.set_state(states[n - 1])
+        last = runner.sample(num_timesteps=200)[0]
+    found = [recorded for recorded in Recording(tmp_path) if recorded.id_ == last.id_]
+    replayed = [play(tmp_path, recorded.number)[0] for recorded in found]
+    course = whole([*parts[:n], last])
+    assert_same_episode(course, next(each for each in replayed if len(each) == len(course)))
+
+
 def test_modules_of_their_own_connectors_and_scaled_rewards(tmp_path):
     from fastmarl.connectors import MeanStdFilter
 
