@@ -33,6 +33,7 @@ from fastmarl.envs.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
 from fastmarl.replays import Recording, Replay, writer
 from fastmarl.replays.blocks import HEAD_BYTES, blocks_in
+from fastmarl.replays.meta import _literal, env_config_in
 
 CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
 WILD = "support.wild:Wild"
@@ -701,6 +702,54 @@ def test_envs_and_options_that_have_no_name_are_to_be_given(tmp_path):
     for unknown in (999, "no such", -1, 1.0, None, slice(1)):
         with pytest.raises(RecordingError, match="has no episode"):
             fastmarl.replay(tmp_path / "literal", unknown)
+
+
+class Difficulty(int):
+    """Looks like a number, as members of an IntEnum do that have a __repr__() of their own."""
+
+
+def shrunk():
+    """Its repr() begins with another number than that of an equal set."""
+    numbers = set(range(100))
+    for number in {*range(100)} - {1, 64}:
+        numbers.discard(number)
+    return numbers
+
+
+def in_a_circle():
+    values = []
+    values.append(values)
+    return values
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("it has no repr()")
+
+
+@pytest.mark.parametrize("value", [
+    0, -0.0, 1e300, True, None, "it's", b"x", 1j, [], {1: {"2": (3,)}}, set(), shrunk(), nested(20),
+])  # fmt: skip
+def test_options_that_are_plain_data_are_recorded(value):
+    made = env_config_in({"env_config": _literal({"value": value})})["value"]
+    assert made == value
+    assert type(made) is type(value)
+
+
+@pytest.mark.parametrize("value", [
+    Difficulty(3), type("Name", (str,), {})("x"), type("Options", (dict,), {})(x=1), type("Row", (list,), {})([1]),
+    {Difficulty(3): 1}, [{Difficulty(3)}], float("nan"), [float("inf")], frozenset(), ..., nested(5000), 10**5000,
+    np.float64(1.0), Unprintable(), in_a_circle(),
+], ids=count())  # fmt: skip
+def test_options_that_a_literal_would_change_are_not_recorded(value):
+    assert _literal({"value": value}) is None
 
 
 # On the command line.
