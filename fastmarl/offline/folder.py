@@ -22,7 +22,7 @@ import numpy as np
 
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.kernels.fingerprints import checksum
-from fastmarl.core.sealed_json import check_seal, hidden, write_sealed
+from fastmarl.core.sealed_json import check_seal, write_sealed
 from fastmarl.core.version import __version__
 from fastmarl.offline.form import TableForm
 
@@ -105,6 +105,11 @@ def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: i
     return where / (f"{name}{SUFFIX}" if form == 1 else f"{name}-form{form}{SUFFIX}")
 
 
+def hidden(path: Path) -> Path:
+    """The name of a file while it is being written, and of a part's description while its name is taken."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def open_folder(path: str | os.PathLike[str]) -> Path:
     """A folder to write to, made if it is not there: its absolute path, as the working directory may change.
 
@@ -157,12 +162,16 @@ def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[s
         features = {leaf.name: {"dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in form.leaves}
         modules.setdefault(module_id, {}).update(features)
     content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
-    write_sealed(folder / PARTS / f"{name}.json", {**content, "files": [file._asdict() for file in files]})
+    manifest = folder / PARTS / f"{name}.json"
+    write_sealed(manifest, {**content, "files": [file._asdict() for file in files]})
+    hidden(manifest).unlink()
 
 
 def abandon(folder: Path, name: str) -> None:
-    """Give the name of a part back that is not made whole."""
-    hidden(folder / PARTS / f"{name}.json").unlink(missing_ok=True)
+    """Give the name of a part back that will never be whole."""
+    manifest = folder / PARTS / f"{name}.json"
+    for path in (manifest, hidden(manifest)):
+        path.unlink(missing_ok=True)
 
 
 def parts_of(folder: Path) -> Iterator[Part]:

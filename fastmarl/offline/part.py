@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.core.columns import Columns
-from fastmarl.core.sealed_json import hidden
 from fastmarl.offline import chunks, folder
 from fastmarl.offline.arrow import load
+from fastmarl.offline.folder import hidden
 from fastmarl.offline.form import ENV_T, IDS, T, TableForm
 from fastmarl.offline.rows import ModuleTable
 

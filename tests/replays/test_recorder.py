@@ -425,6 +425,17 @@ def test_what_a_runner_could_not_write_is_tried_once_more_when_it_stops(tmp_path
         assert sum(recorded.length for recorded in Recording(tmp_path / str(is_full))) == (0 if is_full else 30)
 
 
+def test_a_disk_that_is_full_at_once_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(RecordingError, match="No space left on device; give record_actions a folder"):
+            runner_of("sync", record_actions=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("module", [sampling, writer])
 def test_interrupted_calls_are_on_record(module, tmp_path):
     """At every line of the module that a call runs: whatever the runner returns can be replayed."""
