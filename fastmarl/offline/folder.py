@@ -13,6 +13,7 @@ pages only, not their headers and not the footer, where a flipped byte changes t
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,14 +165,16 @@ def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[s
     content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
     manifest = folder / PARTS / f"{name}.json"
     write_sealed(manifest, {**content, "files": [file._asdict() for file in files]})
-    hidden(manifest).unlink()
+    with suppress(OSError):
+        hidden(manifest).unlink()
 
 
 def abandon(folder: Path, name: str) -> None:
-    """Give the name of a part back that will never be whole."""
+    """Give the name of a part back that will never be whole, as far as the disk lets it."""
     manifest = folder / PARTS / f"{name}.json"
     for path in (manifest, hidden(manifest)):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 def parts_of(folder: Path) -> Iterator[Part]:

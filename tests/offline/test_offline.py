@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -409,6 +410,21 @@ def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path,
         write(tmp_path, [episode({"a": ONE}, "g", "r")])
     assert not list(tmp_path.glob("data/r/*")) and len(list(tmp_path.glob("parts/*"))) == 1
     assert_same_episodes(read(tmp_path), later)
+
+
+def test_what_can_not_be_removed_hides_no_error(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("no room")
+
+    def stay(path, missing_ok=False):
+        raise OSError(f"{path} stays")
+
+    file_writer = ParquetWriter(tmp_path)
+    monkeypatch.setattr(folder, "write_sealed", fail)
+    monkeypatch.setattr(Path, "unlink", stay)
+    file_writer.write([episode({"a": ONE})])
+    with pytest.raises(OfflineError, match=r"could not be written to .*: OSError: no room"):
+        file_writer.close()
 
 
 def test_files_end_where_they_are_large(tmp_path, monkeypatch):
