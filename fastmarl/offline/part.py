@@ -31,16 +31,21 @@ class GrowingFile:
             if field.name in (*IDS, chunks.AGENT_IDS) or (pa.types.is_integer(field.type) and field.name not in COUNTED)
         ]
         looked_for = [*IDS, T, ENV_T, Columns.REWARDS, chunks.EPISODE]
-        self._writer = load("pyarrow.parquet").ParquetWriter(
-            hidden(path),
-            schema,
-            compression=compression,
-            compression_level=1 if compression == "zstd" else None,
-            use_dictionary=repeated,
-            column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in COUNTED},
-            memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
-            write_statistics=[field.name for field in schema if field.name in looked_for],
-        )
+        try:
+            self._writer = load("pyarrow.parquet").ParquetWriter(
+                hidden(path),
+                schema,
+                compression=compression,
+                compression_level=1 if compression == "zstd" else None,
+                use_dictionary=repeated,
+                column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in COUNTED},
+                memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
+                write_statistics=[field.name for field in schema if field.name in looked_for],
+            )
+        except BaseException:  # there may be a file by now
+            with suppress(OSError):
+                hidden(path).unlink()
+            raise
         self.n_rows = 0
 
     def add(self, table: Any) -> int:

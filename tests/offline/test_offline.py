@@ -427,6 +427,19 @@ def test_what_can_not_be_removed_hides_no_error(tmp_path, monkeypatch):
         file_writer.close()
 
 
+def test_a_file_that_can_not_be_begun_leaves_nothing(tmp_path, monkeypatch):
+    class NoRoom(pytest.importorskip("pyarrow.parquet").ParquetWriter):
+        def __init__(self, where, *args, **kwargs):
+            super().__init__(where, *args, **kwargs)
+            self.close()
+            raise OSError("no room")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter", NoRoom)
+    with pytest.raises(OfflineError, match="no room"):
+        write(tmp_path, [episode({"a": ONE})])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_files_end_where_they_are_large(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "ENOUGH_BYTES", 10_000)
     write_at_once(monkeypatch, 1)
