@@ -29,6 +29,7 @@ from fastmarl.offline.form import TableForm
 
 FORMAT, VERSION = "fastmarl.offline", 3
 PARTS, EPISODES, DATA, LOOKBACK = "parts", "meta/episodes", "data", "lookback"
+OLD_INFO = "meta/info.json"  # described the folder up to version 2
 SUFFIX = ".parquet"
 WORD, CHUNK_WORDS = 8, 131_072  # 1 MiB is read at once
 
@@ -120,10 +121,8 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
     folder = Path(path).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()) and not (folder / PARTS).is_dir():
-            raise OfflineError(f"the folder {folder} has files in it that are no recorded episodes; give an empty one")
-        for file in _manifests(folder)[:1]:
-            _read_manifest(file)
+        if any(folder.iterdir()):
+            _check_is_ours(folder)
         (folder / PARTS).mkdir(exist_ok=True)
         probe = folder / PARTS / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
         probe.touch()
@@ -178,14 +177,30 @@ def abandon(folder: Path, name: str) -> None:
 
 
 def parts_of(folder: Path) -> Iterator[Part]:
-    """The whole parts, in order.
+    """The parts that are whole now, in order; none, if the folder has just been begun.
 
     Raises:
-        OfflineError: the folder has none, or one of them is of another version, or its description is damaged.
+        OfflineError: this is no folder of recorded episodes, or of another version. The iterator: a part is, or its
+            description is damaged.
     """
-    if not (folder / PARTS).is_dir():
-        raise OfflineError(f"{folder} is no folder of recorded episodes: it has no folder {PARTS!r}")
+    _check_is_ours(folder)
     return map(_read_manifest, _manifests(folder))
+
+
+def _check_is_ours(folder: Path) -> None:
+    """Raises OfflineError if a folder has other things in it than recorded episodes, or those of another version."""
+    if (folder / OLD_INFO).is_file():
+        _read_entries(folder / OLD_INFO)
+    if manifests := _manifests(folder):
+        _read_manifest(manifests[0])
+        return
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = names - {PARTS, DATA, LOOKBACK, "meta"}
+    others.update(f"{PARTS}/{path.name}" for path in (folder / PARTS).glob("[!.]*"))  # those of writers are hidden
+    if others or PARTS not in names:
+        what = f"it has {min(others)!r}" if others else f"it has no folder {PARTS!r}"
+        raise OfflineError(f"{folder} is no folder of recorded episodes: {what}; a writer needs such a folder, or an "
+                           f"empty one")  # fmt: skip
 
 
 def _manifests(folder: Path) -> list[Path]:
@@ -193,23 +208,32 @@ def _manifests(folder: Path) -> list[Path]:
 
 
 def _read_manifest(file: Path) -> Part:
+    entries = _read_entries(file)
+    try:
+        files = [PartFile(**each) for each in entries["files"]]
+        modules: dict[str, dict[str, Any]] = entries["modules"]
+    except (TypeError, KeyError) as error:
+        raise OfflineError(f"{file} is damaged: {error}") from error
+    if any(each.kind not in (EPISODES, DATA, LOOKBACK) for each in files):
+        raise OfflineError(f"{file} names files of other folders than {EPISODES}, {DATA} and {LOOKBACK}")
+    return Part(file.parents[1], file.stem, files, modules)
+
+
+def _read_entries(file: Path) -> dict[str, Any]:
+    """Return what a description says, without its checksum."""
     try:
         content = json.loads(file.read_bytes())
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise OfflineError(f"{file} is not of recorded episodes")
         if content.get("version") != VERSION:
             raise OfflineError(f"{file} has version {content.get('version')!r}; this fastmarl {__version__} reads "
-                               f"version {VERSION}")  # fmt: skip
-        entries = check_seal(content)
-        files = [PartFile(**each) for each in entries["files"]]
-        modules: dict[str, dict[str, Any]] = entries["modules"]
+                               f"version {VERSION}: read it with fastmarl {content.get('fastmarl_version')}, which "
+                               f"has written it, and write to another folder")  # fmt: skip
+        return check_seal(content)
     except OSError as error:
         raise OfflineError(f"can't read {file}: {error}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise OfflineError(f"{file} is damaged: {error}") from error
-    if any(each.kind not in (EPISODES, DATA, LOOKBACK) for each in files):
-        raise OfflineError(f"{file} names files of other folders than {EPISODES}, {DATA} and {LOOKBACK}")
-    return Part(file.parents[1], file.stem, files, modules)
 
 
 def compile_checksum() -> None:

@@ -331,12 +331,51 @@ def test_the_working_directory_may_change(tmp_path, monkeypatch):
 
 def test_a_folder_of_other_things_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(OfflineError, match="has files in it that are no recorded episodes; give an empty one"):
+    with pytest.raises(OfflineError, match=r"no folder of recorded episodes: it has 'thesis.tex'; .* or an empty one$"):
         ParquetWriter(tmp_path)
     with pytest.raises(OfflineError, match=r"can't write episodes to the folder .*thesis.tex/run: .*Not a directory"):
         ParquetWriter(tmp_path / "thesis.tex" / "run")
     with pytest.raises(OfflineError, match="is no folder of recorded episodes"):
         ParquetReader(tmp_path)
+    with pytest.raises(OfflineError, match="is no folder of recorded episodes: it has no folder 'parts'"):
+        ParquetReader(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("files", [["parts/wheel.stl"], ["parts/.hidden", "car.stl"], ["data/mine.csv"]])
+def test_a_folder_of_other_things_is_refused_whatever_its_names(files, tmp_path):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=f"{tmp_path} is no folder of recorded episodes: it has "):
+            opened(tmp_path)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
+
+
+def test_a_folder_may_have_other_things_beside_recorded_episodes(tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    (tmp_path / "README.md").touch()
+    write(tmp_path, [episode({"a": ONE}, "f")])
+    assert len(read(tmp_path)) == 2
+
+
+def test_a_folder_that_was_begun_is_gone_on_with(tmp_path):
+    """By a writer that was killed before its first part was whole."""
+    folder.open_folder(tmp_path)
+    folder.claim(tmp_path, 0, 0)
+    (tmp_path / "data/p").mkdir(parents=True)
+    (tmp_path / "data/p/.worker-000000-000000.parquet.tmp").touch()
+    assert read(tmp_path) == []
+    assert_comes_back(tmp_path, [episode({"a": ONE})])
+
+
+def test_a_folder_of_an_earlier_version_says_which_fastmarl_reads_it(tmp_path):
+    (tmp_path / "meta").mkdir()
+    content = {"format": "fastmarl.offline", "version": 2, "fastmarl_version": "0.0.9", "modules": {}}
+    (tmp_path / "meta/info.json").write_text(sealed(content))
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=r"version 2; this fastmarl .* reads version 3: .* with fastmarl 0.0.9"):
+            opened(tmp_path)
 
 
 @pytest.mark.parametrize("version", [2, 4])
