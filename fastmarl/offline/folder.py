@@ -50,6 +50,16 @@ class PartFile(NamedTuple):
     n_bytes: int
     checksum: int
 
+    def is_sound(self) -> bool:
+        """Return true if these can be right: they come from a file, and name others."""
+        is_named = self.module_id is None if self.kind == EPISODES else isinstance(self.module_id, str)
+        numbers = (self.form, self.n_rows, self.n_bytes, self.checksum)
+        return (
+            self.kind in (EPISODES, DATA, LOOKBACK)
+            and is_named
+            and all(type(number) is int and number >= 0 for number in numbers)
+        )
+
 
 @dataclass(frozen=True)
 class Part:
@@ -211,11 +221,12 @@ def _read_manifest(file: Path) -> Part:
     entries = _read_entries(file)
     try:
         files = [PartFile(**each) for each in entries["files"]]
-        modules: dict[str, dict[str, Any]] = entries["modules"]
-    except (TypeError, KeyError) as error:
+        modules: dict[str, dict[str, Any]] = {name: dict(columns) for name, columns in entries["modules"].items()}
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise OfflineError(f"{file} is damaged: {error}") from error
-    if any(each.kind not in (EPISODES, DATA, LOOKBACK) for each in files):
-        raise OfflineError(f"{file} names files of other folders than {EPISODES}, {DATA} and {LOOKBACK}")
+    for each in files:
+        if not each.is_sound():
+            raise OfflineError(f"{file} is damaged: a part has no file like {each!r:.300}")
     return Part(file.parents[1], file.stem, files, modules)
 
 

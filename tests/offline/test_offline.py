@@ -495,14 +495,32 @@ def test_a_description_that_is_damaged(tmp_path):
         '{"format": "another"}': "is not of recorded episodes",
         '{"format": "fastmarl.offline", "version": 3}': "is damaged: its content does not match",
         "{": "is damaged: Expecting",
-        sealed({**content, "files": [{**content["files"][0], "kind": "../data"}]}): "names files of other folders",
         sealed({**content, "files": [{"kind": "data"}]}): "is damaged: .* missing",
+        sealed({**content, "files": 3}): "is damaged: .* not iterable",
+        sealed({**content, "modules": ["p"]}): "is damaged: 'list' object has no",
+        sealed({**content, "modules": {"p": 3}}): "is damaged: 'int' object is not iterable",
     }
     for text, problem in texts.items():
         (tmp_path / PART).write_text(text)
         for opened in (ParquetReader, ParquetWriter):
             with pytest.raises(OfflineError, match=f"{PART} {problem}"):
                 opened(tmp_path)
+
+
+@pytest.mark.parametrize("entry", [
+    {"kind": "../data"}, {"kind": ["data"]}, {"module_id": None}, {"module_id": 3}, {"kind": "meta/episodes"},
+    {"form": "/../../x"}, {"form": "2"}, {"form": -1}, {"form": True}, {"n_rows": "2"}, {"n_rows": None},
+    {"n_bytes": 1.0}, {"checksum": [1]},
+], ids=str)  # fmt: skip
+def test_a_description_that_was_changed_names_no_other_file(entry, tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    content = check_seal(json.loads((tmp_path / PART).read_text()))
+    file = next(file for file in content["files"] if file["kind"] == "data")
+    file |= entry
+    (tmp_path / PART).write_text(sealed(content))
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=f"{PART} is damaged: a part has no file like PartFile"):
+            opened(tmp_path)
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):
