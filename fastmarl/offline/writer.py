@@ -74,7 +74,7 @@ class ParquetWriter:
         self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
         self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
-        parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index), bool(next_obs))
+        parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index))
         self._thread = WriterThread(parts, int(max_queue_size), self._timeout_s)
         self._thread.start()
         # Without a wait: the garbage collector may run this in a thread whose locks the writer's thread needs.
