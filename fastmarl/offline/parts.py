@@ -68,10 +68,8 @@ class FileParts:
     def _made(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[ModuleTable]]:
         first_chunk = 0 if self._part is None else self._part.n_chunks
         heads: list[ChunkHead | None] = without_collection(list, map(MultiAgentEpisode.head, episodes))
-        table = AgentEpisodeTable(in_numbers(episodes))
-        rows = self._maker.rows(table, episodes, heads, first_chunk)
-        n_steps = table.steps_by_chunk(len(episodes))
-        return chunk_table(episodes, heads, n_steps, keeps_infos=self._maker.keeps_infos), rows
+        rows = self._maker.rows(AgentEpisodeTable(in_numbers(episodes)), episodes, heads, first_chunk)
+        return chunk_table(episodes, heads, keeps_infos=self._maker.keeps_infos), rows
 
     def finish(self) -> None:
         """The part that is open is whole."""

@@ -429,7 +429,7 @@ def test_a_file_of_another_writer_is_an_error(tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
     parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(parquet.read_table(file).drop_columns(["agent_steps", "env_t"]), file)
+    parquet.write_table(parquet.read_table(file).drop_columns(["duration_s", "env_t"]), file)
     with pytest.raises(OfflineError, match=rf"can't read {file}: it has .* were written; .* of another writer"):
         read(tmp_path)
 
