@@ -47,7 +47,8 @@ class ParquetWriter:
         columns: names of the modules' outputs to write, such as "action_logp", and "infos"; None: everything.
         next_obs: whether rows also have "new_obs", the observation after the step, as RLlib's reader needs it.
         worker_index: part of the files' names: of the runner.
-        max_queue_size: batches that may wait; one has 65,536 steps of agents, or 32 MiB.
+        max_queue_size: batches that may wait. A batch has 65,536 steps of agents, or as many as have 32 MiB; until the
+            first is written, and it is known how large they are, 1,024.
         timeout_s: seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
 
     Raises:
