@@ -18,7 +18,6 @@ cdef enum:   # columns of an AgentEpisodeTable
     COUNT = 1
     LOOKBACK = 2
     FINAL = 4
-    CHUNK = 9
 
 
 def lengths(const row_t[:, ::1] numbers):
@@ -29,17 +28,6 @@ def lengths(const row_t[:, ::1] numbers):
     for s in range(numbers.shape[0]):
         out[s] = numbers[s, COUNT] + (numbers[s, FINAL] >= 0) - 1 - numbers[s, LOOKBACK]
     return length_S
-
-
-def steps_by_chunk(const row_t[:, ::1] numbers, const row_t[::1] length_S, Py_ssize_t n_chunks):
-    """int64 [n_chunks]: steps of the agent episodes after their lookback."""
-    steps = np.zeros(n_chunks, np.int64)
-    cdef row_t[::1] step_E = steps
-    cdef Py_ssize_t s
-    for s in range(length_S.shape[0]):
-        if length_S[s] > 0:
-            step_E[numbers[s, CHUNK]] += length_S[s]
-    return steps
 
 
 def with_steps(const row_t[:] value_S, const row_t[::1] length_S):

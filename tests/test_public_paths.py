@@ -2,11 +2,15 @@
 
 import inspect
 import pickle
+import py_compile
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+import fastmarl
 
 PUBLIC = {
     "fastmarl": """
@@ -133,3 +137,14 @@ def test_a_public_class_carries_a_public_path(module, name):
     if inspect.isclass(thing) and not thing.__module__.startswith("ray."):
         assert name in PUBLIC[thing.__module__].split()
         assert pickle.loads(pickle.dumps(thing)) is thing
+
+
+def test_without_its_source_the_package_says_so(tmp_path):
+    home = Path(fastmarl.__file__).parent
+    for path in (*home.glob("*.py"), *home.glob("core/*.py")):
+        py_compile.compile(path, tmp_path / "fastmarl" / path.relative_to(home).with_suffix(".pyc"))
+    done = subprocess.run(
+        [sys.executable, "-c", "import fastmarl"], cwd=tmp_path, env={}, capture_output=True, text=True
+    )
+    assert " needs its own source, and only bytecode was installed" in done.stderr
+    assert "install fastmarl with its .py files" in done.stderr

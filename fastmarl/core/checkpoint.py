@@ -13,7 +13,6 @@ import math
 import os
 import re
 import stat
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as dump_arrays
 
 from fastmarl.core.errors import CheckpointError
-from fastmarl.core.sealed_json import digest
+from fastmarl.core.sealed_json import digest, replace_file
 
 FORMAT = "fastmarl.checkpoint"
 VERSION = 1
@@ -58,8 +57,8 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
 
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / content["arrays"], blob)
-    _replace(folder / STATE_FILE, text.encode())
+    replace_file(folder / content["arrays"], blob)
+    replace_file(folder / STATE_FILE, text.encode())
     for file in folder.iterdir():
         if file.name != content["arrays"] and re.fullmatch(f"{_ARRAYS_FILE}|{_TEMPORARY}", file.name):
             file.unlink()
@@ -213,22 +212,3 @@ def _read(file: Path, hint: str) -> bytes:
 
 def _damaged(file: Path, problem: str) -> CheckpointError:
     return CheckpointError(f"{file} is damaged: {problem}; take an earlier checkpoint or copy this one again")
-
-
-def _replace(file: Path, blob: bytes) -> None:
-    """Write `file` so that it is the old one or the new one, also after a crash of the machine."""
-    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    try:
-        with open(temporary, "xb") as stream:
-            stream.write(blob)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -31,9 +31,16 @@ def imported_when_used(package: str, submodules: Collection[str] = ()) -> tuple[
     Args:
         package: its name.
         submodules: names of the package's public modules.
+
+    Raises:
+        ImportError: the file is not there, as where only its bytecode was installed.
     """
     module: Any = sys.modules[package]
-    guarded = [node for node in ast.parse(module.__loader__.get_source(package)).body if isinstance(node, ast.If)]
+    source = module.__loader__.get_source(package)
+    if source is None:
+        raise ImportError(f"{package} needs its own source, and only bytecode was installed, {module.__file__}: "
+                          f"install fastmarl with its .py files", name=package)  # fmt: skip
+    guarded = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     imports = [node for each in guarded for node in each.body if isinstance(node, ast.ImportFrom)]
     homes = {alias.name: str(node.module) for node in imports for alias in node.names}
 

@@ -1,8 +1,9 @@
-"""JSON files with a checksum of what is in them."""
+"""Files that are whole or not there, and JSON with a checksum of what is in it."""
 
 import hashlib
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,31 @@ def sealed(content: dict[str, Any]) -> str:
     return json.dumps({**content, "sha256": digest(content)}, indent=1)
 
 
-def hidden(path: Path) -> Path:
-    """The name of a file while it is being written."""
-    return path.with_name(f".{path.name}.tmp")
-
-
 def write_sealed(path: Path, content: dict[str, Any]) -> None:
-    """Write these entries and their checksum. The file gets its name when it is whole."""
-    hidden(path).write_text(sealed(content))
-    os.replace(hidden(path), path)
+    """Write these entries and their checksum."""
+    replace_file(path, sealed(content).encode())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that it is the old one or the new one, also after a crash of the machine.
+
+    A process that is killed may leave another file, `.NAME.` and 32 hexadecimal digits; no error and no interrupt does.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def check_seal(content: dict[str, Any]) -> dict[str, Any]:

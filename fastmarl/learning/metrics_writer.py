@@ -13,6 +13,7 @@ import torch
 
 from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.public import public
+from fastmarl.core.sealed_json import replace_file
 
 STEP = "step"  # the first column
 
@@ -100,20 +101,19 @@ class _CsvFile:
 
     def __init__(self, path: Path, resume_step: int | None):
         self._path = path
-        self._columns = [STEP]
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows: list[list[str]] = []
+        columns, rows = [STEP], list[list[str]]()
         if resume_step is not None and path.exists():
-            self._columns, *rows = self._read()
+            columns, *rows = self._read()
             rows = [row for row in rows if int(row[0]) <= resume_step]
-        self._replace(rows)
+        self._replace(columns, rows)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         if new := [name for name in values if name not in self._columns]:
-            _, *rows = self._read()
-            self._columns += new
-            self.close()
-            self._replace([row + [""] * len(new) for row in rows])
+            columns, *rows = self._read()
+            before = self._file
+            self._replace(columns + new, [row + [""] * len(new) for row in rows])
+            before.close()
         row = [str(step), *(repr(values[name]) if name in values else "" for name in self._columns[1:])]
         self._file.write(_lines([row]))
 
@@ -133,12 +133,11 @@ class _CsvFile:
                               f"numbers, or it is damaged; leave resume_step out to start a new file")  # fmt: skip
         return lines
 
-    def _replace(self, rows: list[list[str]]) -> None:
-        """Have these rows in the file, and append to it from now on."""
-        new = self._path.with_name(f"{self._path.name}.new")
-        new.write_bytes(_lines([self._columns, *rows]))
-        new.replace(self._path)
+    def _replace(self, columns: list[str], rows: list[list[str]]) -> None:
+        """Have these in the file, and append to it from now on."""
+        replace_file(self._path, _lines([columns, *rows]))
         self._file = self._path.open("ab", buffering=0)  # each line is one call of the system
+        self._columns = columns
 
 
 def _lines(rows: Iterable[list[str]]) -> bytes:

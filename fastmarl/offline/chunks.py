@@ -24,7 +24,6 @@ PLAIN = {  # field of the chunk -> its column's type
 }
 EPISODE = "eps_id"  # the column of `id_`
 EXTRAS = ("custom_data", "hanging_rewards")  # of the chunk, kept as they are
-AGENT_STEPS = "agent_steps"  # rows of the chunk in other files of the part
 AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
 
 
@@ -32,14 +31,13 @@ def schema() -> Any:
     """Of the table."""
     pa = load()
     fields = [(EPISODE if name == "id_" else name, getattr(pa, kind)()) for name, kind in PLAIN.items()]
-    fields += [(AGENT_STEPS, pa.int64()), (AGENT_IDS, pa.string()), (EXTRA, pa.string())]
+    fields += [(AGENT_IDS, pa.string()), (EXTRA, pa.string())]
     return pa.schema([*fields, (ENV_STATES, pa.large_binary()), (STATES_FORM, pa.string())])
 
 
 def chunk_table(
     episodes: Sequence[MultiAgentEpisode],
     heads: Sequence[ChunkHead | None],
-    n_steps: np.ndarray,
     *,
     keeps_infos: bool,
 ) -> Any:
@@ -47,7 +45,6 @@ def chunk_table(
 
     Args:
         heads: of each; see `LazyEpisode.head()`.
-        n_steps: int64, rows of each chunk in the files of steps.
         keeps_infos: whether infos are written; else they come back empty.
 
     Raises:
@@ -58,7 +55,6 @@ def chunk_table(
     columns: dict[str, Any] = {
         EPISODE if name == "id_" else name: list(map(attrgetter(name), chunks)) for name in PLAIN
     }
-    columns[AGENT_STEPS] = n_steps
     columns[AGENT_IDS] = [ids_text(tuple(chunk.agent_ids)) for chunk in chunks]
     columns[EXTRA] = [
         _extra_text(episode, keeps_infos) if head is None else _seed_text(head)

@@ -13,6 +13,7 @@ pages only, not their headers and not the footer, where a flipped byte changes t
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +23,13 @@ import numpy as np
 
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.kernels.fingerprints import checksum
-from fastmarl.core.sealed_json import check_seal, hidden, write_sealed
+from fastmarl.core.sealed_json import check_seal, write_sealed
 from fastmarl.core.version import __version__
 from fastmarl.offline.form import TableForm
 
 FORMAT, VERSION = "fastmarl.offline", 3
 PARTS, EPISODES, DATA, LOOKBACK = "parts", "meta/episodes", "data", "lookback"
+OLD_INFO = "meta/info.json"  # described the folder up to version 2
 SUFFIX = ".parquet"
 WORD, CHUNK_WORDS = 8, 131_072  # 1 MiB is read at once
 
@@ -47,6 +49,16 @@ class PartFile(NamedTuple):
     n_rows: int
     n_bytes: int
     checksum: int
+
+    def is_sound(self) -> bool:
+        """Return true if these can be right: they come from a file, and name others."""
+        is_named = self.module_id is None if self.kind == EPISODES else isinstance(self.module_id, str)
+        numbers = (self.form, self.n_rows, self.n_bytes, self.checksum)
+        return (
+            self.kind in (EPISODES, DATA, LOOKBACK)
+            and is_named
+            and all(type(number) is int and number >= 0 for number in numbers)
+        )
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,11 @@ def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: i
     return where / (f"{name}{SUFFIX}" if form == 1 else f"{name}-form{form}{SUFFIX}")
 
 
+def hidden(path: Path) -> Path:
+    """The name of a file while it is being written, and of a part's description while its name is taken."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def open_folder(path: str | os.PathLike[str]) -> Path:
     """A folder to write to, made if it is not there: its absolute path, as the working directory may change.
 
@@ -114,10 +131,8 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
     folder = Path(path).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()) and not (folder / PARTS).is_dir():
-            raise OfflineError(f"the folder {folder} has files in it that are no recorded episodes; give an empty one")
-        for file in _manifests(folder)[:1]:
-            _read_manifest(file)
+        if any(folder.iterdir()):
+            _check_is_ours(folder)
         (folder / PARTS).mkdir(exist_ok=True)
         probe = folder / PARTS / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
         probe.touch()
@@ -157,23 +172,45 @@ def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[s
         features = {leaf.name: {"dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in form.leaves}
         modules.setdefault(module_id, {}).update(features)
     content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
-    write_sealed(folder / PARTS / f"{name}.json", {**content, "files": [file._asdict() for file in files]})
+    manifest = folder / PARTS / f"{name}.json"
+    write_sealed(manifest, {**content, "files": [file._asdict() for file in files]})
+    with suppress(OSError):
+        hidden(manifest).unlink()
 
 
 def abandon(folder: Path, name: str) -> None:
-    """Give the name of a part back that is not made whole."""
-    hidden(folder / PARTS / f"{name}.json").unlink(missing_ok=True)
+    """Give the name of a part back that will never be whole, as far as the disk lets it."""
+    manifest = folder / PARTS / f"{name}.json"
+    for path in (manifest, hidden(manifest)):
+        with suppress(OSError):
+            path.unlink()
 
 
 def parts_of(folder: Path) -> Iterator[Part]:
-    """The whole parts, in order.
+    """The parts that are whole now, in order; none, if the folder has just been begun.
 
     Raises:
-        OfflineError: the folder has none, or one of them is of another version, or its description is damaged.
+        OfflineError: this is no folder of recorded episodes, or of another version. The iterator: a part is, or its
+            description is damaged.
     """
-    if not (folder / PARTS).is_dir():
-        raise OfflineError(f"{folder} is no folder of recorded episodes: it has no folder {PARTS!r}")
+    _check_is_ours(folder)
     return map(_read_manifest, _manifests(folder))
+
+
+def _check_is_ours(folder: Path) -> None:
+    """Raises OfflineError if a folder has other things in it than recorded episodes, or those of another version."""
+    if (folder / OLD_INFO).is_file():
+        _read_entries(folder / OLD_INFO)
+    if manifests := _manifests(folder):
+        _read_manifest(manifests[0])
+        return
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = names - {PARTS, DATA, LOOKBACK, "meta"}
+    others.update(f"{PARTS}/{path.name}" for path in (folder / PARTS).glob("[!.]*"))  # those of writers are hidden
+    if others or PARTS not in names:
+        what = f"it has {min(others)!r}" if others else f"it has no folder {PARTS!r}"
+        raise OfflineError(f"{folder} is no folder of recorded episodes: {what}; a writer needs such a folder, or an "
+                           f"empty one")  # fmt: skip
 
 
 def _manifests(folder: Path) -> list[Path]:
@@ -181,23 +218,33 @@ def _manifests(folder: Path) -> list[Path]:
 
 
 def _read_manifest(file: Path) -> Part:
+    entries = _read_entries(file)
+    try:
+        files = [PartFile(**each) for each in entries["files"]]
+        modules: dict[str, dict[str, Any]] = {name: dict(columns) for name, columns in entries["modules"].items()}
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise OfflineError(f"{file} is damaged: {error}") from error
+    for each in files:
+        if not each.is_sound():
+            raise OfflineError(f"{file} is damaged: a part has no file like {each!r:.300}")
+    return Part(file.parents[1], file.stem, files, modules)
+
+
+def _read_entries(file: Path) -> dict[str, Any]:
+    """Return what a description says, without its checksum."""
     try:
         content = json.loads(file.read_bytes())
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise OfflineError(f"{file} is not of recorded episodes")
         if content.get("version") != VERSION:
             raise OfflineError(f"{file} has version {content.get('version')!r}; this fastmarl {__version__} reads "
-                               f"version {VERSION}")  # fmt: skip
-        entries = check_seal(content)
-        files = [PartFile(**each) for each in entries["files"]]
-        modules: dict[str, dict[str, Any]] = entries["modules"]
+                               f"version {VERSION}: read it with fastmarl {content.get('fastmarl_version')}, which "
+                               f"has written it, and write to another folder")  # fmt: skip
+        return check_seal(content)
     except OSError as error:
         raise OfflineError(f"can't read {file}: {error}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise OfflineError(f"{file} is damaged: {error}") from error
-    if any(each.kind not in (EPISODES, DATA, LOOKBACK) for each in files):
-        raise OfflineError(f"{file} names files of other folders than {EPISODES}, {DATA} and {LOOKBACK}")
-    return Part(file.parents[1], file.stem, files, modules)
 
 
 def compile_checksum() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.core.columns import Columns
-from fastmarl.core.sealed_json import hidden
 from fastmarl.offline import chunks, folder
 from fastmarl.offline.arrow import load
+from fastmarl.offline.folder import hidden
 from fastmarl.offline.form import ENV_T, IDS, T, TableForm
 from fastmarl.offline.rows import ModuleTable
 
@@ -31,16 +31,21 @@ class GrowingFile:
             if field.name in (*IDS, chunks.AGENT_IDS) or (pa.types.is_integer(field.type) and field.name not in COUNTED)
         ]
         looked_for = [*IDS, T, ENV_T, Columns.REWARDS, chunks.EPISODE]
-        self._writer = load("pyarrow.parquet").ParquetWriter(
-            hidden(path),
-            schema,
-            compression=compression,
-            compression_level=1 if compression == "zstd" else None,
-            use_dictionary=repeated,
-            column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in COUNTED},
-            memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
-            write_statistics=[field.name for field in schema if field.name in looked_for],
-        )
+        try:
+            self._writer = load("pyarrow.parquet").ParquetWriter(
+                hidden(path),
+                schema,
+                compression=compression,
+                compression_level=1 if compression == "zstd" else None,
+                use_dictionary=repeated,
+                column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in COUNTED},
+                memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
+                write_statistics=[field.name for field in schema if field.name in looked_for],
+            )
+        except BaseException:  # there may be a file by now
+            with suppress(OSError):
+                hidden(path).unlink()
+            raise
         self.n_rows = 0
 
     def add(self, table: Any) -> int:
@@ -76,18 +81,18 @@ class FilePart:
         n_bytes: of its tables, before compression.
     """
 
-    def __init__(self, path: Path, name: str, compression: str, *, next_obs: bool):
-        self._path, self._name, self._compression, self._next_obs = path, name, compression, next_obs
+    def __init__(self, path: Path, name: str, compression: str):
+        self._path, self._name, self._compression = path, name, compression
         self._files: dict[tuple[str, str | None, TableForm | None], tuple[int, GrowingFile]] = {}
         self.n_rows = self.n_chunks = self.n_bytes = 0
 
     def add(self, chunk_table: Any, rows: list[ModuleTable]) -> None:
         for module_id, form, table, lookback in rows:
-            self.n_bytes += self._of(folder.DATA, module_id, form).add(table)
+            self._add(folder.DATA, module_id, form, table)
             self.n_rows += table.num_rows
             if lookback is not None:
-                self.n_bytes += self._of(folder.LOOKBACK, module_id, form).add(lookback)
-        self.n_bytes += self._of(folder.EPISODES, None, None).add(chunk_table)
+                self._add(folder.LOOKBACK, module_id, form, lookback)
+        self._add(folder.EPISODES, None, None, chunk_table)
         self.n_chunks += chunk_table.num_rows
 
     def finish(self) -> None:
@@ -106,11 +111,10 @@ class FilePart:
             file.abandon()
         folder.abandon(self._path, self._name)
 
-    def _of(self, kind: str, module_id: str | None, form: TableForm | None) -> GrowingFile:
+    def _add(self, kind: str, module_id: str | None, form: TableForm | None, table: Any) -> None:
         key = kind, module_id, form
         if key not in self._files:
             number = 1 + sum(each[:2] == key[:2] for each in self._files)
             path = folder.file_path(self._path, self._name, kind, module_id, number)
-            schema = chunks.schema() if form is None else form.schema(next_obs=self._next_obs)
-            self._files[key] = number, GrowingFile(path, schema, self._compression)
-        return self._files[key][1]
+            self._files[key] = number, GrowingFile(path, table.schema, self._compression)
+        self.n_bytes += self._files[key][1].add(table)

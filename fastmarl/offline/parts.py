@@ -23,16 +23,16 @@ class FileParts:
     Args:
         path: the folder.
         maker: makes rows of episodes.
-        compression, next_obs, worker_index: see `ParquetWriter`.
+        compression, worker_index: see `ParquetWriter`.
         max_rows: steps of agents in a part.
 
     Attributes:
         row_bytes: of a row before compression, the mean of the last part; 0.0: none was written.
     """
 
-    def __init__(self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int, next_obs: bool):
+    def __init__(self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int):
         self._path, self._maker, self._compression = path, maker, compression
-        self._max_rows, self._worker_index, self._next_obs = max_rows, worker_index, next_obs
+        self._max_rows, self._worker_index = max_rows, worker_index
         self.row_bytes = 0.0
         self._part: FilePart | None = None
         self._number = 0
@@ -68,10 +68,8 @@ class FileParts:
     def _made(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[ModuleTable]]:
         first_chunk = 0 if self._part is None else self._part.n_chunks
         heads: list[ChunkHead | None] = without_collection(list, map(MultiAgentEpisode.head, episodes))
-        table = AgentEpisodeTable(in_numbers(episodes))
-        rows = self._maker.rows(table, episodes, heads, first_chunk)
-        n_steps = table.steps_by_chunk(len(episodes))
-        return chunk_table(episodes, heads, n_steps, keeps_infos=self._maker.keeps_infos), rows
+        rows = self._maker.rows(AgentEpisodeTable(in_numbers(episodes)), episodes, heads, first_chunk)
+        return chunk_table(episodes, heads, keeps_infos=self._maker.keeps_infos), rows
 
     def finish(self) -> None:
         """The part that is open is whole."""
@@ -92,7 +90,7 @@ class FileParts:
         if self._part is None:
             name, self._number = folder.claim(self._path, self._worker_index, self._number)
             self._number += 1
-            self._part = FilePart(self._path, name, self._compression, next_obs=self._next_obs)
+            self._part = FilePart(self._path, name, self._compression)
         return self._part
 
     def _fitting(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> Iterator[list[MultiAgentEpisode]]:

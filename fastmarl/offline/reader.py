@@ -42,7 +42,10 @@ class ParquetReader:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Return the contents of the folder: "modules" has dtype and shape of the columns by module."""
+        """Return the contents of the folder: "modules" has dtype and shape of the columns by module.
+
+        Each access reads the descriptions of all parts that are whole by then; so does `module_ids`.
+        """
         modules: dict[str, dict[str, Any]] = {}
         for part in folder.parts_of(self.path):
             for module_id, columns in part.modules.items():
@@ -51,13 +54,13 @@ class ParquetReader:
 
     @property
     def module_ids(self) -> list[str]:
-        """Of the modules that have steps here."""
+        """Return the ids of the modules that have steps here, sorted."""
         return sorted(self.info["modules"])
 
     def check_module(self, module_id: str) -> None:
         """Raises ConfigError if there are no steps of this module."""
-        if module_id not in self.module_ids:
-            raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {self.module_ids}")
+        if module_id not in (module_ids := self.module_ids):
+            raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {module_ids}")
 
     def num_rows(self, module_id: str | None = None) -> int:
         """Steps of agents; None: of all modules.

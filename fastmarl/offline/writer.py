@@ -47,7 +47,8 @@ class ParquetWriter:
         columns: names of the modules' outputs to write, such as "action_logp", and "infos"; None: everything.
         next_obs: whether rows also have "new_obs", the observation after the step, as RLlib's reader needs it.
         worker_index: part of the files' names: of the runner.
-        max_queue_size: batches that may wait; one has 65,536 steps of agents, or 32 MiB.
+        max_queue_size: batches that may wait. A batch has 65,536 steps of agents, or as many as have 32 MiB; until the
+            first is written, and it is known how large they are, 1,024.
         timeout_s: seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
 
     Raises:
@@ -74,7 +75,7 @@ class ParquetWriter:
         self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
         self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
-        parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index), bool(next_obs))
+        parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index))
         self._thread = WriterThread(parts, int(max_queue_size), self._timeout_s)
         self._thread.start()
         # Without a wait: the garbage collector may run this in a thread whose locks the writer's thread needs.

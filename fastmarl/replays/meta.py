@@ -48,12 +48,22 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
 
 def _literal(env_config: dict[str, Any]) -> str | None:
     """The options as a Python literal; None: they are no plain data."""
-    text = repr(env_config)
     try:
-        made = ast.literal_eval(text)
-        return text if repr(made) == text and bool(made == env_config) else None
-    except (TypeError, ValueError, SyntaxError):
+        if not _is_plain(env_config):
+            return None
+        text = repr(env_config)
+        return text if ast.literal_eval(text) == env_config else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # NaN; as deep as no parser goes
         return None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return true if a literal gives it back, all the way down: instances of subclasses would be of another type."""
+    if type(value) is dict:
+        return all(map(_is_plain, (*value, *value.values())))
+    if type(value) in (list, tuple, set):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (str, bytes, bool, int, float, complex)
 
 
 def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:

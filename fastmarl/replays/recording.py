@@ -226,7 +226,11 @@ class _Piece:
     @property
     def went_back(self) -> bool:
         """Return true if the runner set a state before it, or was another one."""
-        return self.previous is None or self.previous.end > self.begin
+        return self.previous is None or not self.previous.leads_to(self)
+
+    def leads_to(self, later: _Piece) -> bool:
+        """Return true if another one may go on from its end."""
+        return self.end == later.begin and not self.parts[-1].flags
 
 
 def _courses(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
@@ -235,7 +239,8 @@ def _courses(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
     before: dict[_Piece, _Piece | None] = {}
     places: dict[_Piece, int] = {}
     last = set(pieces)
-    for piece in sorted(last, key=lambda each: (each.begin, each.went_back, each.number)):
+    # Those without steps come first: others begin where they end.
+    for piece in sorted(last, key=lambda each: (each.begin, each.end > each.begin and 1 + each.went_back, each.number)):
         earlier = before[piece] = _before(piece, before)
         if earlier is None or earlier not in last:
             places[piece] = piece.number
@@ -253,7 +258,7 @@ def _before(piece: _Piece, earlier: Iterable[_Piece]) -> _Piece | None:
     """The piece from which this one goes on: the last that can be; None: its beginning is not on record."""
     if not piece.went_back:
         return piece.previous
-    touching = [other for other in earlier if other.end == piece.begin]
+    touching = [other for other in earlier if other.leads_to(piece)]
     if touching:
         return max(touching, key=lambda other: (other.number < piece.number, other.number))
     reaching = [other for other in earlier if other.end < piece.begin]  # what is between them was lost

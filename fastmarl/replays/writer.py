@@ -44,7 +44,12 @@ class ActionWriter:
             os.makedirs(folder, exist_ok=True)
             stem = f"worker-{meta['worker_index']:03}-{meta['incarnation']:02}"
             self.path, self._file = _new_file(Path(folder), stem)
-            write_sealed(self.path.with_suffix(".json"), meta)
+            try:
+                write_sealed(self.path.with_suffix(".json"), meta)
+            except BaseException:
+                self._file.close()
+                self.path.unlink()
+                raise
         except OSError as error:
             raise RecordingError(f"can't write a record of actions to {os.fspath(folder)!r}: "
                                  f"{error.strerror or error}; give record_actions a folder that can be written to"

@@ -14,7 +14,7 @@ from support.interrupts import interrupted
 from support.trees import assert_same, spoilt
 
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.core import checkpoint
+from fastmarl.core import checkpoint, sealed_json
 from fastmarl.errors import CheckpointError
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -321,11 +321,12 @@ def without_waiting(monkeypatch):
 
 @between_lines
 @pytest.mark.usefixtures("without_waiting")
-def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(tmp_path):
+@pytest.mark.parametrize("module", [checkpoint, sealed_json])
+def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(module, tmp_path):
     old, new = {"x": np.zeros(3), "n": 0}, {"x": np.ones(3), "n": [1, (2.5, {3: None})]}
     n, outcomes = 0, []
     save_state(tmp_path, old)
-    while interrupted(lambda: save_state(tmp_path, new), file=checkpoint.__file__, at=n):
+    while interrupted(lambda: save_state(tmp_path, new), file=module.__file__, at=n):
         outcomes.append(load_state(tmp_path)["n"] != 0)
         assert_same(load_state(tmp_path), new if outcomes[-1] else old)
         save_state(tmp_path, old)
@@ -339,16 +340,17 @@ def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(tmp
 
 @between_lines
 @pytest.mark.usefixtures("without_waiting")
-def test_a_first_save_interrupted_at_any_line_leaves_a_checkpoint_or_none(tmp_path):
+@pytest.mark.parametrize("module", [checkpoint, sealed_json])
+def test_a_first_save_interrupted_at_any_line_leaves_a_checkpoint_or_none(module, tmp_path):
     n = 0
-    while interrupted(lambda n=n: save_state(tmp_path / str(n), {"x": np.ones(3)}), file=checkpoint.__file__, at=n):
+    while interrupted(lambda n=n: save_state(tmp_path / str(n), {"x": np.ones(3)}), file=module.__file__, at=n):
         if (tmp_path / str(n) / "state.json").exists():
             assert_same(load_state(tmp_path / str(n)), {"x": np.ones(3)})
         else:
             with pytest.raises(CheckpointError, match="does not exist"):
                 load_state(tmp_path / str(n))
         n += 1
-    assert n > 30
+    assert n > 15
 
 
 def test_what_a_killed_process_left_is_cleared_away(saved):

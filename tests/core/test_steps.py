@@ -24,16 +24,6 @@ def test_lengths(numbers):
 
 
 @SIZES
-def test_steps_by_chunk_leaves_out_what_has_no_steps(rng, numbers):
-    length_S = rng.integers(-1, 3, len(numbers))
-    steps = np.zeros(5, np.int64)
-    for number, length in zip(numbers.tolist(), length_S.tolist(), strict=True):
-        if length > 0:
-            steps[number[9]] += length
-    assert _steps.steps_by_chunk(numbers, length_S, 5).tolist() == steps.tolist()
-
-
-@SIZES
 def test_with_steps_groups_in_order_of_appearance(rng, numbers):
     length_S = rng.integers(0, 3, len(numbers))
     expected: dict[int, list[int]] = {}

@@ -38,6 +38,26 @@ def test_columns_may_appear_later(tmp_path):
     writer.close()
 
 
+def test_a_full_disk_leaves_the_file_as_it_was_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.csv"
+
+    def fail(*args):
+        raise OSError("no room")
+
+    with MetricsWriter(csv_path=path) as writer:
+        writer.write(1, {"a": 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", fail)
+            with pytest.raises(OSError, match="no room"):
+                writer.write(2, {"b": 2})
+        assert os.listdir(tmp_path) == ["metrics.csv"]
+        assert rows_of(path) == [{"step": "1", "a": "1"}]
+        writer.write(3, {"a": 3})
+        writer.write(4, {"b": 4})
+    steps = [{"step": "1", "a": "1", "b": ""}, {"step": "3", "a": "3", "b": ""}, {"step": "4", "a": "", "b": "4"}]
+    assert rows_of(path) == steps
+
+
 def test_it_begins_anew_or_goes_on(tmp_path):
     path = tmp_path / "metrics.csv"
     with MetricsWriter(csv_path=path, resume_step=5) as writer:  # there is nothing to go on with

@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -330,12 +331,51 @@ def test_the_working_directory_may_change(tmp_path, monkeypatch):
 
 def test_a_folder_of_other_things_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(OfflineError, match="has files in it that are no recorded episodes; give an empty one"):
+    with pytest.raises(OfflineError, match=r"no folder of recorded episodes: it has 'thesis.tex'; .* or an empty one$"):
         ParquetWriter(tmp_path)
     with pytest.raises(OfflineError, match=r"can't write episodes to the folder .*thesis.tex/run: .*Not a directory"):
         ParquetWriter(tmp_path / "thesis.tex" / "run")
     with pytest.raises(OfflineError, match="is no folder of recorded episodes"):
         ParquetReader(tmp_path)
+    with pytest.raises(OfflineError, match="is no folder of recorded episodes: it has no folder 'parts'"):
+        ParquetReader(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("files", [["parts/wheel.stl"], ["parts/.hidden", "car.stl"], ["data/mine.csv"]])
+def test_a_folder_of_other_things_is_refused_whatever_its_names(files, tmp_path):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=f"{tmp_path} is no folder of recorded episodes: it has "):
+            opened(tmp_path)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
+
+
+def test_a_folder_may_have_other_things_beside_recorded_episodes(tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    (tmp_path / "README.md").touch()
+    write(tmp_path, [episode({"a": ONE}, "f")])
+    assert len(read(tmp_path)) == 2
+
+
+def test_a_folder_that_was_begun_is_gone_on_with(tmp_path):
+    """By a writer that was killed before its first part was whole."""
+    folder.open_folder(tmp_path)
+    folder.claim(tmp_path, 0, 0)
+    (tmp_path / "data/p").mkdir(parents=True)
+    (tmp_path / "data/p/.worker-000000-000000.parquet.tmp").touch()
+    assert read(tmp_path) == []
+    assert_comes_back(tmp_path, [episode({"a": ONE})])
+
+
+def test_a_folder_of_an_earlier_version_says_which_fastmarl_reads_it(tmp_path):
+    (tmp_path / "meta").mkdir()
+    content = {"format": "fastmarl.offline", "version": 2, "fastmarl_version": "0.0.9", "modules": {}}
+    (tmp_path / "meta/info.json").write_text(sealed(content))
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=r"version 2; this fastmarl .* reads version 3: .* with fastmarl 0.0.9"):
+            opened(tmp_path)
 
 
 @pytest.mark.parametrize("version", [2, 4])
@@ -389,7 +429,7 @@ def test_a_file_of_another_writer_is_an_error(tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
     parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(parquet.read_table(file).drop_columns(["agent_steps", "env_t"]), file)
+    parquet.write_table(parquet.read_table(file).drop_columns(["duration_s", "env_t"]), file)
     with pytest.raises(OfflineError, match=rf"can't read {file}: it has .* were written; .* of another writer"):
         read(tmp_path)
 
@@ -411,6 +451,34 @@ def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path,
     assert_same_episodes(read(tmp_path), later)
 
 
+def test_what_can_not_be_removed_hides_no_error(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("no room")
+
+    def stay(path, missing_ok=False):
+        raise OSError(f"{path} stays")
+
+    file_writer = ParquetWriter(tmp_path)
+    monkeypatch.setattr(folder, "write_sealed", fail)
+    monkeypatch.setattr(Path, "unlink", stay)
+    file_writer.write([episode({"a": ONE})])
+    with pytest.raises(OfflineError, match=r"could not be written to .*: OSError: no room"):
+        file_writer.close()
+
+
+def test_a_file_that_can_not_be_begun_leaves_nothing(tmp_path, monkeypatch):
+    class NoRoom(pytest.importorskip("pyarrow.parquet").ParquetWriter):
+        def __init__(self, where, *args, **kwargs):
+            super().__init__(where, *args, **kwargs)
+            self.close()
+            raise OSError("no room")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter", NoRoom)
+    with pytest.raises(OfflineError, match="no room"):
+        write(tmp_path, [episode({"a": ONE})])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_files_end_where_they_are_large(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "ENOUGH_BYTES", 10_000)
     write_at_once(monkeypatch, 1)
@@ -427,14 +495,32 @@ def test_a_description_that_is_damaged(tmp_path):
         '{"format": "another"}': "is not of recorded episodes",
         '{"format": "fastmarl.offline", "version": 3}': "is damaged: its content does not match",
         "{": "is damaged: Expecting",
-        sealed({**content, "files": [{**content["files"][0], "kind": "../data"}]}): "names files of other folders",
         sealed({**content, "files": [{"kind": "data"}]}): "is damaged: .* missing",
+        sealed({**content, "files": 3}): "is damaged: .* not iterable",
+        sealed({**content, "modules": ["p"]}): "is damaged: 'list' object has no",
+        sealed({**content, "modules": {"p": 3}}): "is damaged: 'int' object is not iterable",
     }
     for text, problem in texts.items():
         (tmp_path / PART).write_text(text)
         for opened in (ParquetReader, ParquetWriter):
             with pytest.raises(OfflineError, match=f"{PART} {problem}"):
                 opened(tmp_path)
+
+
+@pytest.mark.parametrize("entry", [
+    {"kind": "../data"}, {"kind": ["data"]}, {"module_id": None}, {"module_id": 3}, {"kind": "meta/episodes"},
+    {"form": "/../../x"}, {"form": "2"}, {"form": -1}, {"form": True}, {"n_rows": "2"}, {"n_rows": None},
+    {"n_bytes": 1.0}, {"checksum": [1]},
+], ids=str)  # fmt: skip
+def test_a_description_that_was_changed_names_no_other_file(entry, tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    content = check_seal(json.loads((tmp_path / PART).read_text()))
+    file = next(file for file in content["files"] if file["kind"] == "data")
+    file |= entry
+    (tmp_path / PART).write_text(sealed(content))
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=f"{PART} is damaged: a part has no file like PartFile"):
+            opened(tmp_path)
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):

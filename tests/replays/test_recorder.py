@@ -33,6 +33,7 @@ from fastmarl.envs.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
 from fastmarl.replays import Recording, Replay, writer
 from fastmarl.replays.blocks import HEAD_BYTES, blocks_in
+from fastmarl.replays.meta import _literal, env_config_in
 
 CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
 WILD = "support.wild:Wild"
@@ -424,6 +425,17 @@ def test_what_a_runner_could_not_write_is_tried_once_more_when_it_stops(tmp_path
         assert sum(recorded.length for recorded in Recording(tmp_path / str(is_full))) == (0 if is_full else 30)
 
 
+def test_a_disk_that_is_full_at_once_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(RecordingError, match="No space left on device; give record_actions a folder"):
+            runner_of("sync", record_actions=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("module", [sampling, writer])
 def test_interrupted_calls_are_on_record(module, tmp_path):
     """At every line of the module that a call runs: whatever the runner returns can be replayed."""
@@ -549,6 +561,67 @@ def test_runners_that_go_back_to_a_state_record_each_course(other_runner, worker
             fastmarl.replay(recording, id_)
 
 
+def test_a_call_that_failed_in_its_first_step_is_gone_back_on(tmp_path, monkeypatch):
+    def runner():
+        return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=tmp_path)
+
+    first = runner()
+    chunks = first.sample(num_timesteps=21)
+    state = first.get_state()
+    first.stop()
+    other = runner()
+    for _ in range(2):
+        other.set_state(state)
+        with monkeypatch.context() as patch:
+            patch.setattr(CartPole, "step", lambda *args: {}["step"])
+            with pytest.raises(KeyError, match="step"):
+                other.sample(num_timesteps=30)
+    other.set_state(state)
+    chunks += other.sample(num_timesteps=30)
+    other.stop()
+    assert_all_replayed(tmp_path, by_id(chunks))
+
+
+def test_a_runner_goes_on_from_any_state_on_record(tmp_path):
+    """Also from those that lie after what it has just played."""
+    with make_runner("fastmarl.cart_pole", num_envs=1, mode="sync", record_actions=tmp_path) as runner:
+
+        def play_on(state, n):
+            runner.set_state({name: part for name, part in state.items() if name != "random_state"})
+            return [*runner.sample(num_timesteps=n)]
+
+        begun = runner.sample(num_timesteps=2)
+        early = runner.get_state()
+        middle = runner.sample(num_timesteps=6)
+        late = runner.get_state()
+        middle_too = play_on(early, 3)
+        assert not begun[0].is_done and not middle[0].is_done and not middle_too[0].is_done
+        end = play_on(late, 200)
+    courses = [whole([*begun, *parts]) for parts in ([*middle, end[0]], middle_too)]
+    recording = Recording(tmp_path)
+    found = [recorded for recorded in recording if recorded.id_ == begun[0].id_]
+    for recorded, course in zip(found, courses, strict=True):
+        assert_same_episode(course, play(recording, recorded.number)[0])
+
+
+def test_no_course_goes_on_from_one_that_has_ended(tmp_path):
+    with make_runner("fastmarl.cart_pole", num_envs=1, mode="sync", record_actions=tmp_path) as runner:
+        parts, states = [], []
+        while not parts or not parts[-1].is_done:
+            parts += runner.sample(num_timesteps=1)
+            states.append({name: part for name, part in runner.get_state().items() if name != "random_state"})
+        n = len(parts)
+        while n >= len(parts):
+            runner.set_state(states[0])
+            n = 1 + len(runner.sample(num_timesteps=200)[0])
+        runner.set_state(states[n - 1])
+        last = runner.sample(num_timesteps=200)[0]
+    found = [recorded for recorded in Recording(tmp_path) if recorded.id_ == last.id_]
+    replayed = [play(tmp_path, recorded.number)[0] for recorded in found]
+    course = whole([*parts[:n], last])
+    assert_same_episode(course, next(each for each in replayed if len(each) == len(course)))
+
+
 def test_modules_of_their_own_connectors_and_scaled_rewards(tmp_path):
     from fastmarl.connectors import MeanStdFilter
 
@@ -640,6 +713,54 @@ def test_envs_and_options_that_have_no_name_are_to_be_given(tmp_path):
     for unknown in (999, "no such", -1, 1.0, None, slice(1)):
         with pytest.raises(RecordingError, match="has no episode"):
             fastmarl.replay(tmp_path / "literal", unknown)
+
+
+class Difficulty(int):
+    """Looks like a number, as members of an IntEnum do that have a __repr__() of their own."""
+
+
+def shrunk():
+    """Its repr() begins with another number than that of an equal set."""
+    numbers = set(range(100))
+    for number in {*range(100)} - {1, 64}:
+        numbers.discard(number)
+    return numbers
+
+
+def in_a_circle():
+    values = []
+    values.append(values)
+    return values
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("it has no repr()")
+
+
+@pytest.mark.parametrize("value", [
+    0, -0.0, 1e300, True, None, "it's", b"x", 1j, [], {1: {"2": (3,)}}, set(), shrunk(), nested(20),
+])  # fmt: skip
+def test_options_that_are_plain_data_are_recorded(value):
+    made = env_config_in({"env_config": _literal({"value": value})})["value"]
+    assert made == value
+    assert type(made) is type(value)
+
+
+@pytest.mark.parametrize("value", [
+    Difficulty(3), type("Name", (str,), {})("x"), type("Options", (dict,), {})(x=1), type("Row", (list,), {})([1]),
+    {Difficulty(3): 1}, [{Difficulty(3)}], float("nan"), [float("inf")], frozenset(), ..., nested(5000), 10**5000,
+    np.float64(1.0), Unprintable(), in_a_circle(),
+], ids=count())  # fmt: skip
+def test_options_that_a_literal_would_change_are_not_recorded(value):
+    assert _literal({"value": value}) is None
 
 
 # On the command line.

@@ -94,10 +94,6 @@ class AgentEpisodeTable:
         by_module = _steps.with_steps(self.numbers[:, MODULE], self.length_S)
         return {module_ids[module]: chosen for module, chosen in by_module.items()}
 
-    def steps_by_chunk(self, n_chunks: int) -> np.ndarray:
-        """int64 [n_chunks]: steps of the agent episodes after their lookback."""
-        return _steps.steps_by_chunk(self.numbers, self.length_S, n_chunks)
-
     def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
         """The numbers of these chunks' agent episodes; notes who they are."""
 
