@@ -302,7 +302,7 @@ def test_a_process_that_is_killed_loses_the_call_under_way_alone(tmp_path):
     recording = Recording(tmp_path)
     assert sum(recorded.length for recorded in recording) == 150
     for recorded in recording:
-        play(recording, recorded.number)
+        play(recording, recorded.number, env=Levels)
 
 
 def test_a_file_that_is_cut_off_anywhere_ends_with_its_last_whole_block(tmp_path):
