@@ -212,7 +212,6 @@ class BackgroundSampler(FleetOwner):
             self._fleet.feed([runner], {}, max(1, self._staleness))
             self._fleet.take_results()
         if isinstance(arrival.came, Exception):
-            self._check_open()  # else what has closed it comes as an error of its process
             raise arrival.came
         self._connector_states[runner.index] = arrival.came.state.get(CONNECTORS, {})
         return arrival.came
@@ -224,7 +223,9 @@ class BackgroundSampler(FleetOwner):
         self._check_open()
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._check_open()  # it was closed meanwhile, and the error follows from that
             self._end()
             raise
 

@@ -110,7 +110,7 @@ class Processes(Actors):
 
     def __init__(self, start_method: str):
         self._start_method = start_method
-        self._begun: list[HostProcess] = []
+        self._begun: set[HostProcess] = set()
         self._memory: SharedWeights | None = None
         self._is_closed = False
 
@@ -128,7 +128,7 @@ class Processes(Actors):
         if self._is_closed:  # by a signal's handler, say
             raise RunnerStoppedError("the sampler was closed")
         handle.open(args[-1], self._start_method)
-        self._begun.append(handle)
+        self._begun.add(handle)
         handle.start()
         return Answer(handle, FIRST, method)
 
@@ -191,18 +191,19 @@ class Processes(Actors):
         if handle in self._begun:
             handle.hang_up()
             handle.kill()
-            self._begun.remove(handle)
+            self._begun.discard(handle)  # perhaps another thread has closed all meanwhile
 
     def close(self) -> None:
         """End all processes; those that wait for a call close their envs first."""
         self._is_closed = True
+        begun = list(self._begun)
         try:
-            for process in self._begun:
+            for process in begun:
                 process.hang_up()
-            for process in self._begun:
+            for process in begun:
                 process.end()
         except BaseException:  # another interrupt
-            for process in self._begun:
+            for process in begun:
                 process.kill()
             raise
         finally:
