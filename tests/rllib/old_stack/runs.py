@@ -1,5 +1,6 @@
 """One case of the old stack, played through one class of worker."""
 
+import atexit
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from rllib.old_stack.setups import Setup, generators_of, make_worker
 
 SCRATCH = Path(tempfile.gettempdir()) / f"fastmarl-old-stack-{os.getpid()}"
 """Where cases with an output write: the same folder for both runs, as its name is in their configs."""
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True)
