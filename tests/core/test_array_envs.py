@@ -20,7 +20,7 @@ from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError, RewardError
 from fastmarl.testing import DyingAgentsEnv
 
-CASES = min(50, int(os.environ.get("FASTMARL_FUZZ_CASES", 20)))  # of the 50 random worlds of a group
+CASES = min(50, int(os.environ.get("FASTMARL_FUZZ_CASES", 8)))  # of the 50 random worlds of a group
 
 
 def assert_equals_oracle(world):

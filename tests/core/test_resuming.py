@@ -17,7 +17,7 @@ from support.worlds import make_world, world_of
 
 import fastmarl
 
-CASES = min(100, int(os.environ.get("FASTMARL_FUZZ_CASES", "12")))  # random worlds
+CASES = min(100, int(os.environ.get("FASTMARL_FUZZ_CASES", "6")))  # random worlds
 
 
 class MadeAnew:

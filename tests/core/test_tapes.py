@@ -8,7 +8,7 @@ from support.tapes.play import Play
 from support.tapes.worlds import World
 
 FIRST_SEED = int(os.environ.get("FASTMARL_FUZZ_FIRST_SEED", 0))
-WORLDS = int(os.environ.get("FASTMARL_FUZZ_CASES", 60))
+WORLDS = int(os.environ.get("FASTMARL_FUZZ_CASES", 20))
 GROUPS = 20
 
 

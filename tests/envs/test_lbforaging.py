@@ -17,7 +17,7 @@ from fastmarl.envs.foraging_task import ForagingTask
 from fastmarl.envs.lbforaging import LevelBasedForaging
 from fastmarl.errors import ConfigError, EnvCheckError
 
-CASES = min(400, int(os.environ.get("FASTMARL_FUZZ_CASES", 5)))  # random options
+CASES = min(400, int(os.environ.get("FASTMARL_FUZZ_CASES", 2)))  # random options
 NONE, NORTH, SOUTH, WEST, EAST, LOAD = range(6)
 
 
