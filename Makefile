@@ -48,9 +48,9 @@ test-core: $(VENV)/.test build ## what a change of the core needs first: its own
 test-fast: $(VENV)/.test build ## unit and property tests without simulators and Ray, in less than a minute
 	$(TEST) --ignore tests/rllib -m "not slow and not needs" $(PYTEST_ARGS)
 
-# What compiled code could get wrong is in these; nothing else depends on the build.
-test-checked: $(VENV)/.test checked ## the quick tests, and random cases of the drop-in, on the checked build
-	FASTMARL_FUZZ_CASES=20 $(TEST) -m "not slow and not needs" $(PYTEST_ARGS) \
+# These call all of the compiled code; nothing else depends on the build.
+test-checked: $(VENV)/.test checked ## quick tests of what is compiled, and random cases of the drop-in, on the checked build
+	FASTMARL_FUZZ_CASES=20 $(TEST) tests/core tests/learning tests/offline tests/rllib -m "not slow and not needs" $(PYTEST_ARGS) \
 		$(foreach name,equality training ray rllib_benchmark rllib_peers old_stack_training,--ignore tests/rllib/test_$(name).py)
 
 # A defect ends the process, with a report of its own and Python's stack; so there is one process only, whose output is not
