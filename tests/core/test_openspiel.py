@@ -27,7 +27,7 @@ HIDDEN = ("battleship", "sheriff")  # have no observation tensor, only an inform
 GAMES = (*SEQUENTIAL, *SIMULTANEOUS, *PAID_ON_THE_WAY, *HIDDEN)
 IN_PYTHON = ("python_kuhn_poker", "python_liars_poker", "python_tic_tac_toe", "python_dynamic_routing")
 EPISODES = 4
-STEPS = 2000
+STEPS = 600
 
 
 def seen(state, tensor, player):

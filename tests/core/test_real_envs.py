@@ -100,7 +100,7 @@ def assert_as_logged(env, log, chunks):
 
 # Random actions come by another way. From there on all is the same, so fewer steps do.
 OPTIONS = pytest.mark.parametrize(
-    ("options", "steps"), [({}, 400), ({"random_actions": True}, 150)], ids=["modules", "random"]
+    ("options", "steps"), [({}, 200), ({"random_actions": True}, 80)], ids=["modules", "random"]
 )
 
 

@@ -112,10 +112,8 @@ if __name__ == "__main__":
     ("method", "how", "mode", "code"),
     [
         ("spawn", "exit", "sync", 3),
-        ("fork", "exit", "async", 3),
         ("spawn", "interrupt", "sync", -signal.SIGINT),
         ("fork", "interrupt", "async", -signal.SIGINT),
-        ("spawn", "kill", "sync", -signal.SIGKILL),
         ("fork", "kill", "async", -signal.SIGKILL),
     ],
 )

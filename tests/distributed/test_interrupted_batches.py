@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-N_SIGINTS = os.environ.get("FASTMARL_SIGINTS", "6")
+N_SIGINTS = os.environ.get("FASTMARL_SIGINTS", "4")
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def off_policy(config, env):
 
 
 RUNS = {  # name -> (config, iterations, whether fastmarl's loop samples)
-    "ppo": (ppo, 30, True),
+    "ppo": (ppo, 10, True),
     "ppo with memory": (lambda: ppo(use_lstm=True, lstm_cell_size=8, max_seq_len=8), 4, True),
     "ppo with MeanStdFilter": (ppo_with_filter, 4, True),
     "dqn": (lambda: off_policy(DQNConfig(), CartPoles), 6, True),
