@@ -134,36 +134,68 @@ def test_a_method_of_an_agent_that_was_kept_answers_when_the_episode_is_whole():
     assert len(answers) >= 20 and all(answers)
 
 
-def take_away(agents):
-    del agents[1]
+TAKEN_AWAY = {
+    "del": lambda agents: agents.__delitem__(1),
+    "pop": lambda agents: agents.pop(1, None),
+    "popitem": lambda agents: agents.popitem(),
+}
+ADDED = {
+    "put": lambda agents: agents.__setitem__(1, agents[0]),
+    "add": lambda agents: agents.setdefault("another", agents[0]),
+    "update": lambda agents: agents.update({"another": agents[0]}),
+    "|=": lambda agents: agents.__ior__({"another": agents[0]}),
+}
 
 
-def put_another(agents):
-    agents[1] = agents[0]
+@pytest.mark.parametrize("how", TAKEN_AWAY)
+def test_an_episode_answers_without_the_agents_that_a_callback_takes_away(how):
+    """To this callback and the next, as RLlib's does, whose own loop goes by what is there."""
+    answers = []
+    for runner_class in (RLlibEnvRunner, MultiAgentEnvRunner):
+        seen = []
+
+        def take_away(*, episode, **kwargs):
+            TAKEN_AWAY[how](episode.agent_episodes)
+            seen.append(episode.get_return())  # noqa: B023
+
+        def look(*, episode, **kwargs):
+            asked = episode.get_rewards(), episode.get_agents_that_stepped(), episode.agent_ids
+            seen.append((*asked, {*episode.agent_episodes}))  # noqa: B023
+
+        runner = make_runner(runner_class=runner_class, on_episode_end=[take_away, look], num_envs=1)
+        episodes = runner.sample(num_timesteps=60)
+        seen.append([{*episode.agent_episodes} for episode in episodes])
+        answers.append(seen)
+    np.testing.assert_equal(*answers)
+    assert len(answers[0]) > 3
 
 
-def add_to_them(agents):
-    agents["another"] = agents[0]
-
-
-@pytest.mark.parametrize("change", [take_away, put_another, add_to_them])
-@pytest.mark.parametrize("looks_first", [False, True])
-def test_a_callback_may_change_which_agents_an_episode_has(change, looks_first):
-    """RLlib's own loop goes by what is there."""
+@pytest.mark.parametrize("how", ADDED)
+def test_an_episode_has_the_agents_that_a_callback_adds(how):
+    """RLlib's own loop fails with most of them."""
     seen = []
 
-    def on_end(*, episode, **kwargs):
+    def add(*, episode, **kwargs):
         agents = episode.agent_episodes
-        change(agents)
-        if looks_first:
-            assert episode.env_t_to_agent_t
-        assert episode.agent_episodes is agents
+        ADDED[how](agents)
+        assert {**agents} == {**episode.agent_episodes}
+        assert episode.get_return() == sum(part.get_return() for part in agents.values())
         seen.append({agent_id: id(part) for agent_id, part in agents.items()})
 
-    episodes = make_runner(on_episode_end=on_end, num_envs=1).sample(num_timesteps=60)
+    episodes = make_runner(on_episode_end=add, num_envs=1).sample(num_timesteps=60)
     assert seen
     for episode, want in zip(episodes, seen, strict=False):
         assert {agent_id: id(part) for agent_id, part in episode.agent_episodes.items()} == want
+
+
+def test_agents_that_a_callback_has_kept_are_those_of_the_episode_that_is_returned():
+    kept = []
+    runner = make_runner(on_episode_end=lambda *, episode, **kwargs: kept.append(episode.agent_episodes), num_envs=1)
+    (episode,) = runner.sample(num_episodes=1)
+    kept[0].pop(1)
+    assert [*episode.agent_episodes] == [*kept[0]] == [0]
+    for copied in (copy.copy(kept[0]), copy.deepcopy(kept[0]), pickle.loads(pickle.dumps(kept[0]))):
+        assert type(copied) is dict and [*copied] == [0]
 
 
 def test_reading_a_running_episode_outside_of_a_callback_is_an_error():

@@ -16,7 +16,7 @@ from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.lists import ListedColumn, unite_dtypes
 from fastmarl.rllib.episodes.sample_block import is_set
 from fastmarl.rllib.store.builder import RLlibChunk
-from fastmarl.rllib.store.in_view import agent_in_view, become, in_view_kind, is_last
+from fastmarl.rllib.store.in_view import AgentsInView, agent_in_view, become, in_view_kind, is_last
 from fastmarl.rllib.store.lane_steps import actions_of, rewards_of
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
@@ -52,9 +52,8 @@ class EpisodeInView:
         self._kind = type(self.episode)
         self._arrays: list[ListedColumn] = []  # columns that have become lists
         self._is_open = False
-        self._parts: dict[Hashable, Any] = {}  # the agents' episodes in view
-        self._shown: dict[Hashable, Any] = {}  # the same for callbacks, which may take some away or add others
-        self._shown_at: tuple[RLlibChunk | None, int] | None = None  # when, and for how many agents
+        self._parts = AgentsInView(self)
+        self._parts_at: tuple[RLlibChunk | None, int] | None = None  # when they were made, and for how many agents
         if not self.is_whole:
             self.episode.__class__ = in_view_kind(self._kind)  # type: ignore[arg-type]
             self.episode._origin = (self, 0)
@@ -64,12 +63,8 @@ class EpisodeInView:
         self._is_open = True
         return self.episode
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        try:
-            if error is None and not self.is_whole and self._shown != self._parts:
-                self.make_whole()
-        finally:
-            self._is_open = False
+    def __exit__(self, *_: object) -> None:
+        self._is_open = False
 
     def check_open(self) -> None:
         """Raise RunningEpisodeError outside of the call that the episode was given to."""
@@ -103,12 +98,6 @@ class EpisodeInView:
             if agent_id in agents:
                 become(part, agents[agent_id])
                 agents[agent_id] = part
-        for agent_id in self._parts.keys() - self._shown.keys():
-            agents.pop(agent_id, None)
-        agents |= {agent_id: part for agent_id, part in self._shown.items() if self._parts.get(agent_id) is not part}
-        self._shown.clear()
-        self._shown |= agents
-        self._parts, made.agent_episodes = self._shown, self._shown
         self.become(made)
         del self.episode._origin
 
@@ -284,17 +273,17 @@ class EpisodeInView:
         if record.ended_before or record.ended_agent_episodes:
             return None
         at = self.ended, len(record.order)
-        if self._shown_at != at:
-            self._shown_at, known = at, self._parts
-            lanes = {agent_id: record.lane_of[agent_id] for agent_id in record.order}
-            self._parts = {
-                agent_id: known[agent_id] if agent_id in known else self._part(agent_id, lane)
-                for agent_id, lane in lanes.items()
-                if self._is_there(lane)
-            }
-            self._shown.clear()
-            self._shown |= self._parts
-        return self._shown
+        if self._parts_at != at:
+            known, lanes = self._parts, {agent_id: record.lane_of[agent_id] for agent_id in record.order}
+            self._parts.show(
+                {
+                    agent_id: known[agent_id] if agent_id in known else self._part(agent_id, lane)
+                    for agent_id, lane in lanes.items()
+                    if self._is_there(lane)
+                }
+            )
+            self._parts_at = at
+        return self._parts
 
     def _part(self, agent_id: Hashable, lane: int) -> Any:
         _, action_spaces = self._episodes.spaces[self.record.env_index]

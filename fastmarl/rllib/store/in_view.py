@@ -5,7 +5,7 @@ Their data are in an EpisodeInView. A callback may keep one of their methods, an
 
 from collections.abc import Callable, Hashable
 from copy import deepcopy
-from functools import cache
+from functools import cache, partialmethod
 from typing import Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
@@ -83,6 +83,46 @@ def _whole(episode: Any) -> Any:
 def in_view_kind(kind: type) -> type:
     """The kind whose episodes are in view."""
     return type(kind.__name__, (_InView, kind), {"__slots__": (), "__module__": kind.__module__})
+
+
+class AgentsInView(dict[Hashable, Any]):
+    """The agents' episodes of one in view, which is made whole before an agent is taken away or added.
+
+    Args:
+        view: the EpisodeInView of the whole.
+    """
+
+    def __init__(self, view: Any):
+        super().__init__()
+        self._view = view
+
+    def show(self, agents: dict[Hashable, Any]) -> None:
+        """Have these and no others."""
+        super().clear()
+        super().update(agents)
+
+    def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the whole episode's dict, and have its agents."""
+        self._view.make_whole()
+        agents = self._view.episode.agent_episodes
+        answer = getattr(agents, method)(*arguments, **named)
+        self.show(agents)
+        return answer
+
+    __setitem__ = partialmethod(_change, "__setitem__")  # type: ignore[assignment]
+    __delitem__ = partialmethod(_change, "__delitem__")  # type: ignore[assignment]
+    pop = partialmethod(_change, "pop")  # type: ignore[assignment]
+    popitem = partialmethod(_change, "popitem")  # type: ignore[assignment]
+    setdefault = partialmethod(_change, "setdefault")  # type: ignore[assignment]
+    update = partialmethod(_change, "update")  # type: ignore[assignment]
+    clear = partialmethod(_change, "clear")  # type: ignore[assignment]
+
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc,override]
+        self.update(other)
+        return self
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
 
 
 # The slot that an agent's episode in view has for its own use; `observations` is the whole episode's.
