@@ -108,6 +108,13 @@ class Names:
         of_episodes = [(episode, index) for (episode, _), index in self.agents.items()]
         assert len(set(of_episodes)) == len(of_episodes)
 
+    def check_order(self, expected, got):
+        """Episodes are in the order of their first chunks, module by module."""
+        for module in {rows[0][0] for rows in got.values()}:
+            wanted = [self.episodes[episode] for (episode, _), rows in expected.items() if rows[0][0] == module]
+            numbers = [number for (number, _), rows in got.items() if rows[0][0] == module]
+            assert [*dict.fromkeys(numbers)] == [*dict.fromkeys(wanted)]
+
 
 def next_fragment(world, oracle):
     """The chunks of the next batch: so many steps at least; an agent's counts when its next observation has come."""
@@ -133,7 +140,9 @@ def check_fragments(world, policy_class=Plain):
             batch = worker.sample()
             expected = expected_rows(world, chunks)
             expected = {key: [with_new_obs(world, row) for row in rows] for key, rows in expected.items()}
-            names.check(expected, rows_of(world, batch))
+            got = rows_of(world, batch)
+            names.check(expected, got)
+            names.check_order(expected, got)
             assert batch.count == sum(chunk.env_t - chunk.env_t_started for chunk in chunks)
             assert batch.agent_steps() == sum(map(len, expected.values()))
             check_metrics(worker.get_metrics(), oracle.finished[n_finished:])

@@ -134,6 +134,8 @@ class EnvRunnerV2(InputReader):
         episodes, metrics = dict(self._episodes), list(self._metrics)
         for chunk in self._sampled:
             before = episodes.get(chunk.id_) or EpisodeUnderWay.of(chunk.id_)
+            if not before.chunks:
+                episodes.pop(chunk.id_, None)  # a batch has episodes in the order of the chunks that they begin it with
             episodes[chunk.id_] = after = before.with_chunk(chunk, only_whole=self._wants_whole)
             if chunk.is_done and after.env_t is not None:
                 metrics.append(after.metrics(chunk))
