@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +25,20 @@ DAMPING = 0.25
 CONTACT_FORCE, CONTACT_MARGIN = 1e2, 1e-3
 NO_OVERLAP = 746.0  # exp(-746) is 0, and so is the overlap of bodies that are so many margins apart
 N_MOVES = 5  # none, left, right, down, up
+
+
+class Positions:
+    """An attribute: where the agents are, or the other bodies. What is assigned is written to the bodies' array."""
+
+    def __init__(self, *, of_agents: bool):
+        self._of_agents = of_agents
+
+    def __get__(self, world: Any, _: type | None = None) -> np.ndarray:
+        n_agents = len(world.possible_agents)
+        return world._bodies[:, :n_agents] if self._of_agents else world._bodies[:, n_agents:]
+
+    def __set__(self, world: Any, positions: np.ndarray) -> None:
+        self.__get__(world)[:] = positions
 
 
 class ParticleWorld(EnvOfArrays):
@@ -41,6 +56,7 @@ class ParticleWorld(EnvOfArrays):
     """
 
     state_arrays = ("_bodies", "velocities", "_t", "_streams")
+    positions = Positions(of_agents=True)
 
     def __init__(
         self,
@@ -57,11 +73,10 @@ class ParticleWorld(EnvOfArrays):
         spaces = {name: _unbounded(n) for name, n in numbers.items()}
         super().__init__(num_envs, groups, spaces, dict.fromkeys(groups, move_space))
         self.state_space = _unbounded(sum(n * len(groups[name]) for name, n in numbers.items()))
-        n_agents = len(self.possible_agents)
         self._start_B, self._first_shown = np.array(start_B), first_shown
         self._bodies = np.zeros((num_envs, len(start_B), 2))  # positions
-        self.positions, self.velocities = self._bodies[:, :n_agents], np.zeros((num_envs, n_agents, 2))
-        self._force = np.zeros((n_agents, 2))  # of the env that is being stepped
+        self.velocities = np.zeros_like(self.positions)
+        self._force = np.zeros((len(self.possible_agents), 2))  # of the env that is being stepped
         self._t = np.zeros(num_envs, np.int64)
         self._streams = new_streams(num_envs)
 

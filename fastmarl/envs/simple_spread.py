@@ -11,7 +11,7 @@ from numba import njit
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
-from fastmarl.envs.particles import ParticleWorld, collide, move, observe, push
+from fastmarl.envs.particles import ParticleWorld, Positions, collide, move, observe, push
 
 SENSITIVITY = 5.0
 RADIUS = 0.15
@@ -40,6 +40,8 @@ class SimpleSpread(ParticleWorld):
         ConfigError: `N` or `max_cycles` is below 1, or `local_ratio` not in 0 ... 1.
     """
 
+    landmarks = Positions(of_agents=False)
+
     def __init__(
         self,
         num_envs: int,
@@ -54,7 +56,6 @@ class SimpleSpread(ParticleWorld):
         agents = {"agents": [f"agent_{i}" for i in range(N)]}
         n_numbers = {"agents": 4 + 2 * N + 4 * (N - 1)}
         super().__init__(num_envs, agents, n_numbers, 2 * N * [1.0], N, continuous_actions)
-        self.landmarks = self._bodies[:, N:]
         self._rules = float(local_ratio), max_cycles, np.full(N, RADIUS)
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:

@@ -11,7 +11,7 @@ from numba import njit
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
-from fastmarl.envs.particles import ParticleWorld, collide, move, observe, push
+from fastmarl.envs.particles import ParticleWorld, Positions, collide, move, observe, push
 
 ADVERSARY_RADIUS, GOOD_RADIUS, OBSTACLE_RADIUS = 0.075, 0.05, 0.2
 ADVERSARY_SENSITIVITY, GOOD_SENSITIVITY = 3.0, 4.0
@@ -43,6 +43,8 @@ class SimpleTag(ParticleWorld):
         ConfigError: `num_good`, `num_adversaries` or `max_cycles` is below 1, or `num_obstacles` below 0.
     """
 
+    obstacles = Positions(of_agents=False)
+
     def __init__(
         self,
         num_envs: int,
@@ -64,7 +66,6 @@ class SimpleTag(ParticleWorld):
         numbers = {"adversaries": n_numbers, "good agents": n_numbers - 2}
         starts = n_agents * [1.0] + num_obstacles * [0.9]
         super().__init__(num_envs, groups, numbers, starts, num_adversaries, continuous_actions)
-        self.obstacles = self._bodies[:, n_agents:]
         radii = ADVERSARY_RADIUS, GOOD_RADIUS, OBSTACLE_RADIUS
         self._rules = max_cycles, np.repeat(radii, (num_adversaries, num_good, num_obstacles))
 

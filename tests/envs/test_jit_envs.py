@@ -230,10 +230,12 @@ def test_far_agents_do_not_push_each_other_and_touching_ones_do():
     env = SimpleSpread(2, N=2)
     out = env.new_arrays()
     env.reset(np.arange(2), out)
-    env.positions[0], env.positions[1] = [[0.0, 0.0], [0.2, 0.0]], [[0.0, 0.0], [1.2, 0.0]]
+    env.positions = [[[0.0, 0.0], [0.2, 0.0]], [[0.0, 0.0], [1.2, 0.0]]]
+    env.landmarks = np.zeros_like(env.landmarks)
     env.step({"agents": np.zeros((2, 2), np.int64)}, out)
     assert env.velocities[:, :, 0].tolist() == [pytest.approx([-1.0, 1.0]), [0.0, 0.0]]
     covered = -np.linalg.norm(env.positions[:, :, None] - env.landmarks[:, None], axis=-1).min(axis=1).sum(axis=1)
+    assert not env.landmarks.any()
     np.testing.assert_allclose(out.groups["agents"].rewards, [[0.5 * covered[0] - 0.5] * 2, [0.5 * covered[1]] * 2])
 
 
