@@ -5,13 +5,13 @@ import pickle
 import socket
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.protocol import pickled_error
 from fastmarl.core.runner.metrics import Increment
@@ -53,7 +53,7 @@ class HostReady:
     Attributes:
         pid: of its process.
         node: name of its machine.
-        module: the runner's modules, on the CPU, if they are wanted. Transports copy them.
+        module: a copy of the runner's modules, on the CPU, if they are wanted.
         seeds_each_episode: whether its envs can be seeded for each episode.
         form: of the runner's weights, if they come in shared memory.
     """
@@ -140,7 +140,7 @@ class RunnerHost:
         try:
             begin_increments(runner)
             runner.set_state(plan.state)
-            module = _on_cpu(runner.module) if plan.is_module_wanted else None
+            module = copied(runner.module).cpu() if plan.is_module_wanted else None
         except BaseException:
             runner.stop()
             raise
@@ -190,9 +190,3 @@ class RunnerHost:
         """Close the envs."""
         if self._runner is not None:
             self._runner.stop()
-
-
-def _on_cpu(module: MultiRLModule) -> MultiRLModule:
-    """The modules themselves, or a copy if they are elsewhere. (Some can be pickled, but `deepcopy()` refuses them.)"""
-    is_there = all(tensor.device.type == "cpu" for tensor in (*module.parameters(), *module.buffers()))
-    return module if is_there else deepcopy(module).cpu()

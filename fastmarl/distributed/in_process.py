@@ -7,7 +7,7 @@ from typing import Any
 
 from fastmarl.core.exits import as_error
 from fastmarl.distributed.actors import Actors
-from fastmarl.distributed.host import HostReady, RunnerHost
+from fastmarl.distributed.host import RunnerHost
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,7 @@ class InProcess(Actors):
     def get(self, reference: Deferred) -> Any:
         if reference.error is not None:
             raise reference.error
-        value = reference.value
-        return deepcopy(value) if isinstance(value, HostReady) else value
+        return reference.value
 
     def kill(self, handle: RunnerHost) -> None:
         handle.stop()

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +9,7 @@ import torch
 
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules.base import AdaptedModule
+from fastmarl.core.modules.base import AdaptedModule, copied
 from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID
@@ -349,9 +348,9 @@ def _spec_of(policy: Policy) -> PolicySpec:
     """What makes a policy like it."""
     module: Any = policy.module
     if isinstance(module, AdaptedModule):
-        made_by: Any = deepcopy(module.module)
+        made_by: Any = copied(module.module)
     elif module.kwargs:  # which specs don't hold
-        made_by = deepcopy(module)
+        made_by = copied(module)
     else:
         made_by = RLModuleSpec(
             module_class=type(module),

@@ -1,6 +1,5 @@
 """A greedy policy as one torch module of tensors alone, and that as an ONNX graph."""
 
-import copy
 import os
 import warnings
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from fastmarl.core.connectors.flatten_observations import FlattenObservations
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.normalize import EPSILON
+from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.distributions.discrete import MultiCategorical
 from fastmarl.core.modules.distributions.nested import MultiDistribution
@@ -53,7 +53,7 @@ class GreedyGraph(nn.Module):
         if options.inference_dtype != "float32":
             raise ConfigError(f"export_onnx() computes in float32, but inference_dtype is {options.inference_dtype!r}")
         assert parts.module.action_space is not None
-        self.module, self._action_space = copy.deepcopy(parts.module), parts.module.action_space
+        self.module, self._action_space = copied(parts.module), parts.module.action_space
         sent_space = parts.connectors.sent_space
         self._raw_layout = RowLayout(sent_space, keep_dtype=options.keep_dtype)
         if any(leaf.dtype == object for leaf in self._raw_layout.leaves):

@@ -240,7 +240,7 @@ def test_v_trace_of_fresh_batches_is_n_step():
 
 
 class Normed(fastmarl.RLModule):
-    """Its layer keeps a weight that is computed, which `copy.deepcopy()` refuses, and pickle does not."""
+    """Its layer keeps a weight that is computed, which `copy.deepcopy()` refuses."""
 
     def setup(self):
         super().setup()
@@ -251,7 +251,7 @@ class Normed(fastmarl.RLModule):
         return {"action_dist_inputs": self.net(batch["obs"])}
 
 
-def test_modules_that_can_be_pickled_only_are_sent():
+def test_modules_that_deepcopy_refuses_are_sent():
     with make_sampler(make_config(rl_module_spec=fastmarl.RLModuleSpec(Normed)), staleness=0) as sampler:
         sampler.next()
         perturb(sampler.module, 0)

@@ -3,10 +3,12 @@
 import csv
 import itertools
 import math
+import warnings
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from support.batched import Batched
 
 import fastmarl
@@ -215,6 +217,28 @@ def test_runners_play_with_what_their_connectors_have_learned_and_they_learn_not
         assert counts == [before["count"]]
         runner.sample(num_episodes=1)
     assert found.ranking() == ["trained", "four", "plain"]
+
+
+class Normed(fastmarl.RLModule):
+    """Its layer keeps a weight that is computed, which `copy.deepcopy()` refuses."""
+
+    def setup(self):
+        with warnings.catch_warnings(action="ignore"):  # torch has another way by now
+            self.net = torch.nn.utils.weight_norm(torch.nn.Linear(2, 10))
+
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": self.net(batch["obs"])}
+
+
+def test_modules_play_that_deepcopy_refuses():
+    config = fastmarl.EnvRunnerConfig(env=Duel, rl_module_spec=fastmarl.RLModuleSpec(Normed))
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        net = runner.module["default_policy"].net
+        net(torch.ones(1, 2)).sum().backward()  # the weight has a history now
+        policy = fastmarl.Policy.from_runner(runner)
+        found = play({"runner": runner, "policy": policy, "nine": Always(9)}, episodes=6)
+        assert net.weight_g.grad is not None and not net.weight.is_leaf
+    assert found.ranking()[0] == "nine"
 
 
 def test_policies_play_as_the_runners_that_they_are_of():

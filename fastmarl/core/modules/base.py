@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -173,6 +173,17 @@ class RLModule(torch.nn.Module):
     def _net(self) -> torch.nn.Module:
         """Whose weights the state consists of."""
         return self
+
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+def copied(module: Module) -> Module:
+    """Return a deep copy. Tensors with a history, as `torch.nn.utils.weight_norm` leaves them, are copied without it:
+    `copy.deepcopy()` refuses them."""
+    attributes = (value for part in module.modules() for value in vars(part).values())
+    computed = [value for value in attributes if isinstance(value, torch.Tensor) and not value.is_leaf]
+    return copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
 
 
 def _is_extra(name: str) -> bool:

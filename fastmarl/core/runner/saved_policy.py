@@ -22,7 +22,7 @@ from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRe
 from fastmarl.core.connectors.rewards import Clip
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.backends.dense_layers import is_watched, parts_of
-from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.base import RLModule, as_rl_module, copied
 from fastmarl.core.modules.default import DefaultRLModule
 from fastmarl.core.modules.model_config import DefaultModelConfig
 from fastmarl.core.modules.multi import MultiRLModule
@@ -186,11 +186,11 @@ def copied_parts(options: PolicyOptions, modules: MultiRLModule, env_to_module: 
     """Copies of a runner's modules and connectors, by module id, the modules on the CPU."""
     parts = {}
     for module_id, module in modules.items():
-        copied, given = copy.deepcopy(module).to("cpu"), env_to_module.get(module_id)
+        own, given = copied(module).to("cpu"), env_to_module.get(module_id)
         space = module.observation_space if given is None else given.sent_space
         objects = () if given is None else given.connectors
         assert space is not None and module.action_space is not None
-        parts[module_id] = ModuleParts(copied, _bound(module_id, objects, space, module.action_space, options))
+        parts[module_id] = ModuleParts(own, _bound(module_id, objects, space, module.action_space, options))
     EnvToModule({module_id: each.connectors for module_id, each in parts.items()}).set_state(env_to_module.get_state())
     return parts
 
@@ -257,7 +257,7 @@ def _made_module(
     action_space = space_from_plain(entry["action_space"])
     if given is None:
         return _made_default(module_id, entry, action_space)
-    module = as_rl_module(copy.deepcopy(given), connectors.observation_space, action_space).to("cpu")
+    module = as_rl_module(copied(given), connectors.observation_space, action_space).to("cpu")
     seen = module.observation_space
     if seen is None or not connectors.make(seen) or module.action_space != action_space:
         raise ConfigError(f"modules[{module_id!r}] has the spaces {seen} and {module.action_space}, but it was trained "

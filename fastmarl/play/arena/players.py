@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.base import Connector
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.errors import ConfigError, shown
+from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.core.runner.saved_policy import PolicyOptions, copied_parts
@@ -59,7 +59,7 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
     """With copies of the modules: the player's own stay as they are, and where they are."""
     if isinstance(player, Policy):
         options, parts = player.options, player.parts
-        modules = {module_id: copy.deepcopy(part.module) for module_id, part in parts.items()}
+        modules = {module_id: copied(part.module) for module_id, part in parts.items()}
     else:
         options = PolicyOptions.of(player.config, 0)
         parts = copied_parts(options, player.module, player.env_to_module)
