@@ -1,6 +1,6 @@
 """Ctrl-C at every line of the package that runs in `sample()`: what is returned afterwards is what the envs have sent.
 
-By default some lines are tried; `make test-interrupts` tries all of them.
+By default some lines are tried; `make test-interrupts` tries all of them, and a second one after every third.
 """
 
 import dis

@@ -1,6 +1,6 @@
 """Ctrl-C at lines of the package that run in the old API stack's drop-in: what is returned is what the envs have sent.
 
-By default some lines are tried; `make test-interrupts` tries all of them.
+By default some lines are tried; `make test-interrupts` tries all of them, and a second one after every third.
 """
 
 import pytest
