@@ -86,7 +86,8 @@ def test_after_an_interrupt_a_record_can_be_replayed(kind, tmp_path, rng):
     closing = [line for line in lines if line.file.endswith(END_OF_STEP)]
     others = [line for line in lines if line not in closing]
     for part in (closing, others):
-        interrupt_lines(try_line, part, rng, n_lines=N_LINES)
+        # What is allocated depends on what earlier runners have left.
+        interrupt_lines(try_line, part, rng, n_lines=N_LINES, may_miss=True)
 
 
 def once(condition):
