@@ -167,7 +167,7 @@ def test_a_runner_s_metrics_are_taken_as_they_are(tmp_path):
         metrics = runner.get_metrics()
         writer.write(100, metrics)
     first, second = rows_of(tmp_path / "m.csv")
-    assert first["episode_return_mean"] == ""
+    assert first["episode_return_mean"] == "nan"
     assert float(second["episode_return_mean"]) == metrics["episode_return_mean"]
     assert float(second["stage_time_ms/env"]) == metrics["stage_time_ms"]["env"]
 
