@@ -89,7 +89,7 @@ def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data
     assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("value", ["x", None, np.zeros(2), torch.zeros(2), [1]])
+@pytest.mark.parametrize("value", ["x", np.zeros(2), torch.zeros(2), [1]])
 def test_what_is_no_number_is_refused(tmp_path, value):
     path = tmp_path / "metrics.csv"
     with MetricsWriter(csv_path=path) as writer:
@@ -156,6 +156,16 @@ def test_names_of_any_letters_whatever_the_locale(tmp_path):
     settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", IN_ANOTHER_ENCODING, path], check=True, env=os.environ | settings)
     assert path.read_text(encoding="utf-8") == "step,r\xfcckgabe,new\n1,1,\n2,,1\n"
+
+
+def test_what_has_no_value_yet_is_left_out(tmp_path):
+    logger = fastmarl.MetricsLogger()
+    logger.log_value("p", 2.0, reduce="percentiles", percentiles=[50])
+    logger.log_value("x", 3.0, reduce="item")
+    with MetricsWriter(csv_path=tmp_path / "m.csv") as writer:
+        for step in range(2):
+            writer.write(step, logger.reduce(compile=True))
+    assert rows_of(tmp_path / "m.csv") == [{"step": "0", "p/50": "2.0", "x": "3.0"}, {"step": "1", "p/50": "", "x": ""}]
 
 
 def test_a_runner_s_metrics_are_taken_as_they_are(tmp_path):
