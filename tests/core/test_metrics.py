@@ -1,10 +1,12 @@
 """Custom values from callbacks, counts that callbacks peek, and the times of stages."""
 
 import math
+import pickle
 import time
 
 import numpy as np
 import pytest
+import torch
 from support.actors import Env, make_runner
 
 from fastmarl.core.runner.counts import NAMED, OTHERS
@@ -47,6 +49,37 @@ def test_options_and_values_that_do_not_fit_are_named():
         logger.aggregate([{"x": 3.0}])
     with pytest.raises(ValueError, match=r"another key"):
         logger.aggregate([logger.reduce()])
+
+
+def test_reductions_of_ones_own():
+    lookup = dict(MetricsLogger().stats_cls_lookup)
+
+    class Median(lookup["mean"]):
+        stats_cls_identifier = "median"
+
+        def reduced(self, values):
+            return float(np.median(values))
+
+    leaves, above = [MetricsLogger(stats_cls_lookup=lookup | {"median": Median}) for _ in range(2)], MetricsLogger()
+    for n, leaf in enumerate(leaves):
+        for value in (1, 2, 30, 40 + n):
+            leaf.log_value("x", value, reduce="median", window=3)
+    assert [leaf.peek("x") for leaf in leaves] == [30.0, 30.0]
+    other = MetricsLogger(stats_cls_lookup=leaves[0].stats_cls_lookup)
+    other.set_state(leaves[1].get_state())
+    assert len(other.stats["x"]) == 3 and float(other.stats["x"]) == other.peek("x") == 30.0
+    above.aggregate([leaf.reduce() for leaf in leaves], key="both")
+    assert above.peek() == {"both": {"x": 30.0}} and "30" in repr(above.stats["both"]["x"])
+    above.reset()
+    assert above.peek() == {}
+
+
+def test_a_journal_can_be_pickled():
+    logger = MetricsLogger()
+    logger.begin_journal()
+    weights = torch.ones(2, requires_grad=True)
+    logger.log_value("loss", (weights * 2).sum(), reduce="item")
+    assert pickle.loads(pickle.dumps(logger.journal)) == [(("loss",), 4.0, {"reduce": "item"})]
 
 
 def test_a_state_has_all_that_goes_on():

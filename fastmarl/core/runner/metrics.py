@@ -120,7 +120,7 @@ class RunnerMetrics:
         n_ended = min(self._new.episodes, len(self._episodes))
         ended = list(self._episodes)[len(self._episodes) - n_ended :]
         custom, self.logger.journal = self.logger.journal or [], []
-        self.logger.reduce()
+        self.logger.reduce(compile=True)
         increment = Increment(self._new, dict(self.seconds), Counter(self.failures), ended, custom)
         self._start_over()
         return increment

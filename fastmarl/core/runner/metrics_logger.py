@@ -9,6 +9,7 @@ from fastmarl.core.errors import did_you_mean, shown, similar
 from fastmarl.core.public import public
 from fastmarl.core.runner.nested import Key, Path, leaves_of, listed, merged, nested, path_of
 from fastmarl.core.runner.reductions import STATS, LifetimeSumStats
+from fastmarl.core.runner.stats import plain
 
 TAKEN = {  # by reduction: the options that it takes
     reduce: {"window", "ema_coeff", "percentiles", "with_throughput"}.intersection(kind.options)
@@ -25,7 +26,8 @@ class MetricsLogger:
 
     Args:
         root: lifetime sums last, and throughputs can be asked for. A runner's own logger is one.
-        stats_cls_lookup: the reductions by name, subclasses of `Stats`; None: RLlib's.
+        stats_cls_lookup: the reductions by name. None: RLlib's; `MetricsLogger().stats_cls_lookup` has their classes,
+            from which others can be derived.
 
     Attributes:
         journal: if it is a list, it gets each value that is logged: its key, the value, and the key's options.
@@ -186,7 +188,7 @@ class MetricsLogger:
             raise ValueError(f"{path}, reduce={stats.stats_cls_identifier!r}: {error}; reduce='item' and "
                              f"'item_series' take values of any kind") from error  # fmt: skip
         if self.journal is not None:
-            self.journal.append((path, value, self._options.get(path, {})))
+            self.journal.append((path, plain(value), self._options.get(path, {})))
 
     # Look.
 
@@ -268,7 +270,7 @@ class MetricsLogger:
             )
         if path in self._stats:
             return self._stats[path].throughputs
-        if self._found_elsewhere(path) is not None and path:
+        if path and self._found_elsewhere(path) is not None:
             raise ValueError(f"no throughput is measured of {path}; get_metrics() has the times")
         measured = {
             (*other[len(path) : -1], f"{other[-1]}_throughput"): stats.throughputs
