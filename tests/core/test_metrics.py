@@ -9,6 +9,8 @@ import pytest
 import torch
 from support.actors import Env, make_runner
 
+from fastmarl.core.episodes import clock
+from fastmarl.core.runner import sampling
 from fastmarl.core.runner.counts import NAMED, OTHERS
 from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.core.runner.metrics_logger import MetricsLogger
@@ -280,14 +282,18 @@ def test_keys_do_not_come_and_go():
 # Times.
 
 
-def test_pauses_are_between_calls_and_not_in_episodes():
+def test_pauses_are_between_calls_and_not_in_episodes(monkeypatch):
+    paused = 0.0
+    for module in (clock, sampling):
+        monkeypatch.setattr(module, "perf_counter", lambda: time.perf_counter() + paused)
     runner = make_runner(env_config={"length": 9})
     runner.sample(num_timesteps=3)
     for _ in range(2):
-        time.sleep(0.2)
-        runner.sample(num_timesteps=3)
+        paused += 1000.0  # seconds
+        (chunk,) = runner.sample(num_timesteps=3)
     report = runner.get_metrics()
-    assert 0 < report["episode_duration_sec_mean"] < 0.2 < report["time_between_sampling"] < 10
+    assert 0 < report["episode_duration_sec_mean"] < 500 < 1000 < report["time_between_sampling"] < 1500
+    assert 0 < chunk.get_duration_s() < 500
     runner.stop()
 
 

@@ -118,7 +118,7 @@ def test_the_report_has_the_keys_of_rllib_and_their_values(num_envs):
         for name in path.split("/"):
             one, other = one[name], other[name]
         if path in TIMES or path.endswith("timer"):
-            assert 0 < one < 60 and 0 < other < 60, path
+            assert one > 0 and other > 0, path
         else:
             assert one == other, path
     ours.stop()

@@ -198,7 +198,7 @@ def test_times_of_blocks():
     for logger in (MetricsLogger(), RLlibLogger()):
         with logger.log_time(("timers", "x")):
             pass
-        assert 0 < logger.peek(("timers", "x")) < 1
+        assert logger.peek(("timers", "x")) > 0
         logger.log_time("begun").__enter__()
         assert math.isnan(logger.reduce(compile=True)["begun"])
 
