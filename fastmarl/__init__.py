@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fastmarl.core.modules.base import RLModule as RLModule
     from fastmarl.core.modules.multi import MultiRLModule as MultiRLModule
     from fastmarl.core.modules.specs import RLModuleSpec as RLModuleSpec
+    from fastmarl.core.runner.metrics_logger import MetricsLogger as MetricsLogger
     from fastmarl.core.runner.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
     from fastmarl.play.arena.evaluation import evaluate as evaluate
     from fastmarl.play.arena.matches import tournament as tournament

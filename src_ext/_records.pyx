@@ -21,7 +21,7 @@ cdef class EpisodeRecord:
     Args:
         env_index: of the env.
         id_: of the episode.
-        started_at: time.perf_counter() at its begin.
+        started_at: seconds on the clock that times episodes, at its begin.
     """
 
     def __init__(self, Py_ssize_t env_index, str id_, double started_at):

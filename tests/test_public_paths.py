@@ -14,9 +14,9 @@ import fastmarl
 
 PUBLIC = {
     "fastmarl": """
-        ArrayEnv Callbacks Columns EnvRunnerConfig MultiAgentEnv MultiAgentEnvRunner MultiAgentEpisode
-        MultiRLModule Policy RLModule RLModuleSpec Recorded RunningMoments SingleAgentEpisode VideoCallback
-        __version__ evaluate register_env replay tournament
+        ArrayEnv Callbacks Columns EnvRunnerConfig MetricsLogger MultiAgentEnv MultiAgentEnvRunner
+        MultiAgentEpisode MultiRLModule Policy RLModule RLModuleSpec Recorded RunningMoments SingleAgentEpisode
+        VideoCallback __version__ evaluate register_env replay tournament
     """,
     "fastmarl.batches": """
         add_aligned_gae add_gae add_n_step_returns add_returns add_vtrace aligned columns sequences

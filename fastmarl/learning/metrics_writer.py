@@ -60,7 +60,7 @@ class MetricsWriter:
         Args:
             step: such as the number of env steps so far; an integer above those before.
             metrics: nested dicts of numbers, or of arrays or tensors with one. Of two with the same name, the later
-                counts. None is named "step".
+                counts. Those that are None, as percentiles of nothing, are left out. None is named "step".
 
         Raises:
             ConfigError: something is no number, or the writer was closed. Nothing was written.
@@ -153,7 +153,7 @@ def _flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             found |= _flat(value, f"{name}/")
-        else:
+        elif value is not None:
             found[name] = _number(name, value)
     return found
 

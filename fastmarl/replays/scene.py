@@ -94,6 +94,7 @@ class Scene:
             self._spaces_of(0, agent)
         self._store = RowStore(self._make_layouts(), self._module_ids, self._table, 1)
         self._log = EpisodeLog(self._store)
+        self._log.clock.start()
 
     def _spaces_of(self, env_index: int, agent_id: Hashable) -> Spaces:
         if agent_id not in self._spaces:

@@ -509,6 +509,7 @@ def test_an_env_that_raises_is_made_anew_and_only_its_episode_ends(tmp_path, mod
     assert counted == {
         "num_env_steps_sampled": 60 + 62,
         "num_env_steps_sampled_lifetime": 60 + 62,
+        "num_env_step_failures": 1,
         "num_env_failures": 1,
         "num_env_timeouts": 0,
         "num_env_restarts": 1,

@@ -67,7 +67,7 @@ def test_so_they_do_with_connectors():
 # Networks that explore, in runners that are saved in files.
 
 
-CLOCKS = ("sample", "_timer", "_ms", "_sec_mean")  # ends of keys
+CLOCKS = ("sample", "_timer", "_ms", "_sec_mean", "_between_sampling", "_connector")  # ends of keys
 
 
 def without_clocks(metrics):

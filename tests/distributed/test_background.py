@@ -64,7 +64,7 @@ def foreground(config, processes, n_batches):
 
 
 def log(*, metrics_logger, env_runner, **kwargs):
-    metrics_logger.log_value("logged_mean", float(env_runner.worker_index))
+    metrics_logger.log_value("logged_mean", float(env_runner.worker_index), reduce="mean")
     metrics_logger.log_value(("logged", "sum"), 2.0, reduce="sum")
     metrics_logger.log_value(("logged", "lifetime"), 1.0, reduce="lifetime_sum")
 

@@ -89,7 +89,7 @@ def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data
     assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("value", ["x", None, np.zeros(2), torch.zeros(2), [1]])
+@pytest.mark.parametrize("value", ["x", np.zeros(2), torch.zeros(2), [1]])
 def test_what_is_no_number_is_refused(tmp_path, value):
     path = tmp_path / "metrics.csv"
     with MetricsWriter(csv_path=path) as writer:
@@ -158,6 +158,16 @@ def test_names_of_any_letters_whatever_the_locale(tmp_path):
     assert path.read_text(encoding="utf-8") == "step,r\xfcckgabe,new\n1,1,\n2,,1\n"
 
 
+def test_what_has_no_value_yet_is_left_out(tmp_path):
+    logger = fastmarl.MetricsLogger()
+    logger.log_value("p", 2.0, reduce="percentiles", percentiles=[50])
+    logger.log_value("x", 3.0, reduce="item")
+    with MetricsWriter(csv_path=tmp_path / "m.csv") as writer:
+        for step in range(2):
+            writer.write(step, logger.reduce(compile=True))
+    assert rows_of(tmp_path / "m.csv") == [{"step": "0", "p/50": "2.0", "x": "3.0"}, {"step": "1", "p/50": "", "x": ""}]
+
+
 def test_a_runner_s_metrics_are_taken_as_they_are(tmp_path):
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=2)
     with fastmarl.MultiAgentEnvRunner(config) as runner, MetricsWriter(csv_path=tmp_path / "m.csv") as writer:
@@ -167,7 +177,7 @@ def test_a_runner_s_metrics_are_taken_as_they_are(tmp_path):
         metrics = runner.get_metrics()
         writer.write(100, metrics)
     first, second = rows_of(tmp_path / "m.csv")
-    assert first["episode_return_mean"] == ""
+    assert first["episode_return_mean"] == "nan"
     assert float(second["episode_return_mean"]) == metrics["episode_return_mean"]
     assert float(second["stage_time_ms/env"]) == metrics["stage_time_ms"]["env"]
 

@@ -1,12 +1,12 @@
 """The standalone runner's episodes, under way and just finished: their chunks, made of rows, and their sums."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fastmarl.core.episodes.chunk import UnreadChunks
+from fastmarl.core.episodes.clock import Clock
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.summaries import CallSummary, summary_of
 from fastmarl.core.native._garbage import without_collection
@@ -28,6 +28,7 @@ class EpisodeLog:
 
     Attributes:
         store: see there.
+        clock: times episodes; it runs while calls sample.
         sealed: notes of the chunks of `ended_chunks()`.
     """
 
@@ -39,6 +40,7 @@ class EpisodeLog:
         self._ended_chunks: list[MultiAgentEpisode] = []
         self._unread = UnreadChunks()
         self.sealed: list[UnreadChunks] = []
+        self.clock = Clock()
         self._n_finished = 0  # episodes in this call
         self._to_sum_up: list[EpisodeRecord] = []  # the last of them
         self._spare_records: list[EpisodeRecord] = []
@@ -48,7 +50,7 @@ class EpisodeLog:
     def open_episodes(self, env_indices: list[int]) -> None:
         """These envs are about to be reset: what comes next for each is a new episode."""
         table, ids, n = self.store.table, self._ids, len(env_indices)
-        now = time.perf_counter()
+        now = self.clock.now()
         open_all(table.records, table.envs, env_indices, self._spare_records, ids.run_id, ids.reserve(n), now)
         if self._env_states:
             for env_index in env_indices:
@@ -58,7 +60,7 @@ class EpisodeLog:
         """These envs have said `__all__`: close their episodes and last chunks. Returns the episodes' ids."""
         table, unread, first = self.store.table, self._unread, len(self._unread)
         self._before_notes(unread, env_indices)
-        records = unread.add_finished(table.records, table.envs, env_indices, flags, time.perf_counter())
+        records = unread.add_finished(table.records, table.envs, env_indices, flags, self.clock.now())
         for record in records:
             if record.early_rewards:
                 table.unattributed_reward += sum(record.early_rewards.values())
@@ -137,7 +139,7 @@ class EpisodeLog:
         """
         notes, table = UnreadChunks(), self.store.table
         begun = [i for i in env_indices if table.envs[i].is_whole or table.envs[i].env_t]
-        notes.add_running(table.records, table.envs, begun, time.perf_counter())
+        notes.add_running(table.records, table.envs, begun, self.clock.now())
         for numbers, env_index in zip(notes.numbers, begun, strict=False):
             env = table.envs[env_index]
             numbers[ENV_T] -= not env.is_whole
@@ -155,6 +157,20 @@ class EpisodeLog:
         running = [record.env_index for record in self.store.running()]
         ended = [i for i in running if envs[i].is_whole and envs[i].all_done]
         return ended, [envs[i].all_done for i in ended]
+
+    # Counts of the call so far.
+
+    def num_episodes_so_far(self) -> int:
+        """Episodes that have ended, also those that are about to be closed."""
+        return self._n_finished + len(self.ended_envs()[0])
+
+    def agent_steps_so_far(self) -> dict[Hashable, int]:
+        """Actions by agent id."""
+        return steps_by_agent(self.store.table.agent_ids, self.store.actions_so_far())
+
+    def module_steps_so_far(self) -> dict[str, int]:
+        """Actions by module id."""
+        return self.store.module_steps_so_far()
 
     # The end of a call.
 
@@ -205,7 +221,7 @@ class EpisodeLog:
     def _note_running(self, unread: UnreadChunks, env_indices: list[int]) -> None:
         table = self.store.table
         self._before_notes(unread, env_indices)
-        unread.add_running(table.records, table.envs, env_indices, time.perf_counter())
+        unread.add_running(table.records, table.envs, env_indices, self.clock.now())
 
     def _seal(self, unread: UnreadChunks) -> None:
         store, table = self.store, self.store.table

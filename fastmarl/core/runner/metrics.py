@@ -1,160 +1,41 @@
 """What runners report: RLlib's names and meanings, as plain numbers.
 
-The store counts in arrays; here the counts get their names, once per `get_metrics()`.
+The store counts in arrays; here the counts get their names, once per `get_metrics()`, and when a callback peeks.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.episodes.summaries import CallSummary, EpisodeSummary
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.runner.counts import Counts, add_by_name
 from fastmarl.core.runner.goals import Goal
+from fastmarl.core.runner.metrics_logger import MetricsLogger
+from fastmarl.core.runner.nested import merged
+from fastmarl.core.runner.stats import NAN
 from fastmarl.core.states import check_keys, check_mapping, whole_number
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
 TIMED_STAGES = ("env", "scatter", "send")  # have clocks in some ticks only
-NAMED = 4096  # ids with a count of their own: where they never end, the report must not grow with them
-OTHERS = "__others__"
-REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
-
-
-class MetricsLogger:
-    """Takes custom values from callbacks: `metrics_logger.log_value("hits", 3)`. Part of RLlib's class of that name.
-
-    Attributes:
-        journal: if it is a list, it gets each `log_value()`: its key, value and options.
-    """
-
-    def __init__(self) -> None:
-        self.journal: list[tuple[tuple, float, dict[str, Any]]] | None = None
-        self._values: dict[tuple, tuple[str, deque]] = {}
-        self._lifetime: defaultdict[tuple, float] = defaultdict(float)
-
-    def log_value(
-        self,
-        key: str | tuple,
-        value: float,
-        *,
-        reduce: str = "mean",
-        window: int | None = None,
-        clear_on_reduce: bool = False,
-    ) -> None:
-        """Add a value under `key`, nested by a tuple of keys.
-
-        Args:
-            reduce: "mean", "min", "max", "sum" or "lifetime_sum".
-            window: keep the last so many values (None: those since the last report; a mean then covers the last 100).
-            clear_on_reduce: forget the values with each report.
-        """
-        path = key if isinstance(key, tuple) else (key,)
-        if self.journal is not None:
-            self.journal.append((path, value, {"reduce": reduce, "window": window, "clear_on_reduce": clear_on_reduce}))
-        if reduce == "lifetime_sum":
-            self._lifetime[path] += value
-        elif reduce in REDUCTIONS:
-            keep = window is not None or (reduce == "mean" and not clear_on_reduce)
-            values: deque = deque(maxlen=window or (100 if keep else None))
-            self._values.setdefault(path, (reduce, values))[1].append(value)
-        else:
-            raise ValueError(f"reduce must be 'lifetime_sum' or one of {sorted(REDUCTIONS)}, got {reduce!r}")
-
-    def log_dict(self, values: dict[str, Any], *, key: str | tuple = (), **options: Any) -> None:
-        """`log_value` for every entry of a nested dict."""
-        path = key if isinstance(key, tuple) else (key,)
-        for name, value in values.items():
-            if isinstance(value, dict):
-                self.log_dict(value, key=(*path, name), **options)
-            else:
-                self.log_value((*path, name), value, **options)
-
-    def peek(self, key: str | tuple, default: float | None = None) -> float | None:
-        """The value as it would be reported now."""
-        path = key if isinstance(key, tuple) else (key,)
-        if path in self._lifetime:
-            return self._lifetime[path]
-        reduce, values = self._values.get(path, ("mean", ()))
-        return float(REDUCTIONS[reduce](values)) if values else default
-
-    def begin_journal(self) -> None:
-        """Keep one from now on. What was logged before, as by callbacks when envs are made, is in it."""
-        self.journal = [
-            (path, value, {"reduce": reduce, "window": values.maxlen, "clear_on_reduce": values.maxlen is None})
-            for path, (reduce, values) in self._values.items()
-            for value in values
-        ]
-        self.journal += [(path, total, {"reduce": "lifetime_sum"}) for path, total in self._lifetime.items()]
-
-    def get_state(self) -> list[tuple[list[str], float]]:
-        """(key, sum) of each "lifetime_sum"."""
-        return [(list(path), value) for path, value in self._lifetime.items()]
-
-    def check_state(self, state: Any) -> None:
-        """Raises ConfigError if `set_state()` can't take `state`."""
-        for item in state if isinstance(state, (list, tuple)) else [state]:
-            is_pair = isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], (list, tuple))
-            if not is_pair or not isinstance(item[1], (int, float)):
-                raise ConfigError(f"sums of custom metrics must be pairs of a key and a number, got {item!r:.200}")
-
-    def set_state(self, state: list[tuple[list[str], float]]) -> None:
-        """Go on with these sums."""
-        self._lifetime = defaultdict(float, {tuple(path): value for path, value in state})
-
-    def reduce(self) -> dict[str, Any]:
-        """A nested dict of all values, reduced."""
-        report: dict[str, Any] = {}
-        for path in [*self._values, *self._lifetime]:
-            value = self.peek(path)
-            if value is not None:
-                *parents, last = path
-                inner = report
-                for parent in parents:
-                    inner = inner.setdefault(parent, {})
-                inner[last] = value
-        self.start_over()
-        return report
-
-    def start_over(self) -> None:
-        """Forget the values since the last report; those of windows stay."""
-        for _, values in self._values.values():
-            if values.maxlen is None:
-                values.clear()
-
-
-@dataclass
-class Counts:
-    """What has been sampled since the last report, or in the runner's life."""
-
-    calls: int = 0
-    ticks: int = 0
-    env_steps: int = 0
-    episodes: int = 0
-    agent_steps: Counter[str] = field(default_factory=Counter)
-    module_steps: Counter[str] = field(default_factory=Counter)
-    unattributed_reward: float = 0.0
-
-    def add(self, goal: Goal, summary: CallSummary) -> None:
-        """Take those of one call of sample()."""
-        self.calls += 1
-        self.ticks += goal.ticks
-        self.env_steps += goal.env_steps
-        self.episodes += summary.num_episodes
-        _add_by_name(self.agent_steps, summary.agent_steps)
-        _add_by_name(self.module_steps, summary.module_steps)
-        self.unattributed_reward += summary.unattributed_reward
-
-    def merge(self, other: "Counts") -> None:
-        """Take what was counted elsewhere."""
-        self.calls += other.calls
-        self.ticks += other.ticks
-        self.env_steps += other.env_steps
-        self.episodes += other.episodes
-        _add_by_name(self.agent_steps, other.agent_steps)
-        _add_by_name(self.module_steps, other.module_steps)
-        self.unattributed_reward += other.unattributed_reward
+REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max}
+COUNTED = {  # each also with "_lifetime"
+    "env_steps": "num_env_steps_sampled",
+    "agent_steps": "num_agent_steps_sampled",
+    "module_steps": "num_module_steps_sampled",
+    "episodes": "num_episodes",
+}
+FAILED = {
+    "num_env_failures": "failures",
+    "num_env_timeouts": "timeouts",
+    "num_env_restarts": "restarts",
+    "num_env_steps_discarded": "steps_discarded",
+}
 
 
 @dataclass
@@ -171,7 +52,7 @@ class Increment:
     seconds: dict[str, float]
     failures: Counter[str]
     episodes: list[EpisodeSummary]
-    custom: list[tuple[tuple, float, dict[str, Any]]]
+    custom: list[tuple[tuple, Any, dict[str, Any]]]
 
 
 class RunnerMetrics:
@@ -179,22 +60,59 @@ class RunnerMetrics:
 
     Args:
         window: episodes over which means, minima and maxima go.
+
+    Attributes:
+        logger: has the values of callbacks, and can be asked for the counts.
+        lifetime: counts of the runner's whole life.
+        seconds, failures: since the last report or increment.
     """
 
     def __init__(self, window: int):
         self._episodes: deque[EpisodeSummary] = deque(maxlen=window)
-        self.logger = MetricsLogger()
+        self.logger = MetricsLogger(root=True)
         self.lifetime = Counts()
-        self._new = Counts()  # since the last report or increment, as all below
+        self._new = Counts()  # since the last report or increment
         self.seconds: defaultdict[str, float] = defaultdict(float)  # see _stage_seconds()
         self._timed = dict.fromkeys(TIMED_STAGES, 0.0)  # of `seconds`: what the clocks last showed
         self.failures: Counter[str] = Counter()
+        self._failures_reported = 0
+        self._ended_at: float | None = None  # of the last call of sample()
+        self._under_way: tuple[Goal, EpisodeLog] | None = None
+        self._weights_seq_no, self._module_ids = 0, list[str]()
+        self._counters = self._readers()
+        self.logger.elsewhere = {
+            **self._counters,
+            **{name: partial(self._one_of, self._times, name) for name in self._times()},
+            **{name: partial(self._one_of, self._episode_statistics, name) for name in self._episode_statistics()},
+        }
+
+    # Calls of sample().
+
+    def begin_call(self, begun: float, weights_seq_no: int, module_ids: Iterable[str]) -> None:
+        """A call begins at this `perf_counter()`, with these weights and modules."""
+        self._under_way = None
+        self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
+        if self._ended_at is not None:
+            self.seconds["between"] += begun - self._ended_at
+            self._new.pauses += 1
+
+    def watch_call(self, goal: Goal, log: EpisodeLog) -> None:
+        """Callbacks that peek are given what these have counted so far, too."""
+        self._under_way = goal, log
 
     def add_call(self, goal: Goal, summary: CallSummary) -> None:
         """Take the counts of one call of sample()."""
+        self._under_way = None
         self._new.add(goal, summary)
         self.lifetime.add(goal, summary)
         self._episodes.extend(summary.episodes)
+
+    def end_call(self, begun: float, ended: float) -> None:
+        """A call that began then has come to its end."""
+        self.seconds["sample"] += ended - begun
+        self._ended_at = ended
+
+    # Increments.
 
     def take_increment(self) -> Increment:
         """What was counted since the last one, instead of reports. Custom values are in it if `logger.begin_journal()`
@@ -202,7 +120,7 @@ class RunnerMetrics:
         n_ended = min(self._new.episodes, len(self._episodes))
         ended = list(self._episodes)[len(self._episodes) - n_ended :]
         custom, self.logger.journal = self.logger.journal or [], []
-        self.logger.start_over()
+        self.logger.reduce(compile=True)
         increment = Increment(self._new, dict(self.seconds), Counter(self.failures), ended, custom)
         self._start_over()
         return increment
@@ -222,7 +140,10 @@ class RunnerMetrics:
         self._new = Counts()
         self._timed = self._timed_seconds()
         self.seconds.clear()
+        self._failures_reported += self.failures["failures"]
         self.failures.clear()
+
+    # State.
 
     def get_state(self) -> dict[str, Any]:
         """The counters of the runner's whole life, except env steps."""
@@ -230,7 +151,7 @@ class RunnerMetrics:
             "num_episodes": self.lifetime.episodes,
             "num_agent_steps": dict(self.lifetime.agent_steps),
             "num_module_steps": dict(self.lifetime.module_steps),
-            "custom": self.logger.get_state(),
+            "custom": self.logger.lifetime_sums(),
         }
 
     def check_state(self, state: Any) -> None:
@@ -241,53 +162,81 @@ class RunnerMetrics:
             check_mapping(name, state[name])
             for id_, steps in state[name].items():
                 whole_number(f"{name} of {id_!r}", steps)
-        self.logger.check_state(state["custom"])
+        sums = state["custom"]
+        for item in sums if isinstance(sums, (list, tuple)) else [sums]:
+            is_sum = isinstance(item, (list, tuple)) and len(item) in (2, 3) and isinstance(item[0], (list, tuple))
+            if not is_sum or not isinstance(item[1], (int, float)):
+                raise ConfigError(f"sums of custom metrics must be pairs of a key and a number, got {item!r:.200}")
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with these counters."""
         self.lifetime.episodes = int(state["num_episodes"])
         self.lifetime.agent_steps = Counter({name: int(n) for name, n in state["num_agent_steps"].items()})
         self.lifetime.module_steps = Counter({name: int(n) for name, n in state["num_module_steps"].items()})
-        self.logger.set_state(state["custom"])
+        self.logger.set_lifetime_sums(state["custom"])
+
+    # Reports.
 
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
-        """Everything since the last report (means over the last episodes), and start over.
+        """Everything since the last report (means over the last episodes), up to the end of the last call, and start
+        over.
 
         `module_ids` are those of today's modules, which are counted also where they have not acted.
         Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per tick (one step of all envs).
         """
-        new, lifetime, nothing = self._new, self.lifetime, dict.fromkeys(module_ids, 0)
-        report: dict[str, Any] = {
-            "num_env_steps_sampled": new.env_steps,
-            "num_env_steps_sampled_lifetime": lifetime.env_steps,
-            "num_agent_steps_sampled": dict(new.agent_steps),
-            "num_agent_steps_sampled_lifetime": dict(lifetime.agent_steps),
-            "num_module_steps_sampled": {**nothing, **new.module_steps},
-            "num_module_steps_sampled_lifetime": {**nothing, **lifetime.module_steps},
-            "num_episodes": new.episodes,
-            "num_episodes_lifetime": lifetime.episodes,
-            "unattributed_reward": new.unattributed_reward,
-            "num_env_failures": self.failures["failures"],
-            "num_env_timeouts": self.failures["timeouts"],
-            "num_env_restarts": self.failures["restarts"],
-            "num_env_steps_discarded": self.failures["steps_discarded"],
-            "weights_seq_no": weights_seq_no,
-            **self._times(),
-            **self._episode_statistics(),
-            **self.logger.reduce(),
-        }
+        self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
+        under_way, self._under_way = self._under_way, None
+        counted = {name: read() for name, read in self._counters.items()}
+        report = {**counted, **self._times(), **self._episode_statistics()}
         self._start_over()
-        return report
+        self._under_way = under_way
+        return merged(report, self.logger.compile())
+
+    def _readers(self) -> dict[str, Callable[[], Any]]:
+        """Name -> what reads that counter."""
+        return {
+            **{
+                f"{name}{life}": partial(self._count, what, bool(life))
+                for what, name in COUNTED.items()
+                for life in ("", "_lifetime")
+            },
+            "unattributed_reward": lambda: self._new.unattributed_reward,
+            "num_env_step_failures": lambda: self._failures_reported + self.failures["failures"],
+            **{name: partial(self.failures.__getitem__, of) for name, of in FAILED.items()},
+            "weights_seq_no": lambda: self._weights_seq_no,
+        }
+
+    def _count(self, what: str, of_lifetime: bool) -> Any:
+        """A count since the last report or of the whole life, with that of the call under way."""
+        counted = getattr(self.lifetime if of_lifetime else self._new, what)
+        if what in ("env_steps", "episodes"):
+            if self._under_way is None:
+                return counted
+            goal, log = self._under_way
+            return counted + (goal.env_steps if what == "env_steps" else log.num_episodes_so_far())
+        steps = Counter(dict.fromkeys(self._module_ids, 0) if what == "module_steps" else {})
+        steps.update(counted)
+        if self._under_way is not None:
+            log = self._under_way[1]
+            add_by_name(steps, log.agent_steps_so_far() if what == "agent_steps" else log.module_steps_so_far())
+        return dict(steps)
+
+    @staticmethod
+    def _one_of(group: Callable[[], dict[str, Any]], name: str) -> Any:
+        return group()[name]
 
     def _times(self) -> dict[str, Any]:
-        calls, ticks = max(1, self._new.calls), max(1, self._new.ticks)
+        calls, ticks, pauses = max(1, self._new.calls), max(1, self._new.ticks), self._new.pauses
         seconds = self._stage_seconds()
         stage_ms = {stage: 1e3 * seconds[stage] / ticks for stage in STAGES}
         return {
-            "sample": self.seconds["sample"] / calls,
+            "sample": self.seconds.get("sample", 0.0) / calls,
+            "time_between_sampling": self.seconds["between"] / pauses if pauses else NAN,
             "env_reset_timer": seconds["reset"] / calls,
             "env_step_timer": seconds["env"] / ticks,
             "rlmodule_inference_timer": seconds["forward"] / ticks,
+            "env_to_module_connector": {"connector_pipeline_timer": seconds["connect"] / ticks},
+            "module_to_env_connector": {"connector_pipeline_timer": (seconds["record"] + seconds["send"]) / ticks},
             "stage_time_ms": stage_ms,
             # Names of RLlib's old stack.
             "mean_env_wait_ms": stage_ms["env"],
@@ -313,14 +262,14 @@ class RunnerMetrics:
         return timed if any(timed.values()) else self._timed
 
     def _episode_statistics(self) -> dict[str, Any]:
-        if not self._episodes:
-            return {}
-        returns = [sum(episode.module_returns.values()) for episode in self._episodes]
-        lengths = [episode.env_steps for episode in self._episodes]
+        episodes = self._episodes
+        returns = [sum(episode.module_returns.values()) for episode in episodes]
+        lengths = [episode.env_steps for episode in episodes]
+        durations = [episode.duration_s for episode in episodes]
         return {
-            **{f"episode_return_{name}": float(REDUCTIONS[name](returns)) for name in ("mean", "min", "max")},
-            **{f"episode_len_{name}": float(REDUCTIONS[name](lengths)) for name in ("mean", "min", "max")},
-            "episode_duration_sec_mean": float(np.mean([episode.duration_s for episode in self._episodes])),
+            **{f"episode_return_{name}": _reduced(name, returns) for name in REDUCTIONS},
+            **{f"episode_len_{name}": _reduced(name, lengths) for name in REDUCTIONS},
+            "episode_duration_sec_mean": _reduced("mean", durations),
             "agent_episode_returns_mean": self._mean_by_key("agent_returns"),
             "agent_steps": self._mean_by_key("agent_steps"),
             "module_episode_returns_mean": self._mean_by_key("module_returns"),
@@ -335,8 +284,5 @@ class RunnerMetrics:
         return {key: float(np.mean(seen)) for key, seen in values.items()}
 
 
-def _add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
-    """Add counts under agents' or modules' names; the ids 1 and "1" share one, and so do all beyond NAMED."""
-    for id_, n in by_id.items():
-        name = str(id_)
-        steps[name if name in steps or len(steps) < NAMED else OTHERS] += n
+def _reduced(name: str, values: Sequence[float]) -> float:
+    return float(REDUCTIONS[name](values)) if values else NAN

@@ -117,10 +117,12 @@ class Rollout:
             The wanted chunks of the call.
         """
         self.goal = goal
+        self.log.clock.start()
         with self.policies.sampling():
             self.reset(sorted(self.to_reset.intersection(begin)))
             self.run(goal, explore)
         self.stamp_actions()
+        self.log.clock.stop()
         return goal.wanted(self.log.end_chunks())
 
     def run(self, goal: Goal, explore: bool) -> None:

@@ -20,7 +20,8 @@ from fastmarl.core.runner.building import spaces_of
 from fastmarl.core.runner.checkpointable import Checkpointable
 from fastmarl.core.runner.evaluation import Evaluator
 from fastmarl.core.runner.listeners import Listeners
-from fastmarl.core.runner.metrics import Increment, MetricsLogger
+from fastmarl.core.runner.metrics import Increment
+from fastmarl.core.runner.metrics_logger import MetricsLogger
 from fastmarl.core.runner.output import make_output
 from fastmarl.core.runner.policy_changes import PolicyChanges, ToTrain
 from fastmarl.core.runner.resources import Resources
@@ -115,7 +116,7 @@ class MultiAgentEnvRunner(Checkpointable):
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Takes custom values from callbacks (`log_value`)."""
+        """Takes values of callbacks (`log_value`), and knows the runner's own counts (`peek`)."""
         return self._resources.counts.logger
 
     @property

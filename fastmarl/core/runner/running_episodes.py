@@ -3,7 +3,6 @@
 An agent is named by its number: its index among all agents of all these episodes, one episode's after the other's.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +53,7 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
         "env_index": env_index,
         "env_t": env.env_t,
         **{name: getattr(record, name) for name in COUNTS},
-        "duration_s": time.perf_counter() - record.started_at,
+        "duration_s": log.clock.now() - record.started_at,
         "reset_seed": None if record.reset_seed < 0 else record.reset_seed,
         "agent_ids": [table.agent_ids[lane] for lane in record.lanes],
         "acting": [indices[lane] for lane in env.acting()],
@@ -135,7 +134,7 @@ class EpisodesState:
         table.env_L[lanes] = env_index
         record, env = table.record(env_index), table.envs[env_index]
         record.id_ = episode["id_"]
-        record.started_at = time.perf_counter() - episode["duration_s"]
+        record.started_at = log.clock.now() - episode["duration_s"]
         record.reset_seed = -1 if episode["reset_seed"] is None else episode["reset_seed"]
         for name in COUNTS:
             setattr(record, name, episode[name])

@@ -105,10 +105,12 @@ class Sampling:
         self._write_output()
         self.begin_call()
         rollout = self.rollout
+        resources.counts.begin_call(begun, resources.weights_seq_no, resources.module)
         begin = goal.begin(range(resources.num_envs))
         if force_reset or goal.counts_episodes:
             rollout.drop_begun(set(begin))
         rollout.store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
+        resources.counts.watch_call(goal, rollout.log)
         try:
             chunks = rollout.play(goal, begin, explore)
             self._take_down()
@@ -133,7 +135,7 @@ class Sampling:
         # In one step: an interrupt comes before it or after it.
         vars(self).update(_rescued=[], unreturned=[*self.unreturned, *samples], _unwritten=[*self._unwritten, *parcels])
         self._write_output()
-        resources.counts.seconds["sample"] += perf_counter() - begun
+        resources.counts.end_call(begun, perf_counter())
 
     def _keep_finished(self, goal: Goal) -> None:
         """The call has failed: the episodes that have finished are returned by the next one, and it counts."""

@@ -256,7 +256,7 @@ class RowStore:
 
     def add_up(self) -> dict[str, int]:
         """Add the call's rewards, steps and actions to the sums of the lanes, once. Returns module id -> actions."""
-        table, module_steps = self.table, dict[str, int]()
+        table = self.table
         for module in self.active:
             block, rows = self.blocks[module], self.rows[module]
             reward_R, lane_R = block.reward_R[: rows.n], block.lane_R[: rows.n]
@@ -264,11 +264,27 @@ class RowStore:
             ends = table.row_L, table.final_L
             sums = table.return_L, table.steps_L, table.actions_L
             accumulate(reward_R, lane_R, block.lookback_R, *actions, *ends, *sums)
-            module_id = self.module_ids[module]
-            n_actions = actions[1] - actions[0] - self._actions_taken_back[module]
-            module_steps[module_id] = module_steps.get(module_id, 0) + n_actions
+        module_steps = self.module_steps_so_far()
         self._actions_taken_back.clear()
         return module_steps
+
+    def module_steps_so_far(self) -> dict[str, int]:
+        """Module id -> actions in this call."""
+        module_steps = dict[str, int]()
+        for module in self.active:
+            module_id, n_actions = self.module_ids[module], self.acting_from[module] - self.first_action[module]
+            n_actions -= self._actions_taken_back[module]
+            module_steps[module_id] = module_steps.get(module_id, 0) + n_actions
+        return module_steps
+
+    def actions_so_far(self) -> np.ndarray:
+        """int64, by lane: actions in this call, before `add_up()`."""
+        table = self.table
+        actions_L = table.actions_L.copy()
+        for module in self.active:
+            lanes = self.blocks[module].lane_R[self.first_action[module] : self.acting_from[module]]
+            actions_L += np.bincount(lanes, minlength=len(actions_L))
+        return actions_L
 
     def begin_actions(self) -> None:
         """Actions count from here on."""

@@ -1,0 +1,365 @@
+"""Values that callbacks and training loops log, with the API of RLlib's MetricsLogger."""
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, Self
+
+from fastmarl.core.errors import did_you_mean, shown, similar
+from fastmarl.core.public import public
+from fastmarl.core.runner.nested import Key, Path, leaves_of, listed, merged, nested, path_of
+from fastmarl.core.runner.reductions import STATS, LifetimeSumStats
+from fastmarl.core.runner.stats import plain
+
+TAKEN = {  # by reduction: the options that it takes
+    reduce: {"window", "ema_coeff", "percentiles", "with_throughput"}.intersection(kind.options)
+    for reduce, kind in STATS.items()
+}
+
+
+@public("fastmarl")
+class MetricsLogger:
+    """Takes values under keys, and reduces them for reports: `metrics_logger.log_value("hits", 3)`.
+
+    Arguments and meaning are those of RLlib's class of that name. A key is a str, or a tuple of them: a nested key.
+    The options of a key are those with which it was first logged.
+
+    Args:
+        root: lifetime sums last, and throughputs can be asked for. A runner's own logger is one.
+        stats_cls_lookup: the reductions by name. None: RLlib's; `MetricsLogger().stats_cls_lookup` has their classes,
+            from which others can be derived.
+
+    Attributes:
+        journal: if it is a list, it gets each value that is logged: its key, the value, and the key's options.
+        elsewhere: name -> a function that returns what is counted elsewhere under it: a number, or a dict of them.
+            `peek()` knows these, too.
+    """
+
+    def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[Any]] | None = None):
+        self.stats_cls_lookup = STATS if stats_cls_lookup is None else stats_cls_lookup
+        self.journal: list[tuple[Path, Any, dict[str, Any]]] | None = None
+        self.elsewhere: Mapping[Any, Callable[[], Any]] = {}
+        self._is_root = root
+        self._made_at = perf_counter()
+        self._stats: dict[Path, Any] = {}
+        self._options: dict[Path, dict[str, Any]] = {}
+
+    @property
+    def stats(self) -> dict[Hashable, Any]:
+        """Nested dict of the Stats objects by key."""
+        return nested(self._stats.items())
+
+    # Log.
+
+    def log_value(
+        self,
+        key: Key,
+        value: Any,
+        *,
+        reduce: str | None = None,
+        window: float | None = None,
+        ema_coeff: float | None = None,
+        percentiles: Sequence[float] | bool | None = None,
+        clear_on_reduce: bool | None = None,
+        with_throughput: bool | None = None,
+        reduce_per_index_on_aggregate: bool | None = None,
+    ) -> None:
+        """Log a value under a key.
+
+        Args:
+            value: a number, or an array or tensor with one; for "item" and "item_series" anything.
+            reduce: how values become one in reports.
+                "ema": exponential moving average, which goes on from report to report.
+                "mean", "min", "max", "sum": of the values since the last report; NaN where there are none.
+                "lifetime_sum": of all values.
+                "percentiles": a dict by percentile, of the values since the last report.
+                "item", "item_series": the last value, or a list of all, since the last report.
+                None: "mean" with a window, else "ema".
+            window: number of the last values that are reduced; None or inf: all.
+            ema_coeff: weight of a new value in an "ema", 0.01 by default.
+            percentiles: list of numbers from 0 to 100; None or True: 0, 50, 75, 90, 95, 99 and 100.
+            clear_on_reduce: False makes a "lifetime_sum" of a "sum". It means nothing else.
+            with_throughput: measure a "sum" or "lifetime_sum" per second, see `peek()`.
+            reduce_per_index_on_aggregate: means nothing.
+
+        Raises:
+            ValueError: the value or an option is none for this reduction, or the key is that of a dict of other keys.
+        """
+        path = (key,) if type(key) is str else path_of(key)
+        stats = self._stats.get(path)
+        if stats is None:
+            stats = self._add(path, reduce, window, ema_coeff, percentiles, clear_on_reduce, with_throughput)
+        self._push(path, stats, value)
+
+    def log_dict(
+        self,
+        value_dict: Mapping[Any, Any],
+        *,
+        key: Key | None = None,
+        reduce: str | None = "mean",
+        **options: Any,
+    ) -> None:
+        """Log each value of a nested dict, under `key` if it is given; arguments as of `log_value()`."""
+        for path, value in leaves_of(value_dict, () if key is None else path_of(key)):
+            self.log_value(path, value, reduce=reduce, **options)
+
+    def log_time(self, key: Key, *, reduce: str | None = None, **options: Any) -> "Timer":
+        """Log the seconds that a `with` block takes; arguments as of `log_value()`."""
+        path = path_of(key)
+        if path not in self._stats:
+            self._add(path, reduce, **options)
+        return Timer(self, path)
+
+    def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
+        """Merge what the `reduce()` of other loggers has returned, under `key` if it is given.
+
+        Each of a logger's means and averages counts once, however many values it is of; sums are added, extremes
+        compared, and series and percentiles go over all values.
+
+        Raises:
+            ValueError: there are plain numbers in it, or values were logged here under the same key.
+        """
+        incoming: dict[Path, list[Any]] = {}
+        for stats_dict in stats_dicts:
+            for path, stats in leaves_of(stats_dict, () if key is None else path_of(key)):
+                if not hasattr(stats, "merge"):
+                    raise ValueError(f"aggregate() takes what reduce() of a MetricsLogger returns, with Stats objects; "
+                                     f"{path} has {shown(stats)}; log numbers with log_value()")  # fmt: skip
+                incoming.setdefault(path, []).append(stats)
+        for path, several in incoming.items():
+            stats = self._stats.get(path)
+            if stats is None:
+                self._check_free(path)
+                stats = several[0].clone(init_overrides={"is_root": self._is_root, "is_leaf": False})
+                stats.initialize_throughput_reference_time(self._made_at)
+                self._stats[path] = stats
+            elif stats.is_leaf:
+                raise ValueError(f"can't merge into {path}, where values were logged; give aggregate() another key")
+            stats.merge(several)
+
+    def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
+        """The older name of `aggregate()`."""
+        self.aggregate(stats_dicts, key=key)
+
+    def _add(
+        self,
+        path: Path,
+        reduce: str | None,
+        window: float | None = None,
+        ema_coeff: float | None = None,
+        percentiles: Sequence[float] | bool | None = None,
+        clear_on_reduce: bool | None = None,
+        with_throughput: bool | None = None,
+        reduce_per_index_on_aggregate: bool | None = None,
+    ) -> Any:
+        """The Stats object of a key that is new."""
+        reduce = reduce or ("ema" if window is None else "mean")
+        if reduce == "sum" and clear_on_reduce is False:
+            reduce = "lifetime_sum"
+        kind = self.stats_cls_lookup.get(reduce)
+        if kind is None:
+            known = list(self.stats_cls_lookup)
+            raise ValueError(f"reduce must be one of {known}, got {reduce!r}{did_you_mean(similar(reduce, known)[:1])}")
+        given: dict[str, Any] = {
+            "window": window,
+            "ema_coeff": ema_coeff,
+            "percentiles": percentiles or None,
+            "with_throughput": with_throughput or None,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        if STATS.get(reduce) is kind and (wrong := options.keys() - TAKEN[reduce]):
+            raise ValueError(f"{path}: reduce={reduce!r} takes no {', '.join(sorted(wrong))}; "
+                             f"it takes {', '.join(sorted(TAKEN[reduce])) or 'no options'}")  # fmt: skip
+        self._check_free(path)
+        stats = self._stats[path] = kind(is_root=self._is_root, is_leaf=True, **options)
+        self._options[path] = {"reduce": reduce, **options}
+        return stats
+
+    def _check_free(self, path: Path) -> None:
+        """Raises ValueError if a key would have a value, and a dict of other keys."""
+        for other in self._stats:
+            if other[: len(path)] == path[: len(other)]:
+                raise ValueError(f"there are values under {other}: {path} can't have some, too")
+
+    def _push(self, path: Path, stats: Any, value: Any) -> None:
+        try:
+            stats.push(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}, reduce={stats.stats_cls_identifier!r}: {error}; reduce='item' and "
+                             f"'item_series' take values of any kind") from error  # fmt: skip
+        if self.journal is not None:
+            self.journal.append((path, plain(value), self._options.get(path, {})))
+
+    # Look.
+
+    def __contains__(self, key: Key) -> bool:
+        path = path_of(key)
+        found = self._found_elsewhere(path)
+        return any(other[: len(path)] == path for other in self._stats) or (found is not None and found != {})
+
+    def peek(
+        self,
+        key: Key | None = None,
+        default: Any = None,
+        compile: bool = True,
+        throughput: bool = False,
+        latest_merged_only: bool = False,
+    ) -> Any:
+        """The value as it would be reported now; nothing is changed.
+
+        Args:
+            key: of a value, or of a dict of values. None: all.
+            default: returned if there is nothing under the key; None: that is a KeyError.
+            compile: one value for each key, or else a list.
+            throughput: what comes per second, of keys that measure it: a float for a "sum"; for a "lifetime_sum" a
+                dict, since the last report and since `set_state()`. Only at the root.
+            latest_merged_only: of what the last `aggregate()` has brought.
+
+        Returns:
+            A number, or what the reduction makes; or a nested dict of these.
+
+        Raises:
+            KeyError: there is nothing under the key, and no default.
+            ValueError: a throughput is not measured.
+        """
+        path = () if key is None else path_of(key)
+        if throughput:
+            return self._throughputs(path, default)
+        below = {
+            other[len(path) :]: stats.peek(compile=compile, latest_merged_only=latest_merged_only)
+            for other, stats in self._stats.items()
+            if other[: len(path)] == path
+        }
+        if () in below:
+            return below[()]
+        found = self._found_elsewhere(path)
+        if found is not None and not compile:
+            found = listed(found)
+        if isinstance(found, dict) and (found or below or key is None):
+            return merged(found, nested(below.items()))
+        if below:
+            return nested(below.items())
+        if found is not None and found != {}:
+            return found
+        if default is None:
+            names = sorted({str(other[0]) for other in self._stats} | set(map(str, self.elsewhere)))
+            raise KeyError(f"nothing was logged under {key!r}; there are {', '.join(names)}"
+                           f"{did_you_mean(similar(str(path[0]), names)[:1])}; or give a default")  # fmt: skip
+        return default
+
+    @staticmethod
+    def peek_results(results: Any, compile: bool = True) -> Any:
+        """Return a result of `reduce()` with values in the place of Stats objects."""
+        if isinstance(results, dict):
+            return {name: MetricsLogger.peek_results(each, compile) for name, each in results.items()}
+        return results.peek(compile=compile) if hasattr(results, "peek") else results
+
+    def _found_elsewhere(self, path: Path) -> Any:
+        """A number or a dict; None: there is none."""
+        if not path:
+            return {name: read() for name, read in self.elsewhere.items()}
+        found = self.elsewhere[path[0]]() if path[0] in self.elsewhere else None
+        for name in path[1:]:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def _throughputs(self, path: Path, default: Any) -> Any:
+        if not self._is_root:
+            raise ValueError(
+                "throughputs are measured at the root: by a runner's own logger, or MetricsLogger(root=True)"
+            )
+        if path in self._stats:
+            return self._stats[path].throughputs
+        if path and self._found_elsewhere(path) is not None:
+            raise ValueError(f"no throughput is measured of {path}; get_metrics() has the times")
+        measured = {
+            (*other[len(path) : -1], f"{other[-1]}_throughput"): stats.throughputs
+            for other, stats in self._stats.items()
+            if other[: len(path)] == path and stats.has_throughputs
+        }
+        return nested(measured.items()) if measured else default
+
+    # Report.
+
+    def reduce(self, compile: bool = False) -> dict[Any, Any]:
+        """A nested dict of all values, reduced; then start over. A runner's `get_metrics()` calls it.
+
+        Args:
+            compile: plain values, or else Stats objects for the `aggregate()` of another logger.
+        """
+        return nested([(path, stats.reduce(compile=compile)) for path, stats in self._stats.items()])
+
+    def compile(self) -> dict[Any, Any]:
+        """A nested dict of all values, reduced, with throughputs under "<key>_throughput"; then start over."""
+        throughputs = self._throughputs((), {}) if self._is_root else {}
+        return merged(self.reduce(compile=True), throughputs)
+
+    def reset(self) -> None:
+        """Forget all values and keys."""
+        self._stats, self._options = {}, {}
+
+    def delete(self, *key: Hashable, key_error: bool = True) -> None:
+        """Forget a key, and those nested under it.
+
+        Raises:
+            KeyError: it is not there, and `key_error`.
+        """
+        path = path_of(key)
+        found = [other for other in self._stats if other[: len(path)] == path]
+        if not found and key_error:
+            raise KeyError(path)
+        for other in found:
+            del self._stats[other]
+            self._options.pop(other, None)
+
+    # Elsewhere.
+
+    def begin_journal(self) -> None:
+        """Keep one from now on. What was logged before, as by callbacks when envs are made, is in it."""
+        self.journal = [
+            (path, value, options) for path, options in self._options.items() for value in self._stats[path].pushed()
+        ]
+
+    def lifetime_sums(self) -> list[tuple[list[Hashable], float, bool]]:
+        """(key, sum, whether its throughput is measured) of each "lifetime_sum"."""
+        found = [(path, stats) for path, stats in self._stats.items() if isinstance(stats, LifetimeSumStats)]
+        return [(list(path), stats.peek(), stats.with_throughput) for path, stats in found]
+
+    def set_lifetime_sums(self, sums: Sequence[Sequence[Any]]) -> None:
+        """Go on with these sums, and no others."""
+        for path, *_ in self.lifetime_sums():
+            self.delete(*path)
+        for path, total, *measured in sums:
+            self.delete(*path, key_error=False)
+            stats = self._add(tuple(path), "lifetime_sum", with_throughput=any(measured))
+            stats.push(total)
+            stats.initialize_throughput_reference_time(perf_counter())
+
+    def get_state(self) -> dict[str, Any]:
+        """All values, as plain data if those logged are."""
+        return {"stats": [[list(path), stats.get_state()] for path, stats in self._stats.items()]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the values of `get_state()`, and no others."""
+        self.reset()
+        for keys, of_stats in state["stats"]:
+            kind = self.stats_cls_lookup[of_stats["stats_cls_identifier"]]
+            stats = self._stats[tuple(keys)] = kind.from_state(of_stats)
+            if stats.is_leaf:
+                options = {name: of_stats[name] for name in kind.options if of_stats[name] is not None}
+                self._options[tuple(keys)] = {"reduce": of_stats["stats_cls_identifier"], **options}
+
+
+class Timer:
+    """Logs the seconds of a `with` block."""
+
+    def __init__(self, logger: MetricsLogger, path: Path):
+        self._logger, self._path = logger, path
+        self._begun = math.nan
+
+    def __enter__(self) -> Self:
+        self._begun = perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._logger.log_value(self._path, perf_counter() - self._begun)

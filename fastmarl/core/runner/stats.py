@@ -1,0 +1,187 @@
+"""The values that were logged under one key of a MetricsLogger. `reductions.py` has the kinds."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+NAN = math.nan  # one object: reports with it are equal to their copies
+
+
+class Stats:
+    """The values that were logged under one key, and how to reduce them.
+
+    A leaf gets values by `push()`, others those of leaves by `merge()`. Subclasses of your own, for `stats_cls_lookup`,
+    name their arguments in `options`, and define `reduced()` and what else they need.
+
+    Args:
+        is_root: keep for ever what other loggers hand on with each `reduce()`.
+        is_leaf: values are logged here, not merged.
+
+    Attributes:
+        stats_cls_identifier: name of the reduction.
+        options: names of the constructor's other arguments, which are attributes, too.
+        values: what was pushed or merged, as far as it still counts.
+        latest_merged: what the last `merge()` added; None: there was none.
+    """
+
+    stats_cls_identifier = ""
+    options: tuple[str, ...] = ()
+
+    def __init__(self, *, is_root: bool = False, is_leaf: bool = True):
+        self.is_root, self.is_leaf = is_root, is_leaf
+        self.latest_merged: list[Any] | None = None
+        self.values: Any = []
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.peek()})"
+
+    def __float__(self) -> float:
+        return float(self.peek())
+
+    def __int__(self) -> int:
+        return int(self.peek())
+
+    def push(self, value: Any) -> None:
+        """Add a value.
+
+        Raises:
+            ValueError: it is not what this reduction takes.
+        """
+        self.values.append(number(value))
+
+    def reduced(self, values: Sequence[Any]) -> Any:
+        """The value that stands for these."""
+        raise NotImplementedError
+
+    def listed(self, values: Sequence[Any]) -> list[Any]:
+        """List that other loggers merge in the place of these values."""
+        return [self.reduced(values)]
+
+    def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
+        """The reduced value; nothing is changed.
+
+        Args:
+            compile: one value, or else a list of one or more.
+            latest_merged_only: of what the last `merge()` added.
+
+        Raises:
+            ValueError: a leaf is asked for what was merged.
+        """
+        values = self._latest() if latest_merged_only else self.values
+        return self.reduced(values) if compile else self.listed(values)
+
+    def _latest(self) -> Sequence[Any]:
+        if self.is_leaf:
+            raise ValueError(f"values were logged to {self!r}, and none merged: latest_merged_only needs aggregate()")
+        return self.latest_merged or []
+
+    def reduce(self, compile: bool = True) -> Any:
+        """The reduced value, or (without `compile`) a Stats object with it for `aggregate()`; then start over."""
+        other = None if compile else self.clone()
+        value = self.reduced(self.values)
+        if other is not None:
+            other.values = self.listed(self.values)
+        self.start_over()
+        return value if other is None else other
+
+    def start_over(self) -> None:
+        """Forget what was reported."""
+        self.values = []
+
+    def merge(self, incoming_stats: Sequence["Stats"]) -> None:
+        """Add what others, of the same class, have reduced."""
+        self.latest_merged = [value for stats in incoming_stats for value in stats.values]
+        self.values = [*self.values, *self.latest_merged]
+
+    def pushed(self) -> list[Any]:
+        """Values that make another leaf equal to this one, if they are pushed there."""
+        return list(self.values)
+
+    def clone(self, init_overrides: dict[str, Any] | None = None) -> Self:
+        """One of the same kind without values; `init_overrides` are other arguments of its constructor."""
+        own = {name: getattr(self, name) for name in ("is_root", "is_leaf", *self.options)}
+        return type(self)(**{**own, **(init_overrides or {})})
+
+    def get_state(self) -> dict[str, Any]:
+        """All that it has, as plain data, if the values are."""
+        return {
+            "stats_cls_identifier": self.stats_cls_identifier,
+            **{name: getattr(self, name) for name in ("is_root", "is_leaf", *self.options)},
+            "values": list(self.values),
+            "latest_merged": self.latest_merged,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """One that goes on from what `get_state()` has returned."""
+        stats = cls(**{name: state[name] for name in ("is_root", "is_leaf", *cls.options)})
+        stats.latest_merged = state["latest_merged"]
+        stats.values.extend(state["values"])
+        return stats
+
+    # Throughputs.
+
+    @property
+    def has_throughputs(self) -> bool:
+        """True if `throughputs` is measured."""
+        return False
+
+    @property
+    def throughputs(self) -> Any:
+        """Sum of what comes, per second."""
+        raise ValueError(
+            f"{self!r} has no throughput; log with reduce='sum' or 'lifetime_sum' and with_throughput=True"
+        )
+
+    def initialize_throughput_reference_time(self, time: float) -> None:
+        """Measure from this `time.perf_counter()` on."""
+
+
+class SeriesStats(Stats):
+    """Reduces the values since the last report.
+
+    Args:
+        window: number of the last values of each leaf that count. None or inf: all.
+    """
+
+    options: tuple[str, ...] = ("window",)
+
+    def __init__(self, window: float | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.window = None if window in (None, math.inf) else int(window)  # type: ignore[arg-type]
+        self.start_over()
+
+    def start_over(self) -> None:
+        self.values = deque(maxlen=self.window) if self.window and self.is_leaf else []
+
+
+def plain(value: Any) -> Any:
+    """A tensor as a number or an array on the CPU, others as they are."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+        return value.item() if value.size == 1 else value
+    return value
+
+
+def number(value: Any) -> Any:
+    """An int or a float of a number, or of an array or tensor with one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(value) in (int, float):
+        return value
+    array = np.asarray(plain(value))
+    if array.size != 1 or array.dtype.kind not in "bfiu":
+        raise ValueError(f"expected one number, got {value!r:.200}")
+    return +array.item()
+
+
+def without_nan(values: Sequence[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
