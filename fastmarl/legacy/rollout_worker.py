@@ -250,7 +250,7 @@ class RolloutWorker(PolicyWorker):
             return probe.getsockname()[1]
 
     def assert_healthy(self) -> None:
-        """Raises RunnerStoppedError after `stop()`."""
+        """Raises RunnerStoppedError after `stop()`, and after a `make_env()` that failed."""
         self._runner.assert_healthy()
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.inference.actors import MappingFn
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.runner.building import make_connectors, make_module
+from fastmarl.core.runner.resources import OF_POLICIES
 from fastmarl.core.runner.sampling import Sampling
 
 ToTrain = Collection[str] | Callable[..., bool]
@@ -42,6 +43,7 @@ class PolicyChanges:
         override: bool,
     ) -> RLModule:
         """As `MultiAgentEnvRunner.add_module()`."""
+        self._check_nothing_waits()
         resources = self._resources
         known = resources.config.module_specs
         if module_id in known and not override:
@@ -63,6 +65,7 @@ class PolicyChanges:
 
     def remove(self, module_id: str, mapping_fn: MappingFn | None, to_train: ToTrain | None) -> RLModule:
         """As `MultiAgentEnvRunner.remove_module()`."""
+        self._check_nothing_waits()
         policies = self._resources.config.module_specs
         if module_id not in policies:
             raise ConfigError(f"there is no module {module_id!r} to remove; there are {sorted(policies)}")
@@ -78,7 +81,14 @@ class PolicyChanges:
         """As `MultiAgentEnvRunner.set_policy_mapping_fn()`."""
         if not callable(mapping_fn):
             raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
-        self._resources.config = replace(self._resources.config, policy_mapping_fn=mapping_fn)
+        self._check_nothing_waits()
+        self._resources.put_policies(replace(self._resources.config, policy_mapping_fn=mapping_fn))
+
+    def _check_nothing_waits(self) -> None:
+        """Raises ConfigError if a change of the runner's config has other policies than there are."""
+        now, wanted = self._resources.config, self._resources.wanted
+        if names := [name for name in OF_POLICIES if getattr(wanted, name) is not getattr(now, name)]:
+            raise ConfigError(f"runner.config has other {names} than are in force; call make_module() first")
 
     def _change(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig

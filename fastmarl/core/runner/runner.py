@@ -18,6 +18,7 @@ from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
 from fastmarl.core.runner.building import spaces_of
 from fastmarl.core.runner.checkpointable import Checkpointable
+from fastmarl.core.runner.config_changes import change_config
 from fastmarl.core.runner.evaluation import Evaluator
 from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.metrics import Increment, MetricsLogger
@@ -86,8 +87,27 @@ class MultiAgentEnvRunner(Checkpointable):
 
     @property
     def config(self) -> EnvRunnerConfig:
-        """What is in force: changes of policies replace it."""
-        return self._resources.config
+        """The options. To change some, put a changed copy in its place:
+
+        ```python
+        runner.config = dataclasses.replace(runner.config, env_config={"size": 9}, explore=False)
+        runner.make_env()
+        ```
+
+        They are checked at once. Those that envs are made of are in force from the next `make_env()` on, those of the
+        modules from the next `make_module()`, and others from the next call of `sample()`; docs/options.md has a table.
+        `add_module()` and its like replace the config, too.
+
+        Raises:
+            ConfigError: something can't be right, or can't change in a runner that is made. Nothing was changed.
+            EnvCheckError: `env` is no environment. Nothing was changed.
+        """
+        return self._resources.wanted
+
+    @config.setter
+    def config(self, config: EnvRunnerConfig) -> None:
+        self._check_changeable("a change of runner.config")
+        change_config(self._resources, self._listeners, config)
 
     @property
     def num_envs(self) -> int:
@@ -227,14 +247,21 @@ class MultiAgentEnvRunner(Checkpointable):
     # Envs and modules.
 
     def make_env(self) -> None:
-        """Close the envs and create them again; running episodes are dropped. Should it fail, it must be called again
-        before the next `sample()`."""
-        self.assert_healthy()
+        """Close the envs and create them again, as `config` has them now; running episodes are dropped.
+
+        An old env that fails to close is a warning. Should the rest fail, there are no envs, and this must be called
+        again before the next `sample()`. Where new envs have other spaces than the old ones, `make_module()` is next.
+        """
+        self._check_not_stopped()
         self._calls.run("make_env()", self._sampling.make_env, {})
 
     def make_module(self) -> None:
-        """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
-        self.assert_healthy()
+        """Create the modules as `config` has them now, with fresh weights unless given as instances; running episodes
+        are dropped.
+
+        Connectors keep what they have learned, unless their option or what they see has changed.
+        """
+        self._check_not_stopped()
         self._calls.run("make_module()", self._sampling.make_module, {})
 
     def add_module(
@@ -308,13 +335,17 @@ class MultiAgentEnvRunner(Checkpointable):
 
     def _check_changeable(self, method: str) -> None:
         """Modules are changed between calls, or in callbacks of the one under way."""
-        self.assert_healthy()
+        self._check_not_stopped()
         self._calls.check(method, or_within=True)
 
     # The end.
 
     def assert_healthy(self) -> None:
-        """Raises RunnerStoppedError after stop()."""
+        """Raises RunnerStoppedError after stop(), and after a `make_env()` that failed, which has left no envs."""
+        self._check_not_stopped()
+        self._resources.check_envs()
+
+    def _check_not_stopped(self) -> None:
         if self._stopped:
             raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
         self._resources.finish()
@@ -337,7 +368,7 @@ class MultiAgentEnvRunner(Checkpointable):
 
     def __enter__(self) -> Self:
         """Raises RunnerStoppedError after stop()."""
-        self.assert_healthy()
+        self._check_not_stopped()
         return self
 
     def __exit__(self, *error: object) -> None:
