@@ -92,6 +92,16 @@ def test_modules_are_of_the_config_at_make_module():
         assert lengths(runner) == [5, 5]
 
 
+@pytest.mark.parametrize("components", [None, "rl_module", ["rl_module", "env_to_module_connector"]])
+def test_t_of_exploration_goes_on_in_a_runner_that_takes_weights(components):
+    spec = fastmarl.RLModuleSpec(module_class=Net)
+    with make_runner(rl_module_spec=spec) as runner, make_runner(rl_module_spec=spec) as other:
+        runner.sample(num_timesteps=20)
+        other.set_state(runner.get_state(components))
+        other.sample(num_timesteps=1)
+        assert other.module["default_policy"].ran == [20]
+
+
 def test_policies_wait_with_the_function_that_names_them():
     with make_runner(env_config={"n_agents": 2}, model_config=SMALL) as runner:
         change(

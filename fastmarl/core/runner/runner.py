@@ -1,6 +1,5 @@
 """The standalone runner: what users call. Each method hands on to one of the runner's parts, a call at a time."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -60,17 +59,6 @@ class MultiAgentEnvRunner(Checkpointable):
         except BaseException:
             self._resources.close()
             raise
-
-    @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> Self:
-        """A new runner with `config` and the state in the folder `path`."""
-        runner = cls(config)
-        try:
-            runner.restore_from_path(path)
-        except BaseException:
-            runner.stop()
-            raise
-        return runner
 
     def __repr__(self) -> str:
         name = type(self).__name__
