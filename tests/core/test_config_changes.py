@@ -17,6 +17,8 @@ from fastmarl.errors import ConfigError, EnvCheckError, ObservationError, Runner
 AT_ONCE = {
     "explore",
     "rollout_fragment_length",
+    "train_batch_size_per_learner",
+    "episodes_to_numpy",
     "batch_mode",
     "count_steps_by",
     "return_only_policies_to_train",

@@ -1,8 +1,11 @@
 """Changes of a runner's config: which options are in force when."""
 
+import warnings
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.config import EnvRunnerConfig, check_integer
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.runner.building import check_module_options
@@ -59,6 +62,35 @@ FIXED = (  # what they decide is made once, with the runner
     "output_config",
 )
 WITH_POLICIES = ("policy_mapping_fn", "policies_to_train")  # wait for the modules that they name
+
+
+IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # by RLlib's class, too
+
+
+def of_worker(
+    config: EnvRunnerConfig,
+    worker_index: int | None,
+    num_workers: int | None,
+    recreated_worker: bool,
+    others: Iterable[str],
+) -> EnvRunnerConfig:
+    """The config of one of several runners, as the arguments of a runner's constructor say; see there.
+
+    Raises:
+        ConfigError: it is none, or the numbers can't be right.
+    """
+    if not isinstance(config, EnvRunnerConfig):
+        raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+    if unknown := [name for name in others if name not in IGNORED]:
+        warnings.warn(f"a runner's constructor knows no arguments {unknown}; they are left out", stacklevel=4)
+    given: dict[str, Any] = {"worker_index": worker_index}
+    if num_workers is not None:
+        check_integer("num_workers", num_workers, least=0)
+        given["num_env_runners"] = max(1, num_workers)
+    if recreated_worker:
+        given["incarnation"] = config.incarnation + 1
+    changes = {name: value for name, value in given.items() if value is not None and value != getattr(config, name)}
+    return replace(config, **changes) if changes else config
 
 
 def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str] = frozenset()) -> EnvRunnerConfig:

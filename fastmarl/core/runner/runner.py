@@ -1,6 +1,6 @@
 """The standalone runner: what users call. Each method hands on to one of the runner's parts, a call at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import gymnasium as gym
@@ -8,28 +8,26 @@ import gymnasium as gym
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.core.errors import ConfigError, RunnerStoppedError
+from fastmarl.core.errors import RunnerStoppedError
 from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.inference.actors import MappingFn
-from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
 from fastmarl.core.runner.building import spaces_of
 from fastmarl.core.runner.checkpointable import Checkpointable
-from fastmarl.core.runner.config_changes import change_config
+from fastmarl.core.runner.config_changes import change_config, of_worker
 from fastmarl.core.runner.evaluation import Evaluator
 from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.metrics import Increment, MetricsLogger
 from fastmarl.core.runner.output import make_output
-from fastmarl.core.runner.policy_changes import PolicyChanges, ToTrain
+from fastmarl.core.runner.policy_changes import ChangesPolicies, PolicyChanges
 from fastmarl.core.runner.resources import Resources
 from fastmarl.core.runner.sampling import Sampling
 from fastmarl.core.runner.state import RunnerState
 
 
 @public("fastmarl")
-class MultiAgentEnvRunner(Checkpointable):
+class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python
@@ -38,13 +36,32 @@ class MultiAgentEnvRunner(Checkpointable):
     ```
 
     At the end of a `with` block the runner is stopped.
+
+    Args:
+        config: the options.
+        worker_index, num_workers: which of how many runners this is: they come before `worker_index` and
+            `num_env_runners` of the config.
+        recreated_worker: whether it takes the place of a runner that was lost: its `incarnation` is one more.
+        spaces, tune_trial_id: are kept as attributes, and not used.
+        kwargs: other arguments of RLlib's class have no effect there, either. Unknown ones are a warning.
     """
 
     @exits_as_errors()
-    def __init__(self, config: EnvRunnerConfig):
-        if not isinstance(config, EnvRunnerConfig):
-            raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+    def __init__(
+        self,
+        config: EnvRunnerConfig,
+        *,
+        worker_index: int | None = None,
+        num_workers: int | None = None,
+        recreated_worker: bool = False,
+        spaces: Mapping[str, Any] | None = None,
+        tune_trial_id: str | None = None,
+        **kwargs: Any,
+    ):
+        config = of_worker(config, worker_index, num_workers, recreated_worker, kwargs)
         self.worker_index = config.worker_index
+        self.num_workers = config.num_env_runners if num_workers is None else num_workers
+        self.spaces, self.tune_trial_id = spaces or {}, tune_trial_id
         self._stopped = False
         self._calls = CallGuard()
         self._listeners = Listeners(self, config)
@@ -197,6 +214,11 @@ class MultiAgentEnvRunner(Checkpointable):
         episodes, self._sampling.unreturned = self._sampling.unreturned, []
         return episodes
 
+    def sample_get_state_and_metrics(self) -> tuple[list[MultiAgentEpisode], dict[str, Any], dict[str, Any]]:
+        """Sample, and return (the episodes, the state without weights, the metrics)."""
+        episodes = self.sample()
+        return episodes, self.get_state(not_components="rl_module"), self.get_metrics()
+
     def run(self) -> Iterator[list[MultiAgentEpisode]]:
         """`sample()` for ever, with the configured amounts."""
         while True:
@@ -252,79 +274,15 @@ class MultiAgentEnvRunner(Checkpointable):
         self._check_not_stopped()
         self._calls.run("make_module()", self._sampling.make_module, {})
 
-    def add_module(
-        self,
-        module_id: str,
-        module_spec: Any = None,
-        *,
-        new_agent_to_module_mapping_fn: MappingFn | None = None,
-        new_should_module_be_updated: ToTrain | None = None,
-        env_to_module_connector: Any = None,
-        override: bool = False,
-    ) -> RLModule:
-        """Add a module, without a change to running episodes; give it weights with `set_weights({module_id: ...})`.
+    # From afar.
 
-        Args:
-            module_spec: RLModuleSpec, torch.nn.Module, or None for the default net, as in the option `policies`.
-            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
-            new_should_module_be_updated: `policies_to_train` from now on.
-            env_to_module_connector: the module's connectors, as in the option of that name; None: what the option has
-                for it. Connectors keep what they have learned: give a snapshot those of the original with
-                `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
-            override: take the place of a module of that id, as if it had been removed first.
+    def ping(self) -> str:
+        """Return "pong", a sign of life."""
+        return "pong"
 
-        Returns:
-            The module.
-
-        Raises:
-            ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
-                among them. Nothing was changed.
-        """
-        self._check_changeable("add_module()")
-        return self._policy_changes.add(
-            module_id,
-            module_spec,
-            new_agent_to_module_mapping_fn,
-            new_should_module_be_updated,
-            env_to_module_connector,
-            override,
-        )
-
-    def remove_module(
-        self,
-        module_id: str,
-        *,
-        new_agent_to_module_mapping_fn: MappingFn | None = None,
-        new_should_module_be_updated: ToTrain | None = None,
-    ) -> RLModule:
-        """Remove a module. It acts on in the episodes that are running, and is freed when the last of them has ended.
-
-        Args:
-            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
-            new_should_module_be_updated: `policies_to_train` from now on.
-
-        Returns:
-            The module.
-
-        Raises:
-            ConfigError: there is no such module, or no other. Nothing was changed.
-        """
-        self._check_changeable("remove_module()")
-        return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)
-
-    def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
-        """Map the agents of episodes that begin from now on by another function."""
-        self._check_changeable("set_policy_mapping_fn()")
-        self._policy_changes.map_by(policy_mapping_fn)
-
-    def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
-        """Whether a module learns, by `policies_to_train`."""
-        return self.config.is_policy_to_train(module_id, multi_agent_batch)
-
-    def _check_changeable(self, method: str) -> None:
-        """Modules are changed between calls, or in callbacks of the one under way."""
-        self._check_not_stopped()
-        self._calls.check(method, or_within=True)
+    def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return `func(runner, ...)`. Its errors come through; RLlib's runner ends its process then."""
+        return func(self, *args, **kwargs)
 
     # The end.
 
@@ -332,6 +290,11 @@ class MultiAgentEnvRunner(Checkpointable):
         """Raises RunnerStoppedError after stop(), and after a `make_env()` that failed, which has left no envs."""
         self._check_not_stopped()
         self._resources.check_envs()
+
+    def _check_changeable(self, method: str) -> None:
+        """Modules are changed between calls, or in callbacks of the one under way."""
+        self._check_not_stopped()
+        self._calls.check(method, or_within=True)
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
