@@ -74,7 +74,7 @@ ORIGINALS = {
 @pytest.mark.parametrize("num_envs", [1, 32, 1024])
 @pytest.mark.parametrize("kind", KINDS)
 def bench_bare_batch(benchmark, kind, num_envs):
-    batch = env_creator(f"fastmarl.{kind}")(EnvContext(KINDS[kind], 0, 0, num_envs))
+    batch = env_creator(f"fastmarl.{kind}")(EnvContext(KINDS[kind], 0, num_envs=num_envs))
     bare = bare_envs([batch], 0, 0.0)
     timed(benchmark, bare.run, bare.agent_steps, rounds=9)
     assert bare.agent_steps > num_envs

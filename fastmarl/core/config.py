@@ -30,6 +30,7 @@ CHOICES = {
 AT_LEAST = {
     "num_envs_per_env_runner": 1,
     "rollout_fragment_length": 1,
+    "train_batch_size_per_learner": 1,
     "episode_lookback_horizon": 0,
     "metrics_num_episodes_for_smoothing": 1,
     "worker_index": 0,
@@ -44,6 +45,8 @@ OF_WORKERS = ("num_env_workers", "step_timeout_s", "env_worker_start_method")
 OF_RESTARTS = ("failed_episodes", "max_restarts")
 OF_OUTPUT = ("output_max_rows_per_file", "output_config")
 IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "timeout_s")
+AUTO = "auto"
+OF_AUTO = ("train_batch_size_per_learner",)
 OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
 
 
@@ -56,11 +59,12 @@ class EnvRunnerConfig:
     """
 
     env: Any
-    """A class, a callable `(env_config) -> env`, or a name: registered with `register_env`, or such as
+    """A class, a callable `(env_config) -> env`, or a name: registered with `register_env`, Tune's too, or such as
     `"mpe2.simple_spread_v3"` or `"my_module:MyEnv"`."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`)
-    and `remote` (whether the env is in a worker process); to Gymnasium's and PettingZoo's classes, as keywords."""
+    """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`),
+    `remote` (whether the env is in a worker process) and `recreated_worker` (`incarnation` > 0), and with RLlib's
+    methods `copy_with_overrides()` and `set_defaults()`; to Gymnasium's and PettingZoo's classes, as keywords."""
     num_envs_per_env_runner: int = 1
     gym_env_vectorize_mode: str = "sync"
     """"sync": the envs are stepped one after the other, in this process. "async": in worker processes, at the same
@@ -137,13 +141,19 @@ class EnvRunnerConfig:
     clip_actions: bool = False
     """Without normalize_actions: clip Box actions to the bounds for the env."""
 
-    rollout_fragment_length: int = 200
-    """Env steps (or agent steps) of each env in one sample() call without a number."""
+    rollout_fragment_length: int | str = 200
+    """Env steps (or agent steps) of each env in one sample() call without a number. "auto": the share of each env in
+    `train_batch_size_per_learner`, see `get_rollout_fragment_length()`."""
+    train_batch_size_per_learner: int = 4000
+    """With rollout_fragment_length="auto": the steps that one such call of each of the `num_env_runners` runners makes,
+    all together. For several learners, times their number."""
     batch_mode: str = "truncate_episodes"
     """"complete_episodes": a sample() call without a number returns a whole episode of each env instead."""
     count_steps_by: str = "env_steps"
     keep_dtype: bool = False
     """Record float64 observations as such; else as float32, which is what modules get."""
+    episodes_to_numpy: bool = True
+    """Always True: columns of episodes are arrays from the start. RLlib's runner returns lists with False."""
     episode_lookback_horizon: int = 1
     """Env steps of history that a chunk of an episode carries over from the one before."""
     record_env_state: bool = False
@@ -191,7 +201,10 @@ class EnvRunnerConfig:
         for name, choices in CHOICES.items():
             self._check(name, getattr(self, name) in choices, f"one of {list(choices)}")
         for name, least in AT_LEAST.items():
-            self._check(name, _is_integer_from(least, getattr(self, name)), f"an integer of at least {least}")
+            fits, other = _is_integer_from(least, getattr(self, name)), ""
+            if name == "rollout_fragment_length":
+                fits, other = fits or getattr(self, name) == AUTO, f' or "{AUTO}"'
+            self._check(name, fits, f"an integer of at least {least}{other}")
         gpus, scale = self.num_gpus_per_env_runner, self.reward_scale
         size, most = self.env_batch_size, self.num_envs_per_env_runner
         sizes = f"None or an integer of at least 1 and at most num_envs_per_env_runner={most}"
@@ -201,6 +214,8 @@ class EnvRunnerConfig:
         self._check("reward_scale", _is_number(scale) and scale != 0, "a finite number other than 0")
         clips = "None, True, False, a number above 0 or a pair (low, high)"
         self._check("clip_rewards", self.clip_rewards is None or _is_clip(self.clip_rewards), clips)
+        only = "True: columns of episodes are arrays from the start, and a loop over one gives its values one by one"
+        self._check("episodes_to_numpy", self.episodes_to_numpy is True, only)
         check_timeout("step_timeout_s", self.step_timeout_s)
         folder = self.record_actions
         is_path = isinstance(folder, (str, os.PathLike)) and bool(os.fspath(folder))
@@ -209,7 +224,7 @@ class EnvRunnerConfig:
         self._check_policies_to_train()
         self._check_output()
         for name in (*AT_LEAST, "env_batch_size", "seed"):
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None and value != AUTO:
                 object.__setattr__(self, name, int(value))  # NumPy's integers are integers, too
         self._check_effects()
 
@@ -229,6 +244,7 @@ class EnvRunnerConfig:
             (self.restart_failed_sub_environments, "restart_failed_sub_environments=True", OF_RESTARTS),
             (self.torch_compile_worker, "torch_compile_worker=True", OF_COMPILING),
             (self.output is not None, 'output="a folder"', OF_OUTPUT),
+            (self.rollout_fragment_length == AUTO, f'rollout_fragment_length="{AUTO}"', OF_AUTO),
         ):
             for name in () if is_on else names:
                 if (value := getattr(self, name)) != DEFAULTS[name]:
@@ -275,6 +291,22 @@ class EnvRunnerConfig:
         if not specs or not all(isinstance(module_id, str) for module_id in specs):
             raise ConfigError(f"policies must name at least one module, by strings, got {self.policies!r}")
         return specs
+
+    def get_rollout_fragment_length(self, worker_index: int | None = None) -> int:
+        """The steps of each env in one sample() call without a number.
+
+        With "auto" they are `train_batch_size_per_learner` divided by the envs of all runners, but 1 at least. Where
+        that leaves a rest, the first runners make one more in each env, until it is used up.
+
+        Args:
+            worker_index: of the runner, from 1 in a group. None: the config's.
+        """
+        if not isinstance(self.rollout_fragment_length, str):
+            return self.rollout_fragment_length
+        index = self.worker_index if worker_index is None else worker_index
+        envs = self.num_envs_per_env_runner
+        length, rest = divmod(self.train_batch_size_per_learner, envs * self.num_env_runners)
+        return max(1, length + ((index - 1) * envs < rest and rest > 0))
 
     def is_policy_to_train(self, module_id: str, batch: Any = None) -> bool:
         """What `policies_to_train` says of a module (and a batch, if it is a callable that wants to see one)."""

@@ -1,5 +1,6 @@
 """RLlib's classes, for conversions: RLlib is imported when one is asked for, and recognised without importing it."""
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -19,3 +20,9 @@ def rllib_class(module: str, name: str) -> Any:
 def is_of_rllib(kind: type) -> bool:
     """Return true if RLlib defines the class, or one that it extends."""
     return any(base.__module__.startswith("ray.rllib.") for base in kind.__mro__)
+
+
+def fetched(value: Any) -> Any:
+    """The object itself, where this is a reference to one in Ray's store."""
+    ray: Any = sys.modules.get("ray")
+    return ray.get(value) if isinstance(value, getattr(ray, "ObjectRef", ())) else value

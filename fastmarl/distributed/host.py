@@ -125,7 +125,7 @@ class RunnerHost:
     def call(self, method: str, seq_no: int, weights: Mapping[str, Any] | None, *args: Any) -> Any:
         """Take the weights, and call a method of these below."""
         if weights is not None:
-            self.runner.set_weights(dict(weights), seq_no)
+            self.runner.set_weights(dict(weights), weights_seq_no=seq_no)
             self.weights_seq_no = seq_no
         return getattr(self, method)(*args)
 

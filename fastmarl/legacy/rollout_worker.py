@@ -119,7 +119,7 @@ class RolloutWorker(PolicyWorker):
 
     def _next_batch(self) -> Any:
         config = self.config
-        wanted = config.rollout_fragment_length * config.num_envs_per_env_runner
+        wanted = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
         is_full = config.batch_mode == "truncate_episodes" and config.input_ == "sampler"
         while not self._read or (not is_full and sum(map(self._steps_of, self._read)) < wanted):
             self._read.append(from_rllib(self.input_reader.next()))
@@ -191,7 +191,17 @@ class RolloutWorker(PolicyWorker):
         """[func(env, context)]; see `foreach_env()`."""
         config, envs = self.config, self._envs()
         return [
-            func(env, EnvContext(config.env_config, config.worker_index, i, len(envs), num_workers=self.num_workers))
+            func(
+                env,
+                EnvContext(
+                    config.env_config,
+                    config.worker_index,
+                    i,
+                    num_workers=self.num_workers,
+                    recreated_worker=self.recreated_worker,
+                    num_envs=len(envs),
+                ),
+            )
             for i, env in enumerate(envs)
         ]
 
@@ -250,7 +260,7 @@ class RolloutWorker(PolicyWorker):
             return probe.getsockname()[1]
 
     def assert_healthy(self) -> None:
-        """Raises RunnerStoppedError after `stop()`."""
+        """Raises RunnerStoppedError after `stop()`, and after a `make_env()` that failed."""
         self._runner.assert_healthy()
 
     def stop(self) -> None:

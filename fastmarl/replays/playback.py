@@ -179,9 +179,9 @@ def _make_env(
         {**(config or {}), **mode, **given},
         meta["worker_index"],
         recorded.env_index,
-        1,
-        num_workers=meta["num_env_runners"],
         remote=meta["remote"],
+        num_workers=meta["num_env_runners"],
+        recreated_worker=meta["incarnation"] > 0,
     )
     made = as_multi_agent_env(env_creator(env)(context))
     return SingleOfBatch(made) if isinstance(made, ArrayEnv) else made

@@ -32,12 +32,14 @@ class ActionWriter:
 
     Attributes:
         path: of the file with the actions.
+        meta: what the file beside it says of the run.
 
     Raises:
         RecordingError: the folder can't be written to.
     """
 
     def __init__(self, folder: str | os.PathLike, meta: dict[str, Any], *, late_rewards: bool):
+        self.meta = meta
         self._late_rewards = late_rewards
         self._pid = os.getpid()
         try:

@@ -69,7 +69,7 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
 def _maker(env: Any, env_config: dict) -> Callable[[], Any]:
     """Makes envs, as a runner does: each with a context of its own, which its constructor may change."""
     create = env_creator(env)
-    return lambda: as_multi_agent_env(create(EnvContext(env_config, 0, 0, BATCH_SIZE)))
+    return lambda: as_multi_agent_env(create(EnvContext(env_config, 0, num_envs=BATCH_SIZE)))
 
 
 def _compare(play: Play, make: Callable[[], Any], findings: Findings) -> None:

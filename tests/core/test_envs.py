@@ -449,7 +449,7 @@ def test_classes_are_made_as_their_kind_is(monkeypatch, creator, made_with, name
     elif named == "in a module":
         module_named(monkeypatch, "my_envs", creator=creator)
         env = "my_envs:creator"
-    assert env_creator(env)(EnvContext(HORIZON, 0, 0, 7)).made_with == made_with
+    assert env_creator(env)(EnvContext(HORIZON, 0, num_envs=7)).made_with == made_with
 
 
 @pytest.mark.needs("ray")

@@ -26,7 +26,7 @@ CHANGES = {
     "set_policy_mapping_fn": lambda runner: runner.set_policy_mapping_fn(lambda agent_id, episode: "main"),
 }
 ALWAYS = {
-    "set_weights": lambda runner: runner.set_weights(runner.get_weights(), 7),
+    "set_weights": lambda runner: runner.set_weights(runner.get_weights(), weights_seq_no=7),
     "get_metrics": lambda runner: runner.get_metrics(),
     "get_state": lambda runner: runner.get_state(),
 }

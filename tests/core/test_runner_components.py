@@ -12,6 +12,7 @@ MODULES = ["p0", "p1", "a/b"]
 WHOLE = [
     "env_to_module_connector",
     "lifetime_counters",
+    "module_to_env_connector",
     "num_env_steps_sampled_lifetime",
     "num_resets",
     "random_state",
@@ -19,6 +20,8 @@ WHOLE = [
     "running_episodes",
     "weights_seq_no",
 ]
+ENV_STEPS = "num_env_steps_sampled_lifetime"
+WEIGHTS = [ENV_STEPS, "rl_module", "weights_seq_no"]
 
 
 @pytest.fixture
@@ -39,28 +42,67 @@ def runner():
     ("components", "not_components", "names", "modules"),
     [
         (None, None, WHOLE, MODULES),
-        ("rl_module", None, ["rl_module", "weights_seq_no"], MODULES),
-        ("rl_module/p0", None, ["rl_module", "weights_seq_no"], ["p0"]),
-        (["rl_module", "rl_module/a/b", "num_resets"], None, ["num_resets", "rl_module", "weights_seq_no"], ["a/b"]),
+        ("rl_module", None, WEIGHTS, MODULES),
+        ("rl_module/p0", None, WEIGHTS, ["p0"]),
+        (["rl_module", "rl_module/a/b", "num_resets"], None, ["num_resets", *WEIGHTS], ["a/b"]),
         (None, "rl_module/p0", WHOLE, ["p1", "a/b"]),
-        (["rl_module/p0", "rl_module/p1"], {"rl_module/p0"}, ["rl_module", "weights_seq_no"], ["p1"]),
-        (None, ["rl_module", "random_state", "running_episodes"], sorted({*WHOLE} - {"rl_module", "random_state",
-         "running_episodes"}), None),
-        ("num_resets", "num_resets", [], None),
+        (["rl_module/p0", "rl_module/p1"], {"rl_module/p0"}, WEIGHTS, ["p1"]),
+        (None, ["rl_module", "random_state"], sorted({*WHOLE} - {"rl_module", "weights_seq_no", "random_state"}), None),
+        ("weights_seq_no", "rl_module", [ENV_STEPS, "weights_seq_no"], None),
+        ("num_resets", "num_resets", [ENV_STEPS], None),
+        ("num_resets", ENV_STEPS, ["num_resets"], None),
+        ("module_to_env_connector", None, ["module_to_env_connector", ENV_STEPS], None),
+        ([], None, [ENV_STEPS], None),
     ],
 )  # fmt: skip
 def test_components_of_a_state(runner, components, not_components, names, modules):
     state = runner.get_state(components, not_components=not_components)
-    assert sorted(state) == names
+    assert sorted(state) == sorted(names)
     assert (list(state["rl_module"]) if "rl_module" in state else None) == modules
     runner.set_state(state)
 
 
 @pytest.mark.parametrize("name", ["optimizer", "rl_module/p9", "rl_module/", "num_resets/p0", 5])
-def test_unknown_components_are_named(runner, name):
-    for arguments in ({"components": name if isinstance(name, str) else [name]}, {"not_components": [name]}):
-        with pytest.raises(ConfigError, match=rf"unknown state components \[{name!r}\]; known are .*'rl_module/a/b'"):
-            runner.get_state(**arguments)
+def test_unknown_components_are_named_and_left_out(runner, name):
+    of_none = {"components": name if isinstance(name, str) else [name]}
+    for arguments, names in ((of_none, [ENV_STEPS]), ({"not_components": [name]}, WHOLE)):
+        message = rf"unknown state components \[{name!r}\]; known are .*'rl_module/a/b'"
+        with pytest.warns(UserWarning, match=message) as warned:
+            state = runner.get_state(**arguments)
+        assert warned[0].filename == __file__
+        if "/" not in str(name):
+            assert sorted(state) == names
+
+
+def test_unknown_parts_of_a_state_are_named_and_left_out(runner):
+    before = runner.get_weights()
+    weights = {"p0": {name: value + 1 for name, value in before["p0"].items()}, "p9": {}}
+    state = {"rl_module": weights, "optimizer": 1, "module_to_env_connector": {"Piece": 1}, "weights_seq_no": 4}
+    message = "the runner has no 'optimizer', 'module_to_env_connector', 'rl_module/p9'; these parts .* are left out"
+    with pytest.warns(UserWarning, match=message) as warned:
+        runner.set_state(state)
+    assert warned[0].filename == __file__
+    assert (runner.get_weights("p0")["p0"]["pi.weight"] == before["p0"]["pi.weight"] + 1).all()
+    assert runner.get_metrics()["weights_seq_no"] == 4
+    with pytest.warns(UserWarning, match="has no 'rl_module/p9'"):
+        runner.set_weights({"p9": {}})
+
+
+def test_arguments_of_set_weights(runner):
+    weights = runner.get_weights()
+    runner.set_weights(weights, None, 3)
+    assert runner.get_metrics()["weights_seq_no"] == 3
+    runner.set_weights(weights, global_vars=None, weights_seq_no=4)
+    assert runner.get_metrics()["weights_seq_no"] == 4
+    runner.set_weights(weights)  # taken, without a number of its own
+    assert runner.get_metrics()["weights_seq_no"] == 4
+    with pytest.raises(ConfigError, match=r"global_vars must be None, got 5; .* weights_seq_no=\.\.\."):
+        runner.set_weights(weights, 5)
+
+
+def test_weights_of_some_modules(runner):
+    for modules, names in ((None, MODULES), ("p0", ["p0"]), (["a/b", "p1"], ["p1", "a/b"]), ("p", [])):
+        assert list(runner.get_weights(modules)) == names
 
 
 def test_weights_of_one_module_change_no_other(runner):

@@ -19,6 +19,8 @@ from fastmarl.core.runner import state as runner_state
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
 
+OF_WEIGHTS = ("rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime")
+
 
 def runner_with_all(seed=0, **options):
     """Two modules with statistics of nested observations."""
@@ -58,7 +60,16 @@ def is_of_parts(how):
     return how.endswith((": left out", ": {}")) and how.count(", ") <= 2
 
 
+def is_of_unknown_parts(how):
+    """Return true if such a change adds parts that are left out with a warning, or changes one that is empty."""
+    return how.startswith("('module_to_env_connector',") or how in (
+        "('rl_module',): with another key",
+        "('rl_module',): {'x': 1}",
+    )
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the runner has no")
 def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled):
     runner = runner_with_all()
     before = runner.get_state()
@@ -70,7 +81,7 @@ def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled):
             refused += 1
             assert_same(runner.get_state(), before)
         else:
-            assert is_harmless(how) or is_of_parts(how), how
+            assert is_harmless(how) or is_of_parts(how) or is_of_unknown_parts(how), how
             runner = runner_with_all()
     assert refused > 1000
 
@@ -86,7 +97,7 @@ def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, monkey
         except CheckpointError:
             assert_same(runner.get_state(), before)
         else:
-            assert is_harmless(how), how
+            assert is_harmless(how) or how.startswith("('module_to_env_connector',"), how
             runner = runner_with_all()
     monkeypatch.setattr(runner_state, "load_state", lambda path: [])
     with pytest.raises(CheckpointError, match="folder is no state of this runner: it must be a dict, got list"):
@@ -113,7 +124,7 @@ def test_a_checkpoint_with_damaged_files_is_refused_or_as_it_was(sampled, tmp_pa
                 runner = runner_with_all()
         file.write_bytes(blob)
     runner.restore_from_path(folder)
-    assert_same(runner.get_state("rl_module"), {name: sampled[name] for name in ("rl_module", "weights_seq_no")})
+    assert_same(runner.get_state("rl_module"), {name: sampled[name] for name in OF_WEIGHTS})
 
 
 def test_a_filter_with_a_short_array_is_refused(sampled):
@@ -192,10 +203,12 @@ def test_an_older_number_of_weights_is_neither_taken_nor_stamped():
     older = {module_id: {name: array + 1 for name, array in each.items()} for module_id, each in newer.items()}
     for seq_no in (4, 5):
         runner.set_weights(older, weights_seq_no=seq_no)
-        assert_same(runner.get_state("rl_module"), {"rl_module": newer, "weights_seq_no": 5})
+        weights = runner.get_state("rl_module", not_components="num_env_steps_sampled_lifetime")
+        assert_same(weights, {"rl_module": newer, "weights_seq_no": 5})
         assert seq_nos_of(runner.sample(num_timesteps=3)) == [5] * 3
     runner.set_weights(older)
-    assert_same(runner.get_state("rl_module"), {"rl_module": older, "weights_seq_no": 5})
+    weights = runner.get_state("rl_module", not_components="num_env_steps_sampled_lifetime")
+    assert_same(weights, {"rl_module": older, "weights_seq_no": 5})
 
 
 def test_a_checkpoint_is_taken_whatever_its_number(tmp_path):

@@ -59,7 +59,7 @@ def foreground(config, processes, n_batches):
         batches.append(join_batches([columns(runner.sample()) for runner in runners]))
         perturb(module, number)
         for runner in runners:
-            runner.set_weights(module.get_state(), number + 1)
+            runner.set_weights(module.get_state(), weights_seq_no=number + 1)
     return batches, [runner.get_metrics() for runner in runners]
 
 

@@ -91,7 +91,7 @@ def test_parts_are_what_runners_of_these_indices_sample(n):
             perturb(group.module)
             assert group.set_weights() == number + 1
             for runner in runners:
-                runner.set_weights(group.module.get_state(), number + 1)
+                runner.set_weights(group.module.get_state(), weights_seq_no=number + 1)
         report, metrics = group.get_metrics(), [runner.get_metrics() for runner in runners]
     assert (
         report["num_env_steps_sampled"]

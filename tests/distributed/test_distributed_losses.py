@@ -309,7 +309,7 @@ def test_a_state_is_taken_by_a_group_with_a_lost_runner():
 def test_a_state_that_the_runners_can_not_take_changes_nothing():
     with make_group() as group:
         before = group.get_state()
-        for of_runner in ({"num_resets": "none"}, {"env_to_module_connector": 3}, {"unknown": 1}):
+        for of_runner in ({"num_resets": "none"}, {"env_to_module_connector": 3}):
             runners = [*before["env_runners"][:2], {"incarnation": 5, "state": of_runner}]
             with pytest.raises(ConfigError):
                 group.set_state({**before, "env_runners": runners})

@@ -98,7 +98,7 @@ def test_names_mean_what_they_mean_there():
 @pytest.mark.needs("lbforaging")
 @pytest.mark.parametrize("name", ["Foraging-8x8-2p-2f-coop-v3", "Foraging-2s-10x10-3p-3f-v3"])
 def test_a_name_makes_spaces_as_the_adapter_does(name):
-    batch = env_creator("fastmarl.lbforaging")(EnvContext({"name": name}, 0, 0, 4))
+    batch = env_creator("fastmarl.lbforaging")(EnvContext({"name": name}, 0, num_envs=4))
     assert batch.num_envs == 4
     assert_spaces_are_its(batch, as_multi_agent_env(env_creator(f"lbforaging:{name}")({})))
 
@@ -306,4 +306,4 @@ def test_options_with_which_the_original_fails_are_refused(options, text):
 @pytest.mark.parametrize("of_task", [{}, {"name": "Foraging-8x8-2p-3f-v3"}])
 def test_an_unknown_option_is_named(of_task):
     with pytest.raises(EnvCheckError, match=r"lbforaging can't be made .* unexpected keyword argument 'foods'"):
-        env_creator("fastmarl.lbforaging")(EnvContext({**of_task, "foods": 3}, 0, 0, 1))
+        env_creator("fastmarl.lbforaging")(EnvContext({**of_task, "foods": 3}, 0))

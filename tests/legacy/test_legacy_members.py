@@ -13,7 +13,7 @@ import torch
 from support.legacy import all_p0, clocks, config_with, same
 
 from fastmarl.core.envs.context import EnvContext
-from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
+from fastmarl.errors import BatchError, ConfigError, EnvCheckError, RunnerStoppedError
 from fastmarl.legacy import MultiAgentBatch, PPOTorchPolicy, RolloutMetrics, RolloutWorker
 
 
@@ -447,6 +447,17 @@ def test_assert_healthy(worker):
     worker.stop()
     with pytest.raises(RunnerStoppedError):
         worker.assert_healthy()
+
+
+def test_assert_healthy_without_envs(worker):
+    worker.config.env_config["unknown"] = 1
+    with pytest.raises(EnvCheckError):
+        worker.make_env()
+    with pytest.raises(RunnerStoppedError, match="make_env"):
+        worker.assert_healthy()
+    del worker.config.env_config["unknown"]
+    worker.make_env()
+    worker.assert_healthy()
 
 
 def test_stop(make, tmp_path):

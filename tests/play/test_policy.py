@@ -93,8 +93,9 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
     runner, _ = overheard_runner("all, and memory")
     path = runner.save_to_path(tmp_path / "new")
     state = load_state(path)
-    entry = state.pop("policy")
-    assert set(state) == set(runner.get_state())
+    entry, config = state.pop("policy"), state.pop("config")
+    assert set(state) == set(runner.get_state(not_components="module_to_env_connector"))
+    assert set(config) == {"options", "left_out"}
     assert entry["modules"][MAIN]["connectors"][0] == {
         "class": "MeanStdFilter",
         "arguments": {"de_mean_to_zero": True, "de_std_to_one": True, "clip_by_value": 10.0, "update_stats": True},

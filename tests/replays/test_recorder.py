@@ -818,3 +818,23 @@ def test_rows_are_grouped_as_by_the_reference(rows):
         k, most = group(entry, env_t, counts, firsts, order, steps)
         found.append((k, most, counts.tolist(), firsts[counts > 0].tolist(), order[:k].tolist(), steps[:k].tolist()))
     assert found[0] == found[1]
+
+
+def test_envs_of_changed_options_have_a_file_of_their_own(tmp_path):
+    options = {"env_config": {"length": 5}, "record_actions": tmp_path, "seed": 0}
+    config = fastmarl.EnvRunnerConfig(env=Levels, rollout_fragment_length=12, **options)
+    chunks = []
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for change in ({}, {}, {"env_config": {"length": 3}}, {"keep_dtype": True}, {"num_envs_per_env_runner": 2}):
+            runner.config = dataclasses.replace(runner.config, **change)
+            runner.make_env()
+            runner.make_module()
+            chunks += runner.sample()
+    metas = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("*.json"))]
+    assert [(meta["env_config"], meta["keep_dtype"], meta["num_envs"]) for meta in metas] == [
+        ("{'length': 5}", False, 1),
+        ("{'length': 3}", False, 1),
+        ("{'length': 3}", True, 1),
+        ("{'length': 3}", True, 2),
+    ]
+    assert_all_replayed(tmp_path, by_id(chunks))

@@ -111,7 +111,7 @@ def test_batches_are_those_of_runners_in_this_process(group):
         assert group.set_weights() == number
         parts = group.sample(num_timesteps=50)
         for runner, part in zip(runners, parts, strict=True):
-            runner.set_weights(group.module.get_state(), number)
+            runner.set_weights(group.module.get_state(), weights_seq_no=number)
             want = columns(runner.sample(num_timesteps=50))["default_policy"]
             assert same({name: part.batch[name] for name in ALL}, {name: want[name] for name in ALL})
             part.batch["rewards"][:] = 0.0  # they can be written to

@@ -15,7 +15,7 @@ FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over
 
 def by_spaces(env, env_config):
     """(policies, policy_mapping_fn) by which agents with equal spaces share a module."""
-    probe = as_multi_agent_env(env_creator(env)(EnvContext(env_config, 0, 0, 1)))
+    probe = as_multi_agent_env(env_creator(env)(EnvContext(env_config, 0)))
     groups, policy_of = [], {}
     for agent in probe.possible_agents:
         spaces = env_spaces(probe, agent)

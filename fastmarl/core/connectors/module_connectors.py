@@ -25,6 +25,7 @@ class ModuleConnectors:
         keep_dtype: see RowLayout.
 
     Attributes:
+        spaces: (observation space, action space) of the module's agents.
         sent_space: of what the envs send.
         raw_layout: of that; None if it is also what is recorded.
         recorded_layout: of what is recorded.
@@ -54,6 +55,7 @@ class ModuleConnectors:
             space = connector.recompute_output_observation_space(self._layouts[-1].space, action_space)
             self._layouts.append(RowLayout(space, keep_dtype=keep_dtype))
         self._n_recording = sum(connector.records for connector in self.connectors)
+        self.spaces = observation_space, action_space
         self.sent_space = observation_space
         self.raw_layout = self._layouts[0] if self._n_recording else None
         self.recorded_layout = self._layouts[self._n_recording]

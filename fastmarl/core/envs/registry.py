@@ -61,6 +61,15 @@ def register_env(name: str, creator: Callable[[dict], Any]) -> None:
     _registered[name] = creator
 
 
+def registered_creator(name: str) -> Callable[[dict], Any] | None:
+    """The creator that this program has registered by a name: with `register_env()` or, where Ray is loaded, with
+    Tune's function of that name."""
+    tune: Any = sys.modules.get("ray.tune.registry")
+    if name in _registered or tune is None or not tune._global_registry.contains(tune.ENV_CREATOR, name):
+        return _registered.get(name)
+    return tune._global_registry.get(tune.ENV_CREATOR, name)
+
+
 def env_creator(env: Any) -> Callable[[dict], Any]:
     """What makes an env from an `env_config`.
 
@@ -70,7 +79,7 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
             a function, which is called with `**env_config` (but with the whole one if its first parameter is called
             `config`, `env_config` or the like), and with `num_envs` if that is the first parameter; or a name:
 
-            - a registered one;
+            - a registered one, here or with `ray.tune.register_env()`;
             - that of such a module, as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
               "magent2.battle_v4";
             - "package.module:Name", with a class or callable of that module;
@@ -88,8 +97,8 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     """
     _asked_for.add(env_name(env))
     if isinstance(env, str):
-        if env in _registered:
-            return env_creator(_registered[env])
+        if (registered := registered_creator(env)) is not None:
+            return env_creator(registered)
         if ":" in env:
             return _named_in_module(env)
         if env.startswith("fastmarl."):
@@ -109,7 +118,7 @@ def portable(env: Any) -> Any:
     """What `env_creator()` takes for `env` in another process, where nothing is registered."""
     _asked_for.add(env_name(env))
     if isinstance(env, str):
-        return _registered.get(env, env)
+        return registered_creator(env) or env
     env_creator(env)  # raises what it would raise there
     return env.__name__ if isinstance(env, ModuleType) else env
 
@@ -133,7 +142,7 @@ def may_be_named_by_a_file(name: Any) -> bool:
     the env itself, or it is one of a package that is known here. Other names would import and call anything."""
     if not isinstance(name, str):
         return False
-    if name in _registered or name in _asked_for or name in gym.registry:
+    if registered_creator(name) or name in _asked_for or name in gym.registry:
         return True
     return ":" not in name and name.partition(".")[0] in _KNOWN_PACKAGES
 

@@ -1,7 +1,7 @@
 """One module: the net of one or more agents."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -161,6 +161,9 @@ class RLModule(torch.nn.Module):
         net = self._net()
         check_mapping(f"the state of a {type(net).__name__}", state)
         own = net.state_dict()
+        unneeded = training_only(self, own)
+        if unneeded and unneeded.isdisjoint(state):
+            state = {**{name: own[name] for name in unneeded}, **state}
         given = {
             name: _as_own(own.get(name), value) if _is_extra(name) else _to_tensor(name, value)
             for name, value in state.items()
@@ -184,6 +187,17 @@ def copied(module: Module) -> Module:
     attributes = (value for part in module.modules() for value in vars(part).values())
     computed = [value for value in attributes if isinstance(value, torch.Tensor) and not value.is_leaf]
     return copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
+
+
+def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
+    """Those of these names of weights that only training needs: of the attributes that `get_non_inference_attributes()`
+    names, as in RLlib. There are none if the module has no such method, or was made with `inference_only`."""
+    net = module._net()
+    attributes = getattr(net, "get_non_inference_attributes", None)
+    if attributes is None or getattr(net, "inference_only", False):
+        return set()
+    paths = tuple(attributes())
+    return {name for name in names if name in paths or name.startswith(tuple(f"{path}." for path in paths))}
 
 
 def _is_extra(name: str) -> bool:

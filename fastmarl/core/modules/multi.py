@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.base import RLModule, as_rl_module, training_only
 from fastmarl.core.public import public
 from fastmarl.core.states import check_mapping
 
@@ -99,9 +99,23 @@ class MultiRLModule(torch.nn.Module):
         """Whether any module has memory."""
         return any(module.is_stateful() for module in self.values())
 
-    def get_state(self, module_ids: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
-        """Module id -> weights; of these modules only, if given."""
-        return {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}
+    def get_state(
+        self, module_ids: Collection[str] | None = None, *, inference_only: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Module id -> weights.
+
+        Args:
+            module_ids: of these modules only. None: of all.
+            inference_only: without the weights of attributes that a module's `get_non_inference_attributes()` names,
+                if it has that method: acting does not need them. `set_state()` takes such states, too.
+        """
+        states = {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}
+        if not inference_only:
+            return states
+        for module_id, state in states.items():
+            for name in training_only(self[module_id], state):
+                del state[name]
+        return states
 
     def check_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Raises ConfigError if `state` has modules that are not here, or weights that don't fit their module."""

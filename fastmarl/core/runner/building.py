@@ -22,8 +22,13 @@ from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.agent_spaces import Spaces
 
 
-def make_env_to_module(config: EnvRunnerConfig, envs: Envs) -> EnvToModule:
+def make_env_to_module(
+    config: EnvRunnerConfig, envs: Envs, before: EnvRunnerConfig | None = None, made: EnvToModule | None = None
+) -> EnvToModule:
     """The connectors of the modules that have any.
+
+    Args:
+        before, made: the config so far, and connectors by it; a module's stay if they would be made of the same again.
 
     Raises:
         ConfigError: they don't fit the agents' spaces, these are not known, or there is no such module.
@@ -32,8 +37,31 @@ def make_env_to_module(config: EnvRunnerConfig, envs: Envs) -> EnvToModule:
     if isinstance(given, Mapping) and (unknown := given.keys() - config.module_specs.keys()):
         raise ConfigError(f"env_to_module_connector names {sorted(unknown)}, which are not among the modules "
                           f"{sorted(config.module_specs)}")  # fmt: skip
-    made = {module_id: make_connectors(config, envs, module_id) for module_id in config.module_specs}
-    return EnvToModule({module_id: connectors for module_id, connectors in made.items() if connectors is not None})
+    of_modules = {
+        module_id: _kept_connectors(config, envs, module_id, before, made.get(module_id) if made else None)
+        or make_connectors(config, envs, module_id)
+        for module_id in config.module_specs
+    }
+    return EnvToModule({module_id: each for module_id, each in of_modules.items() if each is not None})
+
+
+def _kept_connectors(
+    config: EnvRunnerConfig,
+    envs: Envs,
+    module_id: str,
+    before: EnvRunnerConfig | None,
+    connectors: ModuleConnectors | None,
+) -> ModuleConnectors | None:
+    """Those that a module has, if its option, and what they see, are still the same."""
+    if before is None or connectors is None or config.keep_dtype != before.keep_dtype:
+        return None
+    now, then = (
+        given.get(module_id) if isinstance(given, Mapping) else given
+        for given in (config.env_to_module_connector, before.env_to_module_connector)
+    )
+    if now is not then or connectors.spaces != _module_spaces(config, envs, module_id, GIVE_ENV):
+        return None
+    return connectors
 
 
 def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> ModuleConnectors | None:

@@ -163,9 +163,10 @@ def _context(config: EnvRunnerConfig, vector_index: int, num_envs: int) -> EnvCo
         config.env_config,
         config.worker_index,
         vector_index,
-        num_envs,
-        num_workers=config.num_env_runners,
         remote=config.gym_env_vectorize_mode == "async",
+        num_workers=config.num_env_runners,
+        recreated_worker=config.incarnation > 0,
+        num_envs=num_envs,
     )
 
 

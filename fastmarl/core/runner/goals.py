@@ -113,5 +113,5 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
         return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # those that begin first
     if num_timesteps is None and config.batch_mode == "complete_episodes":
         return Goal(num_episodes=num_envs, left_of_envs=[1] * num_envs)
-    steps = config.rollout_fragment_length * num_envs if num_timesteps is None else int(num_timesteps)
+    steps = config.get_rollout_fragment_length() * num_envs if num_timesteps is None else int(num_timesteps)
     return Goal(steps, counts_env_steps=config.count_steps_by == "env_steps")

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from fastmarl.core.callbacks import EVENTS, Listener, listeners
@@ -22,13 +23,38 @@ class Listeners:
         by_event: event -> those that are called.
     """
 
+    by_event: dict[str, tuple[Listener, ...]]
+
     def __init__(self, runner: Any, config: EnvRunnerConfig):
         self._runner = runner
-        self.by_event = listeners(
-            config.callbacks_class, {event: getattr(config, f"callbacks_{event}") for event in EVENTS}
-        )
+        self._objects: list[tuple[Any, Any]] = []  # (class, object)
+        self._added: list[tuple[str, Listener]] = []
+        self.follow(config)
         self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # by episode
         self._has_forgotten = False
+
+    def follow(self, config: EnvRunnerConfig) -> None:
+        """Call the callbacks that `config` names. The objects of classes that are among them already stay.
+
+        Raises:
+            ConfigError: they can't be called as events are. Nothing was changed.
+        """
+        known, objects = list(self._objects), []
+
+        def of(kind: Any) -> Any:
+            index = next((index for index, (other, _) in enumerate(known) if other is kind), None)
+            objects.append((kind, kind()) if index is None else known.pop(index))
+            return objects[-1][1]
+
+        given = config.callbacks_class
+        kinds = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        makers = [partial(of, kind) if callable(kind) else kind for kind in kinds]
+        by_event = listeners(makers, {event: getattr(config, f"callbacks_{event}") for event in EVENTS})
+        owners = {id(made) for _, made in objects}
+        added = [(event, listener) for event, listener in self._added if id(getattr(listener, "__self__", 0)) in owners]
+        for event, listener in added:
+            by_event[event] = (*by_event[event], listener)
+        vars(self).update(_objects=objects, _added=added, by_event=by_event)
 
     def call(self, event: str, **arguments: Any) -> None:
         for listener in self.by_event[event]:
@@ -38,10 +64,12 @@ class Listeners:
         """Call this one, too, from now on; once, however often it is added."""
         if listener not in self.by_event[event]:
             self.by_event[event] = (*self.by_event[event], listener)
+            self._added.append((event, listener))
 
     def remove(self, event: str, listener: Listener) -> None:
         """Don't call this one any more."""
         self.by_event[event] = tuple(other for other in self.by_event[event] if other != listener)
+        self._added = [added for added in self._added if added != (event, listener)]
 
     def remember(self, samples: Sequence[MultiAgentEpisode], running: Collection[str]) -> None:
         """Keep the chunks of episodes that are running, if any callback listens for an episode's end."""

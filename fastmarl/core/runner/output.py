@@ -35,8 +35,11 @@ def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
     )
 
 
-def make_recorder(config: EnvRunnerConfig, env: Any) -> ActionWriter | None:
+def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None = None) -> ActionWriter | None:
     """The writer of actions, if `record_actions` asks for one.
+
+    Args:
+        before: the one so far. It goes on if what its file says of the run is still right, and is closed if not.
 
     Raises:
         ConfigError: an episode of this env could not be made again.
@@ -51,4 +54,13 @@ def make_recorder(config: EnvRunnerConfig, env: Any) -> ActionWriter | None:
     from fastmarl.replays.writer import ActionWriter
 
     meta = described(config, env, config.num_envs_per_env_runner)
-    return ActionWriter(config.record_actions, meta, late_rewards=config.post_death == "accumulate")
+    if before is not None and before.meta == meta:
+        return before
+    recorder = ActionWriter(config.record_actions, meta, late_rewards=config.post_death == "accumulate")
+    if before is not None:
+        try:
+            before.close()
+        except BaseException:
+            recorder.close()
+            raise
+    return recorder

@@ -18,6 +18,7 @@ from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.inference.actors import MappingFn
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.runner.building import make_connectors, make_module
+from fastmarl.core.runner.resources import OF_POLICIES
 from fastmarl.core.runner.sampling import Sampling
 
 ToTrain = Collection[str] | Callable[..., bool]
@@ -42,6 +43,7 @@ class PolicyChanges:
         override: bool,
     ) -> RLModule:
         """As `MultiAgentEnvRunner.add_module()`."""
+        self._check_nothing_waits()
         resources = self._resources
         known = resources.config.module_specs
         if module_id in known and not override:
@@ -63,6 +65,7 @@ class PolicyChanges:
 
     def remove(self, module_id: str, mapping_fn: MappingFn | None, to_train: ToTrain | None) -> RLModule:
         """As `MultiAgentEnvRunner.remove_module()`."""
+        self._check_nothing_waits()
         policies = self._resources.config.module_specs
         if module_id not in policies:
             raise ConfigError(f"there is no module {module_id!r} to remove; there are {sorted(policies)}")
@@ -78,7 +81,14 @@ class PolicyChanges:
         """As `MultiAgentEnvRunner.set_policy_mapping_fn()`."""
         if not callable(mapping_fn):
             raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
-        self._resources.config = replace(self._resources.config, policy_mapping_fn=mapping_fn)
+        self._check_nothing_waits()
+        self._resources.put_policies(replace(self._resources.config, policy_mapping_fn=mapping_fn))
+
+    def _check_nothing_waits(self) -> None:
+        """Raises ConfigError if a change of the runner's config has other policies than there are."""
+        now, wanted = self._resources.config, self._resources.wanted
+        if names := [name for name in OF_POLICIES if getattr(wanted, name) is not getattr(now, name)]:
+            raise ConfigError(f"runner.config has other {names} than are in force; call make_module() first")
 
     def _change(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
@@ -114,3 +124,80 @@ class PolicyChanges:
             policies_to_train=to_train,
             env_to_module_connector=connectors,
         )
+
+
+class ChangesPolicies:
+    """The part of `MultiAgentEnvRunner` that changes its policies."""
+
+    config: EnvRunnerConfig
+    _policy_changes: PolicyChanges
+    _check_changeable: Callable[[str], None]
+
+    def add_module(
+        self,
+        module_id: str,
+        module_spec: Any = None,
+        *,
+        new_agent_to_module_mapping_fn: MappingFn | None = None,
+        new_should_module_be_updated: ToTrain | None = None,
+        env_to_module_connector: Any = None,
+        override: bool = False,
+    ) -> RLModule:
+        """Add a module, without a change to running episodes; give it weights with `set_weights({module_id: ...})`.
+
+        Args:
+            module_spec: RLModuleSpec, torch.nn.Module, or None for the default net, as in the option `policies`.
+            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            new_should_module_be_updated: `policies_to_train` from now on.
+            env_to_module_connector: the module's connectors, as in the option of that name; None: what the option has
+                for it. Connectors keep what they have learned: give a snapshot those of the original with
+                `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
+            override: take the place of a module of that id, as if it had been removed first.
+
+        Returns:
+            The module.
+
+        Raises:
+            ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
+                among them. Nothing was changed.
+        """
+        self._check_changeable("add_module()")
+        return self._policy_changes.add(
+            module_id,
+            module_spec,
+            new_agent_to_module_mapping_fn,
+            new_should_module_be_updated,
+            env_to_module_connector,
+            override,
+        )
+
+    def remove_module(
+        self,
+        module_id: str,
+        *,
+        new_agent_to_module_mapping_fn: MappingFn | None = None,
+        new_should_module_be_updated: ToTrain | None = None,
+    ) -> RLModule:
+        """Remove a module. It acts on in the episodes that are running, and is freed when the last of them has ended.
+
+        Args:
+            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            new_should_module_be_updated: `policies_to_train` from now on.
+
+        Returns:
+            The module.
+
+        Raises:
+            ConfigError: there is no such module, or no other. Nothing was changed.
+        """
+        self._check_changeable("remove_module()")
+        return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)
+
+    def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
+        """Map the agents of episodes that begin from now on by another function."""
+        self._check_changeable("set_policy_mapping_fn()")
+        self._policy_changes.map_by(policy_mapping_fn)
+
+    def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
+        """Whether a module learns, by `policies_to_train`."""
+        return self.config.is_policy_to_train(module_id, multi_agent_batch)

@@ -1,14 +1,17 @@
 """What a runner keeps from one call to the next, whatever becomes of its episodes."""
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
-from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.inference.backends.transfer import make_transfer
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.multi import MultiRLModule
@@ -16,8 +19,12 @@ from fastmarl.core.runner.building import check_module_options, make_env_to_modu
 from fastmarl.core.runner.envs import Envs
 from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.core.runner.output import make_recorder
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.vector.failures import Failures
 from fastmarl.core.vector.seeds import ResetSeeds, Streams
+
+OF_POLICIES = ("policies", "policy_mapping_fn", "policies_to_train", "env_to_module_connector")
 
 
 class Resources:
@@ -25,7 +32,8 @@ class Resources:
 
     Attributes:
         config: what is in force; changes of modules replace it.
-        has_envs: whether the envs are there: not after a `make_envs()` that failed.
+        wanted: what the runner's owner has set: some options wait for the next `make_env()` or `make_module()`.
+        has_envs: whether the envs are there: not after a `make_env()` that failed.
         failures: what is done about envs that fail; it remembers restarts for as long as the envs are there.
         module: all modules.
         weights_seq_no: of the modules' weights.
@@ -36,7 +44,7 @@ class Resources:
 
     def __init__(self, config: EnvRunnerConfig):
         check_module_options(config)
-        self.config = config
+        self.config = self.wanted = config
         self.weights_seq_no = 0
         self._coming_weights: tuple[dict[str, Any], int] | None = None
         self.change: Callable[[], None] | None = None
@@ -46,10 +54,14 @@ class Resources:
         self.generator = self.streams.torch_generator(self.transfer.device)
         self.rng = self.streams.numpy_generator()
         self.counts = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
-        self._create_envs()
+        self.envs = Envs(config)
+        self.failures = self._new_failures()
+        self.has_envs = True
+        self._misfits: dict[Hashable, tuple[Spaces, Spaces]] = {}
         try:
+            self._spaces_made_for = _known_spaces(self.envs)
             self.env_to_module = make_env_to_module(config, self.envs)
-            self.module = self.new_modules()
+            self.module = self._new_modules(config, self.env_to_module)
             self.recorder = make_recorder(config, self.envs.all[0])
         except BaseException:
             self.envs.close()
@@ -59,6 +71,19 @@ class Resources:
     def num_envs(self) -> int:
         return self.config.num_envs_per_env_runner
 
+    def check_envs(self) -> None:
+        """Raises RunnerStoppedError if there are no envs."""
+        if not self.has_envs:
+            raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
+
+    def check_modules(self) -> None:
+        """Raises ConfigError if the modules were made for other spaces than those of the envs."""
+        if self._misfits:
+            agent, (before, now) = next(iter(self._misfits.items()))
+            raise ConfigError(f"since make_env() the envs have other spaces than those that the modules were made for: "
+                              f"agent {agent!r} has {now} instead of {before}. Call make_module(), too; set_weights() "
+                              f"gives the new modules the weights of the old ones, where they fit")  # fmt: skip
+
     def close(self) -> None:
         """Close the envs, and the record of actions."""
         try:
@@ -67,27 +92,57 @@ class Resources:
             if self.recorder is not None:
                 self.recorder.close()
 
-    def make_envs(self) -> None:
-        """Close the envs, and create others."""
-        self.has_envs = False
-        self.envs.close()
-        self._create_envs()
+    def make_envs(self, config: EnvRunnerConfig) -> None:
+        """Close the envs, and create others; `config` is in force then. Old envs that fail to close are left.
 
-    def _create_envs(self) -> None:
+        `has_envs` is false from here on, until the caller can work with them.
+        """
+        self.has_envs = False
+        try:
+            self.envs.close()
+        except Exception as error:
+            warnings.warn(f"closing the old envs failed, and new ones take their place: {error!r}", stacklevel=4)
+        envs = Envs(config)
+        try:
+            seeds = self.seeds
+            if config.num_envs_per_env_runner != len(seeds):
+                always = config.record_actions is not None
+                seeds = ResetSeeds(self.streams, config.num_envs_per_env_runner, always=always)
+                seeds.set_state(self.seeds.get_state())
+            misfits = _misfits(self._spaces_made_for, _known_spaces(envs))
+            recorder = make_recorder(config, envs.all[0], self.recorder)
+        except BaseException:
+            envs.close()
+            raise
+        vars(self).update(config=config, envs=envs, seeds=seeds, recorder=recorder, _misfits=misfits)
+        self.failures = self._new_failures()
+
+    def make_modules(self, config: EnvRunnerConfig) -> None:
+        """Have other modules, with fresh weights unless they are given as instances; `config` is in force then.
+
+        Connectors stay as they are where neither their option nor what envs send has changed.
+        """
+        check_module_options(config)
+        env_to_module = make_env_to_module(config, self.envs, self.config, self.env_to_module)
+        if env_to_module == self.env_to_module:
+            env_to_module = self.env_to_module
+        module = self._new_modules(config, env_to_module)
+        recorder = make_recorder(config, self.envs.all[0], self.recorder)
+        changed = {"env_to_module": env_to_module, "module": module, "recorder": recorder}
+        vars(self).update(config=config, **changed, _misfits={}, _spaces_made_for=_known_spaces(self.envs))
+
+    def _new_failures(self) -> Failures:
         config = self.config
-        self.envs = Envs(config)
-        self.failures = Failures(
+        return Failures(
             self.counts.failures,
             restart=config.restart_failed_sub_environments,
             max_restarts=config.max_restarts,
             keep_episodes=config.failed_episodes == "truncate",
         )
-        self.has_envs = True
 
-    def new_modules(self) -> MultiRLModule:
-        """New modules, with fresh weights unless they are given as instances."""
+    def _new_modules(self, config: EnvRunnerConfig, env_to_module: EnvToModule) -> MultiRLModule:
         with self.streams.torch_seeded():
-            module = make_modules(self.config, self.envs, self.env_to_module)
+            module = make_modules(config, self.envs, env_to_module)
         module.to(self.transfer.device)
         return module
 
@@ -100,7 +155,14 @@ class Resources:
             self.module.add_module(module_id, module, override=True)
         elif module_id in self.module:
             self.module.remove_module(module_id)
-        self.config = config
+        self.put_policies(config)
+
+    def put_policies(self, config: EnvRunnerConfig) -> None:
+        """Have a config in force that has other policies than now; other options that wait go on to wait."""
+        wanted = config
+        if self.wanted is not self.config:
+            wanted = replace(self.wanted, **{name: getattr(config, name) for name in OF_POLICIES})
+        vars(self).update(config=config, wanted=wanted)
 
     # Changes that come whole: what interrupts one leaves the rest to `finish()`.
 
@@ -130,6 +192,26 @@ class Resources:
         if self.change is not None:
             self.change()
             self.change = None
+
+
+def _known_spaces(envs: Envs) -> dict[Hashable, Spaces]:
+    """By agent id, of those that are known beforehand."""
+    return {agent: envs.spaces(0, agent) for agent in envs.named_agents}
+
+
+def _misfits(before: dict[Hashable, Spaces], now: dict[Hashable, Spaces]) -> dict[Hashable, tuple[Spaces, Spaces]]:
+    """Agent id -> its spaces (before, now), where a module made for the former can't be used for the latter.
+
+    Other bounds of observations are no reason: a runner goes on with its modules when only those change.
+    """
+    changed = {
+        agent: (before[agent], now[agent]) for agent in before.keys() & now.keys() if before[agent] != now[agent]
+    }
+    return {
+        agent: (old, new)
+        for agent, (old, new) in changed.items()
+        if old[1] != new[1] or RowLayout(old[0]).leaves != RowLayout(new[0]).leaves
+    }
 
 
 def choose_device(config: EnvRunnerConfig) -> torch.device:

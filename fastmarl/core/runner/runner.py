@@ -1,7 +1,6 @@
 """The standalone runner: what users call. Each method hands on to one of the runner's parts, a call at a time."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import gymnasium as gym
@@ -9,28 +8,27 @@ import gymnasium as gym
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.core.errors import ConfigError, RunnerStoppedError
+from fastmarl.core.errors import RunnerStoppedError
 from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.inference.actors import MappingFn
-from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
 from fastmarl.core.runner.building import spaces_of
 from fastmarl.core.runner.checkpointable import Checkpointable
+from fastmarl.core.runner.config_changes import change_config, of_worker
 from fastmarl.core.runner.evaluation import Evaluator
 from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.metrics import Increment
 from fastmarl.core.runner.metrics_logger import MetricsLogger
 from fastmarl.core.runner.output import make_output
-from fastmarl.core.runner.policy_changes import PolicyChanges, ToTrain
+from fastmarl.core.runner.policy_changes import ChangesPolicies, PolicyChanges
 from fastmarl.core.runner.resources import Resources
 from fastmarl.core.runner.sampling import Sampling
 from fastmarl.core.runner.state import RunnerState
 
 
 @public("fastmarl")
-class MultiAgentEnvRunner(Checkpointable):
+class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python
@@ -39,13 +37,32 @@ class MultiAgentEnvRunner(Checkpointable):
     ```
 
     At the end of a `with` block the runner is stopped.
+
+    Args:
+        config: the options.
+        worker_index, num_workers: which of how many runners this is: they come before `worker_index` and
+            `num_env_runners` of the config.
+        recreated_worker: whether it takes the place of a runner that was lost: its `incarnation` is one more.
+        spaces, tune_trial_id: are kept as attributes, and not used.
+        kwargs: other arguments of RLlib's class have no effect there, either. Unknown ones are a warning.
     """
 
     @exits_as_errors()
-    def __init__(self, config: EnvRunnerConfig):
-        if not isinstance(config, EnvRunnerConfig):
-            raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+    def __init__(
+        self,
+        config: EnvRunnerConfig,
+        *,
+        worker_index: int | None = None,
+        num_workers: int | None = None,
+        recreated_worker: bool = False,
+        spaces: Mapping[str, Any] | None = None,
+        tune_trial_id: str | None = None,
+        **kwargs: Any,
+    ):
+        config = of_worker(config, worker_index, num_workers, recreated_worker, kwargs)
         self.worker_index = config.worker_index
+        self.num_workers = config.num_env_runners if num_workers is None else num_workers
+        self.spaces, self.tune_trial_id = spaces or {}, tune_trial_id
         self._stopped = False
         self._calls = CallGuard()
         self._listeners = Listeners(self, config)
@@ -60,17 +77,6 @@ class MultiAgentEnvRunner(Checkpointable):
         except BaseException:
             self._resources.close()
             raise
-
-    @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> Self:
-        """A new runner with `config` and the state in the folder `path`."""
-        runner = cls(config)
-        try:
-            runner.restore_from_path(path)
-        except BaseException:
-            runner.stop()
-            raise
-        return runner
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -87,8 +93,27 @@ class MultiAgentEnvRunner(Checkpointable):
 
     @property
     def config(self) -> EnvRunnerConfig:
-        """What is in force: changes of policies replace it."""
-        return self._resources.config
+        """The options. To change some, put a changed copy in its place:
+
+        ```python
+        runner.config = dataclasses.replace(runner.config, env_config={"size": 9}, explore=False)
+        runner.make_env()
+        ```
+
+        They are checked at once. Those that envs are made of are in force from the next `make_env()` on, those of the
+        modules from the next `make_module()`, and others from the next call of `sample()`; docs/options.md has a table.
+        `add_module()` and its like replace the config, too.
+
+        Raises:
+            ConfigError: something can't be right, or can't change in a runner that is made. Nothing was changed.
+            EnvCheckError: `env` is no environment. Nothing was changed.
+        """
+        return self._resources.wanted
+
+    @config.setter
+    def config(self, config: EnvRunnerConfig) -> None:
+        self._check_changeable("a change of runner.config")
+        change_config(self._resources, self._listeners, config)
 
     @property
     def num_envs(self) -> int:
@@ -190,6 +215,11 @@ class MultiAgentEnvRunner(Checkpointable):
         episodes, self._sampling.unreturned = self._sampling.unreturned, []
         return episodes
 
+    def sample_get_state_and_metrics(self) -> tuple[list[MultiAgentEpisode], dict[str, Any], dict[str, Any]]:
+        """Sample, and return (the episodes, the state without weights, the metrics)."""
+        episodes = self.sample()
+        return episodes, self.get_state(not_components="rl_module"), self.get_metrics()
+
     def run(self) -> Iterator[list[MultiAgentEpisode]]:
         """`sample()` for ever, with the configured amounts."""
         while True:
@@ -228,94 +258,46 @@ class MultiAgentEnvRunner(Checkpointable):
     # Envs and modules.
 
     def make_env(self) -> None:
-        """Close the envs and create them again; running episodes are dropped. Should it fail, it must be called again
-        before the next `sample()`."""
-        self.assert_healthy()
+        """Close the envs and create them again, as `config` has them now; running episodes are dropped.
+
+        An old env that fails to close is a warning. Should the rest fail, there are no envs, and this must be called
+        again before the next `sample()`. Where new envs have other spaces than the old ones, `make_module()` is next.
+        """
+        self._check_not_stopped()
         self._calls.run("make_env()", self._sampling.make_env, {})
 
     def make_module(self) -> None:
-        """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
-        self.assert_healthy()
+        """Create the modules as `config` has them now, with fresh weights unless given as instances; running episodes
+        are dropped.
+
+        Connectors keep what they have learned, unless their option or what they see has changed.
+        """
+        self._check_not_stopped()
         self._calls.run("make_module()", self._sampling.make_module, {})
 
-    def add_module(
-        self,
-        module_id: str,
-        module_spec: Any = None,
-        *,
-        new_agent_to_module_mapping_fn: MappingFn | None = None,
-        new_should_module_be_updated: ToTrain | None = None,
-        env_to_module_connector: Any = None,
-        override: bool = False,
-    ) -> RLModule:
-        """Add a module, without a change to running episodes; give it weights with `set_weights({module_id: ...})`.
+    # From afar.
 
-        Args:
-            module_spec: RLModuleSpec, torch.nn.Module, or None for the default net, as in the option `policies`.
-            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
-            new_should_module_be_updated: `policies_to_train` from now on.
-            env_to_module_connector: the module's connectors, as in the option of that name; None: what the option has
-                for it. Connectors keep what they have learned: give a snapshot those of the original with
-                `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
-            override: take the place of a module of that id, as if it had been removed first.
+    def ping(self) -> str:
+        """Return "pong", a sign of life."""
+        return "pong"
 
-        Returns:
-            The module.
-
-        Raises:
-            ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
-                among them. Nothing was changed.
-        """
-        self._check_changeable("add_module()")
-        return self._policy_changes.add(
-            module_id,
-            module_spec,
-            new_agent_to_module_mapping_fn,
-            new_should_module_be_updated,
-            env_to_module_connector,
-            override,
-        )
-
-    def remove_module(
-        self,
-        module_id: str,
-        *,
-        new_agent_to_module_mapping_fn: MappingFn | None = None,
-        new_should_module_be_updated: ToTrain | None = None,
-    ) -> RLModule:
-        """Remove a module. It acts on in the episodes that are running, and is freed when the last of them has ended.
-
-        Args:
-            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
-            new_should_module_be_updated: `policies_to_train` from now on.
-
-        Returns:
-            The module.
-
-        Raises:
-            ConfigError: there is no such module, or no other. Nothing was changed.
-        """
-        self._check_changeable("remove_module()")
-        return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)
-
-    def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
-        """Map the agents of episodes that begin from now on by another function."""
-        self._check_changeable("set_policy_mapping_fn()")
-        self._policy_changes.map_by(policy_mapping_fn)
-
-    def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
-        """Whether a module learns, by `policies_to_train`."""
-        return self.config.is_policy_to_train(module_id, multi_agent_batch)
-
-    def _check_changeable(self, method: str) -> None:
-        """Modules are changed between calls, or in callbacks of the one under way."""
-        self.assert_healthy()
-        self._calls.check(method, or_within=True)
+    def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return `func(runner, ...)`. Its errors come through; RLlib's runner ends its process then."""
+        return func(self, *args, **kwargs)
 
     # The end.
 
     def assert_healthy(self) -> None:
-        """Raises RunnerStoppedError after stop()."""
+        """Raises RunnerStoppedError after stop(), and after a `make_env()` that failed, which has left no envs."""
+        self._check_not_stopped()
+        self._resources.check_envs()
+
+    def _check_changeable(self, method: str) -> None:
+        """Modules are changed between calls, or in callbacks of the one under way."""
+        self._check_not_stopped()
+        self._calls.check(method, or_within=True)
+
+    def _check_not_stopped(self) -> None:
         if self._stopped:
             raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
         self._resources.finish()
@@ -338,7 +320,7 @@ class MultiAgentEnvRunner(Checkpointable):
 
     def __enter__(self) -> Self:
         """Raises RunnerStoppedError after stop()."""
-        self.assert_healthy()
+        self._check_not_stopped()
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from fastmarl.core.episodes.kept_chunks import KeptChunks
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.selection import only_modules
-from fastmarl.core.errors import RecordingError, RunnerStoppedError
+from fastmarl.core.errors import RecordingError
+from fastmarl.core.runner.config_changes import ANY_MAKE, MAKE_ENV, MAKE_MODULE, in_force
 from fastmarl.core.runner.goals import Goal, make_goal
 from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.resources import Resources
@@ -41,18 +42,25 @@ class Sampling:
 
     def make_env(self) -> None:
         """Close the envs and create them again."""
+        resources = self.resources
+        config = in_force(resources.config, resources.wanted, MAKE_ENV | ANY_MAKE)
         self.is_whole = False
-        self.resources.make_envs()
-        self.rollout = Rollout(self.resources, self.listeners)
-        self.is_whole = True
+        resources.make_envs(config)
+        self.rollout = Rollout(resources, self.listeners)
+        resources.has_envs = self.is_whole = True
         self.announce_envs()
 
     def make_module(self) -> None:
         """Create the modules again."""
-        module = self.resources.new_modules()
-        self.is_whole = False
-        self.resources.module = module
-        self.rollout = Rollout(self.resources, self.listeners)
+        resources = self.resources
+        config = in_force(resources.config, resources.wanted, MAKE_MODULE | ANY_MAKE)
+        was_whole, self.is_whole = self.is_whole, False
+        try:
+            resources.make_modules(config)
+        except Exception:
+            self.is_whole = was_whole
+            raise
+        self.rollout = Rollout(resources, self.listeners)
         self.is_whole = True
 
     def announce_envs(self) -> None:
@@ -80,9 +88,10 @@ class Sampling:
 
         Raises:
             RunnerStoppedError: there are no envs.
+            ConfigError: they have other spaces than the modules were made for.
         """
-        if not self.resources.has_envs:
-            raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
+        self.resources.check_envs()
+        self.resources.check_modules()
         was_whole, self.is_whole = self.is_whole, False
         if not was_whole:
             self.rebuild_rollout()

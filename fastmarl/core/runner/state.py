@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -18,7 +18,18 @@ from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.runner.envs import Envs
 from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state
 from fastmarl.core.runner.sampling import Sampling
+from fastmarl.core.runner.saved_config import CONFIG, plain_config
 from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, described
+from fastmarl.core.runner.state_components import (
+    EMPTY,
+    ENV_STEPS,
+    OF_MODULES,
+    STATE_COMPONENTS,
+    Names,
+    chosen_components,
+    known_parts,
+    part_of,
+)
 from fastmarl.core.states import (
     check_keys,
     check_mapping,
@@ -28,55 +39,7 @@ from fastmarl.core.states import (
     whole_number,
 )
 
-OF_MODULES = "rl_module"
-STATE_COMPONENTS = (
-    OF_MODULES,
-    "weights_seq_no",
-    "env_to_module_connector",
-    "num_env_steps_sampled_lifetime",
-    "lifetime_counters",
-    "num_resets",
-    "random_state",
-    "running_episodes",
-)
-Names = str | Collection[str] | None
-
-
-def chosen_components(
-    components: Names, not_components: Names, module_ids: Sequence[str]
-) -> tuple[set[str], list[str]]:
-    """Which components, and which modules of "rl_module", as RLlib chooses them.
-
-    Args:
-        components: these; None: all. With "rl_module/p0" among them only such modules as are named so.
-        not_components: but not these.
-
-    Raises:
-        ConfigError: there is no such component, or no such module.
-    """
-    wanted, wanted_modules = _split(components, module_ids)
-    unwanted, unwanted_modules = _split(not_components, module_ids)
-    if components is None:
-        wanted = set(STATE_COMPONENTS)
-    elif wanted_modules:
-        wanted.add(OF_MODULES)
-    modules = [name for name in module_ids if name in (wanted_modules or module_ids)]
-    return wanted - unwanted, [name for name in modules if name not in unwanted_modules]
-
-
-def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]:
-    """(whole components, modules of "rl_module")"""
-    given = {names} if isinstance(names, str) else set(names or ())
-    of_modules = {name: name.partition("/")[2] for name in given if str(name).startswith(f"{OF_MODULES}/")}
-    whole = given - of_modules.keys()
-    unknown = [
-        *(name for name in whole if name not in STATE_COMPONENTS),
-        *(name for name, module in of_modules.items() if module not in module_ids),
-    ]
-    if unknown:
-        there = [*STATE_COMPONENTS, *(f"{OF_MODULES}/{module}" for module in module_ids)]
-        raise ConfigError(f"unknown state components {sorted(unknown, key=str)}; known are {there}")
-    return whole, set(of_modules.values())
+PARTIAL = "is_partial"  # in the file of a state that need not have all components
 
 
 class RunnerState:
@@ -93,16 +56,20 @@ class RunnerState:
         self._calls = calls
 
     @exits_as_errors()
-    def get(self, components: Names = None, not_components: Names = None) -> dict[str, Any]:
+    def get(
+        self, components: Names = None, not_components: Names = None, *, inference_only: bool = False
+    ) -> dict[str, Any]:
         """As `MultiAgentEnvRunner.get_state()`."""
         resources = self._resources
         chosen, modules = chosen_components(components, not_components, list(resources.module))
         resources.finish_weights()
+        with_modules = OF_MODULES in chosen
         state = {
-            "rl_module": resources.module.get_state(modules) if "rl_module" in chosen else None,
+            OF_MODULES: resources.module.get_state(modules, inference_only=inference_only) if with_modules else None,
             "weights_seq_no": resources.weights_seq_no,
             "env_to_module_connector": resources.env_to_module.get_state(),
-            "num_env_steps_sampled_lifetime": resources.counts.lifetime.env_steps,
+            EMPTY: {},
+            ENV_STEPS: resources.counts.lifetime.env_steps,
             "lifetime_counters": resources.counts.get_state(),
             "num_resets": resources.seeds.get_state(),
             "random_state": {
@@ -110,18 +77,19 @@ class RunnerState:
                 "numpy": resources.rng.bit_generator.state,
             },
         }
-        if "rl_module" in chosen:
+        if with_modules:
             chosen.add("weights_seq_no")
         if "running_episodes" in chosen:
             state["running_episodes"] = self._running_episodes()
         return {name: value for name, value in state.items() if name in chosen}
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if `set()` can't take `state`; changes nothing."""
+        """Raises ConfigError if `set()` can't take `state`; changes nothing, and warns as it does."""
+        self._check(known_parts(state, self._resources.module))
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """As `check()`, of components that are known."""
         check_mapping("a runner's state", state)
-        unknown = [name for name in state if name not in STATE_COMPONENTS]
-        if unknown:
-            raise ConfigError(f"unknown state components {unknown}; known are {list(STATE_COMPONENTS)}")
         resources = self._resources
         checks: dict[str, Callable[[Any], Any]] = {
             "rl_module": resources.module.check_state,
@@ -134,38 +102,53 @@ class RunnerState:
             "running_episodes": self._checked_episodes,
         }
         for name, value in state.items():
+            if name not in checks:
+                raise ConfigError(f"unknown state component {name!r}; known are {list(STATE_COMPONENTS)}")
             checks[name](value)
 
     @exits_as_errors()
     def set(self, state: dict[str, Any]) -> None:
         """As `MultiAgentEnvRunner.set_state()`."""
-        self.check(state)
         resources = self._resources
+        state = known_parts(state, resources.module)
+        self._check(state)
         resources.finish_weights()
         seq_no = int(state.get("weights_seq_no", 0))
-        if "rl_module" in state and (seq_no == 0 or seq_no > resources.weights_seq_no):
-            self._take_weights(state["rl_module"], seq_no or resources.weights_seq_no)
+        if OF_MODULES in state and (seq_no == 0 or seq_no > resources.weights_seq_no):
+            self._take_weights(state[OF_MODULES], seq_no or resources.weights_seq_no)
         self._take_others(state)
 
     @exits_as_errors()
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike, state: dict[str, Any] | None = None) -> None:
         """As `MultiAgentEnvRunner.save_to_path()`."""
-        resources, state = self._resources, self.get()
+        resources = self._resources
+        if state is None:
+            content = self.get(not_components=EMPTY)
+        else:
+            content = known_parts(state, resources.module)
+            self._check(content)
+            content[PARTIAL] = True
         options = PolicyOptions.of(resources.config, resources.counts.lifetime.env_steps)
-        save_state(path, {**state, SAVED: described(options, resources.module, resources.env_to_module)})
+        policies = described(options, resources.module, resources.env_to_module)
+        save_state(path, {**content, SAVED: policies, CONFIG: plain_config(resources.wanted)})
 
     @exits_as_errors()
-    def restore(self, path: str | os.PathLike) -> None:
+    def restore(self, path: str | os.PathLike, component: str | None = None) -> None:
         """As `MultiAgentEnvRunner.restore_from_path()`."""
         state = load_state(path)
+        is_partial = component is not None
         if isinstance(state, dict):
-            state.pop(SAVED, None)  # older checkpoints have none, and the runner needs none
+            for name in (SAVED, CONFIG, EMPTY):  # older checkpoints have none, and the runner needs none
+                state.pop(name, None)
+            is_partial |= bool(state.pop(PARTIAL, False))
         try:
-            self._check_all_of_runner(state)
-            self.check(state)
+            if component is not None:
+                state = part_of(state, component)
+            self._check_of_runner(state, is_partial)
+            self._check(state)
         except ConfigError as error:
             raise CheckpointError(f"{path} is no state of this runner: {error}") from error
-        before = self.get()
+        before = self.get(not_components=EMPTY)
         try:
             self._take_all(state)
         except BaseException as error:  # of a module's or connector's own set_state(), or an interrupt
@@ -175,7 +158,8 @@ class RunnerState:
             raise CheckpointError(f"{path} could not be taken, and the runner keeps its state: {error!r}") from error
 
     def _take_all(self, state: dict[str, Any]) -> None:
-        self._take_weights(state["rl_module"], int(state["weights_seq_no"]))
+        if OF_MODULES in state:
+            self._take_weights(state[OF_MODULES], int(state.get("weights_seq_no", self._resources.weights_seq_no)))
         self._take_others(state)
 
     def _take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
@@ -205,10 +189,17 @@ class RunnerState:
         torch_state_for(self._resources.generator.device, streams["torch"])
         check_numpy_state(self._resources.rng, streams["numpy"])
 
-    def _check_all_of_runner(self, state: Any) -> None:
-        """Raises ConfigError if `state` is not a whole one, or has other modules or connectors than the runner."""
+    def _check_of_runner(self, state: Any, is_partial: bool) -> None:
+        """Raises ConfigError if a state is not whole, or has other modules or connectors than the runner.
+
+        Args:
+            state: of a file.
+            is_partial: whether it may lack components, and modules.
+        """
+        if is_partial:
+            return
         check_keys("it", state, STATE_COMPONENTS)
-        modules, connectors = state["rl_module"], state["env_to_module_connector"]
+        modules, connectors = state[OF_MODULES], state["env_to_module_connector"]
         check_mapping("the state of modules", modules)
         saved, present = set(modules), set(self._resources.module)
         if saved != present:

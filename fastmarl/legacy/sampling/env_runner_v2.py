@@ -84,7 +84,7 @@ class EnvRunnerV2(InputReader):
     def make(self) -> None:
         """Sample until `unreturned` has something."""
         while not self.unreturned:
-            wanted = self._runner.config.rollout_fragment_length * self._runner.num_envs
+            wanted = self._runner.config.get_rollout_fragment_length() * self._runner.num_envs
             least = wanted // LEAST_SHARE if self._wants_whole else 0
             self._advance(max(wanted - self._n_pending(), least, 1))
 
@@ -115,7 +115,7 @@ class EnvRunnerV2(InputReader):
         self._sampled += self._runner.sample(num_timesteps=num_timesteps)
         self._take_down()
         config = self._runner.config
-        if not self._wants_whole and self._n_pending() < config.rollout_fragment_length * self._runner.num_envs:
+        if not self._wants_whole and self._n_pending() < config.get_rollout_fragment_length() * self._runner.num_envs:
             return
         ready = {id_: episode for id_, episode in self._episodes.items() if self._is_ready(episode)}
         chunks = [chunk for episode in ready.values() for chunk in joined(episode.chunks)]

@@ -1,0 +1,132 @@
+"""Changes of a runner's config: which options are in force when."""
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.runner.building import check_module_options
+from fastmarl.core.runner.listeners import Listeners
+from fastmarl.core.runner.resources import Resources
+
+MAKE_ENV = frozenset(
+    {
+        "env",
+        "env_config",
+        "num_envs_per_env_runner",
+        "num_env_runners",
+        "gym_env_vectorize_mode",
+        "num_env_workers",
+        "worker_num_splits",
+        "env_batch_size",
+        "env_worker_start_method",
+        "step_timeout_s",
+        "restart_failed_sub_environments",
+        "failed_episodes",
+        "max_restarts",
+        "disable_env_checking",
+        "record_env_state",
+    }
+)
+MAKE_MODULE = frozenset({"policies", "rl_module_spec", "model_config", "env_to_module_connector", "keep_dtype"})
+ANY_MAKE = frozenset(
+    {
+        "reward_scale",
+        "clip_rewards",
+        "normalize_actions",
+        "clip_actions",
+        "episode_lookback_horizon",
+        "post_death",
+        "respawn",
+        "lean_inference",
+        "inference_dtype",
+        "cuda_graphs",
+        "torch_compile_worker",
+        "torch_compile_worker_dynamo_backend",
+        "torch_compile_worker_dynamo_mode",
+    }
+)
+FIXED = (  # what they decide is made once, with the runner
+    "seed",
+    "worker_index",
+    "incarnation",
+    "device",
+    "num_gpus_per_env_runner",
+    "metrics_num_episodes_for_smoothing",
+    "record_actions",
+    "output",
+    "output_max_rows_per_file",
+    "output_config",
+)
+WITH_POLICIES = ("policy_mapping_fn", "policies_to_train")  # wait for the modules that they name
+
+
+IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # by RLlib's class, too
+
+
+def of_worker(
+    config: EnvRunnerConfig,
+    worker_index: int | None,
+    num_workers: int | None,
+    recreated_worker: bool,
+    others: Iterable[str],
+) -> EnvRunnerConfig:
+    """The config of one of several runners, as the arguments of a runner's constructor say; see there.
+
+    Raises:
+        ConfigError: it is none, or the numbers can't be right.
+    """
+    if not isinstance(config, EnvRunnerConfig):
+        raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+    if unknown := [name for name in others if name not in IGNORED]:
+        warnings.warn(f"a runner's constructor knows no arguments {unknown}; they are left out", stacklevel=4)
+    given: dict[str, Any] = {"worker_index": worker_index}
+    if num_workers is not None:
+        check_integer("num_workers", num_workers, least=0)
+        given["num_env_runners"] = max(1, num_workers)
+    if recreated_worker:
+        given["incarnation"] = config.incarnation + 1
+    changes = {name: value for name, value in given.items() if value is not None and value != getattr(config, name)}
+    return replace(config, **changes) if changes else config
+
+
+def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str] = frozenset()) -> EnvRunnerConfig:
+    """`wanted`, but with those options as they are `now` that wait for envs or modules to be made.
+
+    Args:
+        now: what was in force so far.
+        wanted: what the runner's owner has set.
+        made: options of what is being made; they wait no longer.
+    """
+    waiting = {*MAKE_ENV, *MAKE_MODULE, *ANY_MAKE} - made
+    if "policies" in waiting and now.module_specs.keys() != wanted.module_specs.keys():
+        waiting.update(WITH_POLICIES)
+    kept = {name: getattr(now, name) for name in waiting if getattr(now, name) is not getattr(wanted, name)}
+    return replace(wanted, **kept) if kept else wanted
+
+
+def change_config(resources: Resources, listeners: Listeners, wanted: EnvRunnerConfig) -> None:
+    """Have this config: of what needs no making at once, of the rest when it is made.
+
+    Raises:
+        ConfigError: it is no config, can't be right, or changes what was made once and for all. Nothing was changed.
+        EnvCheckError: its `env` is none. Nothing was changed.
+    """
+    now = resources.config
+    if not isinstance(wanted, EnvRunnerConfig):
+        raise ConfigError(f"runner.config must be an EnvRunnerConfig, got {type(wanted).__name__}; change a copy: "
+                          f"runner.config = dataclasses.replace(runner.config, ...)")  # fmt: skip
+    fixed = {name: (getattr(now, name), getattr(wanted, name)) for name in FIXED}
+    if changed := {name: values for name, values in fixed.items() if values[0] != values[1]}:
+        of_each = "; ".join(f"{name} is {before!r:.80}, not {after!r:.80}" for name, (before, after) in changed.items())
+        raise ConfigError(f"a runner keeps what it was made with: {of_each}. Nothing was changed; make another runner "
+                          f"with this config, and give it this one's get_state()")  # fmt: skip
+    check_module_options(wanted)
+    if wanted.env is not now.env:
+        env_creator(wanted.env)
+    config = in_force(now, wanted)
+    listeners.follow(wanted)
+    vars(resources).update(config=config, wanted=wanted)

@@ -1,0 +1,79 @@
+"""A runner's config in a checkpoint, so that a runner can be made from the checkpoint alone.
+
+It is plain data without code: an environment is there by its name, and functions and classes must be given again.
+"""
+
+import os
+from collections.abc import Mapping, Set
+from dataclasses import fields
+from typing import Any
+
+from fastmarl.core.config import DEFAULTS, EnvRunnerConfig
+from fastmarl.core.envs.registry import env_name, may_be_named_by_a_file
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.states import check_keys, check_mapping
+
+CONFIG = "config"  # what a runner's checkpoint has for this, beside the runner's own state
+KEYS = ("options", "left_out")
+FOLDERS = ("record_actions", "output")  # a file does not say where to write to
+
+
+def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
+    """The options that are not as by default: those that a file can hold, and the text of those that it can't."""
+    options, left_out = {}, {}
+    for field in fields(EnvRunnerConfig):
+        name, value = field.name, getattr(config, field.name)
+        if name in DEFAULTS and (value is DEFAULTS[name] or (_is_plain(value) and value == DEFAULTS[name])):
+            continue
+        plain = env_name(value) if name == "env" else _plain(value)
+        if name in FOLDERS or (plain is None and value is not None) or not _is_plain(plain):
+            left_out[name] = os.fspath(value) if isinstance(value, os.PathLike) else f"{value!r:.200}"
+        else:
+            options[name] = plain
+    return {"options": options, "left_out": left_out}
+
+
+def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
+    """The config of which `plain_config()` was made.
+
+    Args:
+        saved: what it has returned.
+        given: options that come before the saved ones.
+
+    Raises:
+        ConfigError: an option is in no file and was not given; the environment is one that this program has neither
+            registered nor used; or an option has a value that can't be right.
+    """
+    check_keys("what is saved of the config", saved, KEYS)
+    options, left_out = saved["options"], saved["left_out"]
+    for what, values in (("the saved options", options), ("the options that are left out", left_out)):
+        check_mapping(what, values)
+    if lacking := {name: text for name, text in left_out.items() if name not in given}:
+        first = next(iter(lacking))
+        raise ConfigError(f"a checkpoint holds no functions, classes, objects or folders to write to, so these options "
+                          f"must be given again: {lacking}; from_checkpoint(path, {first}=..., ...), or a whole config"
+                          )  # fmt: skip
+    if "env" not in given and not may_be_named_by_a_file(options.get("env")):
+        raise ConfigError(f"it names {options.get('env')!r} as its env, which this program has not used so far. Files "
+                          f"may come from others, so nothing is imported by such a name. If you trust it, name it "
+                          f"yourself: from_checkpoint(path, env={options.get('env')!r})")  # fmt: skip
+    try:
+        return EnvRunnerConfig(**{**options, **given})
+    except TypeError as error:
+        raise ConfigError(f"the saved options can't be right: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """The value, with a set of ids as a list, and any kind of dict as a dict."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return sorted(value, key=str) if isinstance(value, Set) else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Return true if a checkpoint gives it back as it is."""
+    if type(value) is dict:
+        return all(map(_is_plain, (*value, *value.values())))
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (str, bool, int, float)

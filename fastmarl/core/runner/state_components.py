@@ -1,0 +1,101 @@
+"""The components of a runner's state, by RLlib's names, and which of them are asked for."""
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.rllib_classes import fetched
+from fastmarl.core.states import check_mapping
+
+OF_MODULES = "rl_module"
+ENV_STEPS = "num_env_steps_sampled_lifetime"
+STATE_COMPONENTS = (
+    OF_MODULES,
+    "weights_seq_no",
+    "env_to_module_connector",
+    ENV_STEPS,
+    "lifetime_counters",
+    "num_resets",
+    "random_state",
+    "running_episodes",
+)
+EMPTY = "module_to_env_connector"  # RLlib's component of that name; what turns actions for the env here has no state
+Names = str | Collection[str] | None
+
+
+def chosen_components(
+    components: Names, not_components: Names, module_ids: Sequence[str]
+) -> tuple[set[str], list[str]]:
+    """Which components, and which modules of "rl_module", as RLlib chooses them; it warns of names of nothing.
+
+    The number of env steps is always among them: schedules of exploration go by it.
+
+    Args:
+        components: these; None: all. With "rl_module/p0" among them only such modules as are named so.
+        not_components: but not these.
+    """
+    wanted, wanted_modules = _split(components, module_ids)
+    unwanted, unwanted_modules = _split(not_components, module_ids)
+    if components is None:
+        wanted = {*STATE_COMPONENTS, EMPTY}
+    elif wanted_modules:
+        wanted.add(OF_MODULES)
+    wanted.add(ENV_STEPS)
+    if components is None and OF_MODULES in unwanted:
+        wanted.discard("weights_seq_no")
+    modules = [name for name in module_ids if name in (wanted_modules or module_ids)]
+    return wanted - unwanted, [name for name in modules if name not in unwanted_modules]
+
+
+def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]:
+    """(whole components, modules of "rl_module")"""
+    given = {names} if isinstance(names, str) else set(names or ())
+    of_modules = {name: name.partition("/")[2] for name in given if str(name).startswith(f"{OF_MODULES}/")}
+    known = {*STATE_COMPONENTS, EMPTY}
+    unknown = [
+        *(name for name in given - of_modules.keys() if name not in known),
+        *(name for name, module in of_modules.items() if module not in module_ids),
+    ]
+    if unknown:
+        there = [*STATE_COMPONENTS, EMPTY, *(f"{OF_MODULES}/{module}" for module in module_ids)]
+        warnings.warn(f"unknown state components {sorted(unknown, key=str)}; known are {there}", stacklevel=6)
+    return given - of_modules.keys() - set(unknown), set(of_modules.values())
+
+
+def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
+    """The components of a state that this runner has, fetched from Ray's store if need be; it warns of others, and of
+    modules that are not here.
+
+    Raises:
+        ConfigError: it is no dict.
+    """
+    check_mapping("a runner's state", state)
+    known = {name: fetched(value) for name, value in state.items() if name in STATE_COMPONENTS}
+    is_empty = isinstance(state.get(EMPTY), Mapping) and not state[EMPTY]
+    unknown = [repr(name) for name in state if name not in known and not (name == EMPTY and is_empty)]
+    weights = known.get(OF_MODULES)
+    if isinstance(weights, Mapping):
+        unknown += [f"'{OF_MODULES}/{module_id}'" for module_id in weights if module_id not in module_ids]
+        known[OF_MODULES] = {module_id: weights[module_id] for module_id in weights if module_id in module_ids}
+    if unknown:
+        warnings.warn(f"the runner has no {', '.join(unknown)}; these parts of the state are left out", stacklevel=5)
+    return known
+
+
+def part_of(state: Mapping[str, Any], component: str) -> dict[str, Any]:
+    """A component of a state, weights with their number.
+
+    Raises:
+        ConfigError: it is not in it.
+    """
+    name, _, module_id = component.partition("/")
+    values = state.get(name)
+    if module_id and name == OF_MODULES and isinstance(values, Mapping):
+        values = {module_id: values[module_id]} if module_id in values else None
+    elif module_id:
+        values = None
+    if values is None:
+        raise ConfigError(f"it has no component {component!r}; there are {list(state)}")
+    number = {"weights_seq_no": state["weights_seq_no"]} if name == OF_MODULES and "weights_seq_no" in state else {}
+    return {name: values, **number}

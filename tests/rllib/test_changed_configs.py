@@ -1,0 +1,140 @@
+"""Change a runner's config, then make its envs or modules: RLlib's runner and the standalone one do the same."""
+
+import dataclasses
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+
+import fastmarl
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+
+
+class Walk(MultiAgentEnv):
+    fails_to_close = False
+
+    def __init__(self, config):
+        super().__init__()
+        self.length = config.get("length", 5)
+        self.agents = self.possible_agents = ["a", "b"]
+        self.observation_spaces = dict.fromkeys("ab", gym.spaces.Box(-1, 1, (config.get("size", 2),), np.float32))
+        self.action_spaces = dict.fromkeys("ab", gym.spaces.Discrete(3))
+
+    def observe(self):
+        return {agent: np.zeros(self.observation_spaces[agent].shape, np.float32) for agent in "ab"}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, actions):
+        self.t += 1
+        over = self.t >= self.length
+        return self.observe(), dict.fromkeys("ab", 1.0), {"__all__": over}, {"__all__": False}, {}
+
+    def close(self):
+        if Walk.fails_to_close:
+            raise OSError("simulator is gone")
+
+
+class OfRLlib:
+    """Changes the config in place."""
+
+    def __init__(self):
+        config = PPOConfig().environment(Walk, env_config={}).env_runners(num_env_runners=0, rollout_fragment_length=8)
+        config = config.multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, episode: "p")
+        config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[4]))
+        self.runner = MultiAgentEnvRunner(config=config)
+
+    def change(self, **options):
+        for name, value in options.items():
+            if name == "hiddens":
+                self.runner.config.rl_module(
+                    rl_module_spec=RLModuleSpec(model_config=DefaultModelConfig(fcnet_hiddens=value))
+                )
+            else:
+                setattr(self.runner.config, name, value)
+
+    def width(self):
+        return next(iter(self.runner.module["p"].parameters())).shape
+
+
+class Standalone:
+    """Changes a copy of the config."""
+
+    def __init__(self):
+        config = fastmarl.EnvRunnerConfig(
+            env=Walk, policies={"p"}, rollout_fragment_length=8, model_config={"fcnet_hiddens": [4]}
+        )
+        self.runner = fastmarl.MultiAgentEnvRunner(config)
+
+    def change(self, **options):
+        if "hiddens" in options:
+            spec = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": options.pop("hiddens")})
+            options.update(rl_module_spec=spec, model_config={})
+        self.runner.config = dataclasses.replace(self.runner.config, **options)
+
+    def width(self):
+        return next(iter(self.runner.module["p"].parameters())).shape
+
+
+def course(kind):
+    """What is seen of a course of changes."""
+    each = kind()
+    runner = each.runner
+    seen = []
+
+    def look():
+        episodes = runner.sample()
+        steps = sum(map(len, episodes))
+        longest = max(map(len, runner.sample(num_episodes=2)))
+        seen.append((steps, longest, runner.num_envs, len(runner.env.envs), tuple(each.width())))
+
+    look()
+    each.change(env_config={"length": 3})
+    look()
+    runner.make_env()
+    look()
+    runner.config.env_config["length"] = 2
+    runner.make_env()
+    look()
+    each.change(num_envs_per_env_runner=3, rollout_fragment_length=4)
+    runner.make_env()
+    look()
+    each.change(hiddens=[7])
+    look()
+    runner.make_module()
+    look()
+    Walk.fails_to_close = True
+    try:
+        runner.make_env()
+    finally:
+        Walk.fails_to_close = False
+    look()
+    runner.assert_healthy()
+    each.change(batch_mode="complete_episodes")
+    look()
+    runner.stop()
+    return seen
+
+
+def test_envs_of_other_spaces():
+    """RLlib's new module is for the old spaces: its connectors, which know these, are not made again."""
+    widths = {}
+    for kind in (Standalone, OfRLlib):
+        each = kind()
+        each.change(env_config={"size": 5})
+        each.runner.make_env()
+        each.runner.make_module()
+        widths[kind] = each.width()[1]
+    assert widths == {Standalone: 5, OfRLlib: 2}
+
+
+def test_both_runners_follow_a_changed_config():
+    assert course(Standalone) == course(OfRLlib)
