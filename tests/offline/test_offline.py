@@ -53,13 +53,13 @@ def episode(agents, id_="e", module_id="p", lookback=0, **fields):
             observations=obs, env_ts=np.arange(n + 1), actions=actions, rewards=np.arange(n) / 3, extras=extras,
             infos=infos,
         )  # fmt: skip
-        parts[agent] = SingleAgentEpisode(
+        parts[agent] = SingleAgentEpisode.of(
             agent_id=agent, module_id=module_id, multi_agent_episode_id=id_, observation_space=None, action_space=None,
             source=source, lookback=lookback, t_started=lookback, is_terminated=True,
         )  # fmt: skip
     n = max((len(part) for part in parts.values()), default=0)
     times = {"env_t_started": lookback, "env_t": lookback + n, "lookback": lookback}
-    return MultiAgentEpisode(agent_episodes=parts, id_=id_, **times, is_terminated=True, **fields)
+    return MultiAgentEpisode.of_agents(agent_episodes=parts, id_=id_, **times, is_terminated=True, **fields)
 
 
 def first_leaf(value):

@@ -64,7 +64,7 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
     Raises:
         EpisodeError: agents' columns don't fit each other, or it is no episode of RLlib's.
     """
-    if not hasattr(episode, "env_t_to_agent_t"):
+    if not hasattr(episode, "_hanging_rewards_end"):
         kind = type(episode)
         raise EpisodeError(f"expected RLlib's MultiAgentEpisode, got one of {kind.__module__}.{kind.__qualname__}")
     if episode.agent_episodes and not episode.is_numpy:

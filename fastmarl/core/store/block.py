@@ -139,6 +139,11 @@ class Block:
         """The rewards on record, of those paid. Nobody else knows how they are made."""
         return paid if self._rewards is None else self._rewards(paid)
 
+    @property
+    def changes_rewards(self) -> bool:
+        """Whether rewards on record are others than those paid."""
+        return self._rewards is not None
+
     def reward(self, row: int) -> float:
         """The reward on record, as of now."""
         return float(self.recorded_rewards(self.reward_R[row]))
