@@ -184,6 +184,8 @@ class WrittenColumns(Episode):
             raise IndexError(f"{self._who()}: there are no {what} at {missing}, counted from the chunk's begin; from "
                              f"{-self.lookback} to {timeline.end - 1 - self.lookback} there are")  # fmt: skip
         values = _fitting(new_data, column.data, len(rows), isinstance(times, int), f"{self._who()}, {key or what}")
+        if not len(rows):
+            return
         if not self.source.put(what, key, rows, values):
             self.grown().put(what, key, rows, values)
         self._columns = {}
@@ -295,7 +297,7 @@ def _arrays(data: Any, what: str) -> Any:
 
 def _fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
     """n new items as a column like `data`: arrays [n, ...] in its nesting, or a list."""
-    if isinstance(data, list):
+    if isinstance(data, list) or (isinstance(new_data, list) and not new_data):
         items = [new_data] if is_item else list(new_data)
         _check_number(len(items), n, who)
         return items
