@@ -14,7 +14,6 @@ import textwrap
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -206,7 +205,8 @@ def test_infos_that_json_can_not_hold_are_an_error(value, text, tmp_path):
         common_infos={0: {"x": value}},
         waiting_infos={"a": {1: {"x": value}}},
     )
-    chunk.agent_episodes["b"] = replace(chunk.agent_episodes["a"].rows(1, 1, 0), agent_id="b")
+    chunk.agent_episodes["b"] = chunk.agent_episodes["a"].rows(1, 1, 0)
+    chunk.agent_episodes["b"].agent_id = "b"
     write(tmp_path / "y", [chunk], columns=["seen"])
     (got,) = read(tmp_path / "y")
     assert {agent: each.get_infos() for agent, each in got.agent_episodes.items()} == {"a": [{}] * 3, "b": [{}]}

@@ -191,7 +191,15 @@ def test_one_agents_episode():
         episode.set_rewards(new_data=[7.0, 8.0], at_indices=slice(1, 3))
         episode.set_extra_model_outputs(key="q", new_data=9, at_indices=-1)
     theirs.to_numpy()
-    for name in ("get_observations", "get_infos", "get_actions", "get_rewards", "get_return", "__len__", "get_data_dict"):
+    for name in (
+        "get_observations",
+        "get_infos",
+        "get_actions",
+        "get_rewards",
+        "get_return",
+        "__len__",
+        "get_data_dict",
+    ):
         assert equal(getattr(ours, name)(), getattr(theirs, name)()), name
     for name in ("t", "t_started", "is_done", "is_terminated", "is_truncated", "id_", "is_reset"):
         assert getattr(ours, name) == getattr(theirs, name), name

@@ -66,11 +66,12 @@ class BlockColumns:
         return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self.lane_rows.block.output(key))
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write to the block; see `Source.put()`. Rewards that a connector makes of those paid can't be."""
+        """Write to the block, see `Source.put()`, as long as its call is under way: what is returned stays as it is.
+        Rewards that a connector makes of those paid can't be written."""
         block, _, n_rows, final, _ = self.lane_rows
+        if not block.is_open or (what == "rewards" and block.changes_rewards):
+            return False
         if what == "rewards":
-            if block.changes_rewards:
-                return False
             write_rows(block.reward_R, self._block_rows(rows), values)
         elif what == "observations":
             in_rows = rows < n_rows
