@@ -63,7 +63,10 @@ class BlockColumns:
         return self.lane_rows.block.output_keys()
 
     def extra(self, key: str) -> Any:
-        return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self.lane_rows.block.output(key))
+        n, block = self.n_obs - 1, self.lane_rows.block
+        if not n and not block.outputs:
+            return np.zeros(0)  # the module has not acted yet
+        return map_struct(lambda leaf: self._column(leaf, n), block.output(key))
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
         """Write to the block, see `Source.put()`, as long as its call is under way: what is returned stays as it is.
