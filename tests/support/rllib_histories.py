@@ -22,7 +22,7 @@ def play(history: History, cls: Any = RLlibEpisode) -> Any:
 
 
 def play_chunks(history: History, cls: Any, cuts: dict[int, int]) -> list[Any]:
-    """The same, cut at these env steps, with these lookbacks."""
+    """Build it in chunks, cut at these env steps, with these lookbacks."""
     episode = cls(
         id_="e",
         observation_space=OBS_SPACES,

@@ -9,7 +9,7 @@ from fastmarl.core.spaces.structs import flatten_struct
 
 
 class HasColumns(Protocol):
-    """A `SingleAgentEpisode`."""
+    """The part of `SingleAgentEpisode` that its buffers use."""
 
     lookback: int
 
@@ -57,11 +57,11 @@ class LookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """What the episode's getter of this column returns."""
+        """Return items, as the episode's getter of this column does."""
         return self._episode.get(self._what, self._key, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """What the episode's setter of this column does."""
+        """Write items, as the episode's setter of this column does."""
         self._episode.put(self._what, self._key, new_data, at_indices, neg_index_as_lookback)
 
     def len_incl_lookback(self) -> int:

@@ -94,7 +94,7 @@ class BuiltEpisode(Getters):
     def _take_step(
         self, env_t: int, observed: AgentDict, infos: AgentDict, acted: AgentDict, paid: AgentDict, outputs: AgentDict
     ) -> None:
-        """An env step of the constructor's lists: what agents saw, did upon it, and were paid for that."""
+        """An env step of the constructor's lists: observations, actions upon them, and rewards for these."""
         opened, hanging = self._opened(), self.chunk.hanging_rewards
         for agent, observation in observed.items():
             if agent not in self.agent_episodes:
@@ -118,7 +118,7 @@ class BuiltEpisode(Getters):
         return opened
 
     def _join(self, agent: AgentID, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
-        """An agent's first observation."""
+        """Begin an agent's episode, with its first observation."""
         chunk = self.chunk
         steps = SingleAgentEpisode.of(
             agent_id=agent,
@@ -166,7 +166,7 @@ class BuiltEpisode(Getters):
         """Add what agents did, and what the env's `step()` has returned for it. All dicts are by agent.
 
         An action and all rewards since make a transition with the agent's next observation. Where an agent ends
-        without one, its last observation is repeated. Rewards that an agent is paid before its first action belong to
+        without one, its last observation is repeated. Rewards before an agent's first action belong to
         its first transition. The episode is over with `"__all__"`, which ends all agents; their own flags win.
 
         Args:
@@ -174,9 +174,9 @@ class BuiltEpisode(Getters):
             extra_model_outputs: dicts by name.
 
         Raises:
-            EpisodeError: the episode is over, or a runner is making it; an agent that has ended is observed, acts, is
-                paid or informed; or one acts without, or is observed twice after, an observation. Nothing was added.
-                Or an item has another shape than those before.
+            EpisodeError: the episode is over, or a runner is making it; there are data of an agent that has ended; an
+                agent acts without an observation, or is observed twice without an action. Nothing was added. Or an item
+                has another shape than those before.
         """
         if self.is_done:
             raise EpisodeError(f"episode {self.id_!r} is over, at env step {self.env_t}; nothing can be added to it")
@@ -224,7 +224,7 @@ class BuiltEpisode(Getters):
         info: dict[str, Any] | None,
         flags: tuple[bool, bool],
     ) -> None:
-        """An agent that may have been observed, paid and ended in the step; its action is among the open ones."""
+        """Add an agent's part of the step; its action is among the open ones."""
         chunk, opened, steps = self.chunk, self._opened(), self.agent_episodes.get(agent)
         env_t, is_observed = chunk.env_t + 1, agent in observations
         if steps is not None and steps.is_done:

@@ -102,7 +102,7 @@ class ChunkLanes:
         return paid
 
     def open_actions(self, waiting: Collection[Hashable]) -> dict[Hashable, tuple[Any, dict[str, Any]]]:
-        """Of agents that have acted and wait for an observation: their actions, and the extra outputs."""
+        """Return actions and extra outputs of agents that have acted and wait for an observation."""
         found = {}
         for agent_id, columns in zip(self.agent_ids, self.columns.tolist(), strict=True):
             if agent_id in waiting:
@@ -185,7 +185,7 @@ class Chunk:
         module_of: by agent, as far as `module_for()` was asked.
         open_actions: in an episode that is built by hand, by waiting agent: its action, and the extra outputs; None: it
             is not built by hand.
-        early_rewards: in such an episode, by agent: what it was paid before it acted; its next transition has it.
+        early_rewards: in such an episode, by agent: rewards before it acted; they belong to its next transition.
         begun_at: when such an episode has begun, by `time.perf_counter()` of this process.
     """
 

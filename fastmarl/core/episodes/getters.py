@@ -283,7 +283,7 @@ class Getters(LazyEpisode):
         return chunk.open_actions or {}
 
     def _opened_items(self, what: str, key: str | None) -> dict[AgentID, Any]:
-        """What a column has beside its items, see `Request.opened`."""
+        """Agent -> the item that a column has beside its own, see `Request.opened`."""
         opened = {} if what in OF_OBSERVATIONS else self.open_actions()
         if not opened or what == "actions":
             return {agent: action for agent, (action, _) in opened.items()}

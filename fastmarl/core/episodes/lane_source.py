@@ -70,7 +70,7 @@ class BlockColumns:
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
         """Write to the block, see `Source.put()`, as long as its call is under way: what is returned stays as it is.
-        Rewards that a connector makes of those paid can't be written."""
+        Rewards that a connector changes can't be written."""
         block, _, n_rows, final, _ = self.lane_rows
         if not block.is_open or (what == "rewards" and block.changes_rewards):
             return False
@@ -199,7 +199,7 @@ class LaneSource:
     Args:
         lane_rows: in their block.
         infos_at: env step -> info, of the steps that had one.
-        is_under_way: whether steps may still be added to the chunk, which is made anew then.
+        is_under_way: whether steps may still be added to the chunk.
     """
 
     __slots__ = ("__weakref__", "_columns", "_infos_at", "is_under_way")

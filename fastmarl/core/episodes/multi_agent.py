@@ -206,7 +206,7 @@ class MultiAgentEpisode(BuiltEpisode):
 
     @property
     def _is_built(self) -> bool:
-        """Whether agents without a transition, and actions without an answer, are shown."""
+        """True if agents without a transition, and actions without an answer, are shown."""
         chunk = self.chunk
         return chunk.open_actions is not None or (chunk.lanes is not None and chunk.lanes.is_under_way)
 

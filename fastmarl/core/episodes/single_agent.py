@@ -254,7 +254,7 @@ class SingleAgentEpisode(WrittenColumns):
         return cut
 
     def another(self, source: Source) -> Self:
-        """The same with these columns, and without custom data."""
+        """Return an episode like this with these columns, and without custom data."""
         made = self.of(
             agent_id=self.agent_id,
             module_id=self.module_id,

@@ -1,4 +1,4 @@
-"""What writes to a `SingleAgentEpisode`: steps that are added, and items that are set."""
+"""Methods that write to a `SingleAgentEpisode`: they add steps, and set items."""
 
 import copy
 from collections.abc import Hashable
@@ -127,7 +127,7 @@ class WrittenColumns(Episode):
         return self.successor(last - lookback, lookback)
 
     def successor(self, first: int, lookback: int) -> Self:
-        """What follows, from row `first` of the observations on: copies, all of it lookback."""
+        """Return the next chunk, without a step: rows from `first` on are copied, as its lookback."""
         cut = self.rows(first, self.source.n_obs - 1, lookback)
         cut.source = GrowingSource.of(cut.source)
         cut._custom_data = copy.deepcopy(self._custom_data)
@@ -193,7 +193,7 @@ class WrittenColumns(Episode):
     def _who(self) -> str:
         return f"agent {self.agent_id!r}, episode {self.id_!r}"
 
-    # Columns under RLlib's names.
+    # Columns, by RLlib's names.
 
     @property
     def observations(self) -> LookbackBuffer:
@@ -284,7 +284,7 @@ def given_columns(
 
 
 def _arrays(data: Any, what: str) -> Any:
-    """Of a list of items; arrays, also those of a buffer, stay what they are."""
+    """Make arrays of a list of items; arrays, also those of a buffer, stay as they are."""
     if not isinstance(data, (np.ndarray, dict, tuple)):
         data = getattr(data, "data", data)
     if not isinstance(data, list):

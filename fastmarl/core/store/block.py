@@ -144,7 +144,7 @@ class Block:
 
     @property
     def changes_rewards(self) -> bool:
-        """Whether rewards on record are others than those paid."""
+        """True if a connector makes the rewards on record of those of the env."""
         return self._rewards is not None
 
     def reward(self, row: int) -> float:

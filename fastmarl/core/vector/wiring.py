@@ -45,7 +45,7 @@ class VectorParts:
 
 
 class VectorEnv:
-    """What callbacks find in every vector, as in RLlib's.
+    """Attributes that callbacks find in every vector of envs, as in RLlib's.
 
     Attributes:
         envs: the envs, or the batches of them.
