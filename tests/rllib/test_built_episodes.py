@@ -15,7 +15,7 @@ from support.histories import ACTION_SPACES, OBS_SPACES, everything, histories, 
 from support.rllib_histories import COLUMNS, INDICES, answer, equal, is_sane, play, play_chunks
 
 from fastmarl.batches import columns
-from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode, from_rllib
+from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode, from_rllib, to_rllib
 
 OF_OBSERVATIONS = ("observations", "infos")
 
@@ -224,6 +224,16 @@ def test_batches_of_rllib():
         for batch in batches:
             del batch["eps_id"]  # random in RLlib
         assert equal(*batches)
+
+
+@given(histories(stays=True))
+@settings(max_examples=50)
+def test_converted_to_rllibs_class_it_shows_what_waits(history):
+    theirs, converted = play(history).to_numpy(), to_rllib(play(history, MultiAgentEpisode))
+    assert equal(converted.get_rewards(-1), theirs.get_rewards(-1))
+    # One that is no scalar is flattened by RLlib where it has arrays.
+    assert equal(converted.get_actions(-1, "ann"), theirs.get_actions(-1, "ann"))
+    assert converted.get_return(True) == theirs.get_return(True)
 
 
 def test_from_rllib_refuses_ours():
