@@ -44,7 +44,9 @@ def _episode(state: dict[str, Any], agents: dict[Any, SingleAgentEpisode]) -> Mu
         agents[agent]._id, agents[agent]._custom_data = id_, custom_data
         agents[agent].multi_agent_episode_id = whose
     order = [agent for agent in state["agent_ids"] if agent in agents] if order is None else order
-    return MultiAgentEpisode(agent_episodes={agent: agents[agent] for agent in order}, waiting_infos=waiting, **state)
+    return MultiAgentEpisode.of_agents(
+        agent_episodes={agent: agents[agent] for agent in order}, waiting_infos=waiting, **state
+    )
 
 
 def _agent_episodes(
@@ -63,7 +65,7 @@ def _agent_episodes(
     for s, (chunk, agent) in enumerate(zip(chunk_S, agent_S, strict=True)):
         yield (
             chunk,
-            SingleAgentEpisode(
+            SingleAgentEpisode.of(
                 agent_id=ids[agent],
                 module_id=module_id,
                 multi_agent_episode_id=states[chunk]["id_"],

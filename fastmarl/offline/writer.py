@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from fastmarl.core.config import check_integer, check_seconds
 from fastmarl.core.episodes.chunk import Chunk
+from fastmarl.core.episodes.growing import GrowingSource
 from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, OfflineError
@@ -179,7 +180,8 @@ def check_options(
 
 
 def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """The same chunk in an object that nobody else has. The columns' arrays are not copied: nobody may change them."""
+    """Return a copy of the chunk for the writer alone. Arrays of a runner's columns are not copied: setters of the
+    episode write to copies of them."""
     chunk = episode._chunk
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)
     if type(chunk) is not Chunk:
@@ -199,7 +201,7 @@ def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
 
 
 def _own(agent_episode: Any) -> Any:
-    other = replace(agent_episode)
-    other._id = agent_episode._id
+    source = agent_episode.source  # one that was written to may be written to again
+    other = agent_episode.another(GrowingSource.of(source) if isinstance(source, GrowingSource) else source)
     other._custom_data = copied(agent_episode._custom_data)
     return other

@@ -136,12 +136,12 @@ def test_flags_are_kept_apart():
 def test_everything_is_a_view():
     source = make_part(waiting_history(), "ann", 0, 6, 0).column
     rewards, observations = source("rewards").data, source("observations").data
-    part = SingleAgentEpisode(
+    part = SingleAgentEpisode.of(
         agent_id=0, module_id="p", multi_agent_episode_id="e", observation_space=None, action_space=None,
         source=ArraySource(observations=observations, env_ts=np.arange(7), actions=rewards, rewards=rewards),
         lookback=0, t_started=0,
     )  # fmt: skip
-    chunk = MultiAgentEpisode(id_="e", agent_episodes={0: part}, env_t_started=0, env_t=6)
+    chunk = MultiAgentEpisode.of_agents(id_="e", agent_episodes={0: part}, env_t_started=0, env_t=6)
     views = [
         chunk.get_rewards()[0],
         chunk.get_rewards(slice(2, 4))[0],
@@ -159,7 +159,7 @@ def test_everything_is_a_view():
 
 def test_agent_ids_may_be_tuples():
     parts = {agent: make_part(waiting_history(), "ann", 0, 6, 0) for agent in [(0, 1), 0, 1]}
-    chunk = MultiAgentEpisode(id_="e", agent_episodes=parts, env_t_started=0, env_t=6)
+    chunk = MultiAgentEpisode.of_agents(id_="e", agent_episodes=parts, env_t_started=0, env_t=6)
     assert pickle.loads(pickle.dumps(chunk)).get_agents_to_act() == {(0, 1), 0, 1}
     assert list(chunk.get_rewards(agent_ids=(0, 1))) == [(0, 1)]
     assert list(chunk.get_rewards(agent_ids=[0, 1])) == [0, 1]
@@ -170,7 +170,7 @@ def test_agent_ids_may_be_tuples():
 
 def with_spaces(observation_space, observations, action_space, actions):
     n = len(actions)
-    return SingleAgentEpisode(
+    return SingleAgentEpisode.of(
         agent_id=0, module_id="p", multi_agent_episode_id="e", observation_space=observation_space,
         action_space=action_space, lookback=0, t_started=0,
         source=ArraySource(observations=observations, env_ts=np.arange(n + 1), actions=actions, rewards=np.zeros(n)),

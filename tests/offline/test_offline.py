@@ -14,7 +14,6 @@ import textwrap
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -53,13 +52,13 @@ def episode(agents, id_="e", module_id="p", lookback=0, **fields):
             observations=obs, env_ts=np.arange(n + 1), actions=actions, rewards=np.arange(n) / 3, extras=extras,
             infos=infos,
         )  # fmt: skip
-        parts[agent] = SingleAgentEpisode(
+        parts[agent] = SingleAgentEpisode.of(
             agent_id=agent, module_id=module_id, multi_agent_episode_id=id_, observation_space=None, action_space=None,
             source=source, lookback=lookback, t_started=lookback, is_terminated=True,
         )  # fmt: skip
     n = max((len(part) for part in parts.values()), default=0)
     times = {"env_t_started": lookback, "env_t": lookback + n, "lookback": lookback}
-    return MultiAgentEpisode(agent_episodes=parts, id_=id_, **times, is_terminated=True, **fields)
+    return MultiAgentEpisode.of_agents(agent_episodes=parts, id_=id_, **times, is_terminated=True, **fields)
 
 
 def first_leaf(value):
@@ -206,7 +205,8 @@ def test_infos_that_json_can_not_hold_are_an_error(value, text, tmp_path):
         common_infos={0: {"x": value}},
         waiting_infos={"a": {1: {"x": value}}},
     )
-    chunk.agent_episodes["b"] = replace(chunk.agent_episodes["a"].rows(1, 1, 0), agent_id="b")
+    chunk.agent_episodes["b"] = chunk.agent_episodes["a"].rows(1, 1, 0)
+    chunk.agent_episodes["b"].agent_id = "b"
     write(tmp_path / "y", [chunk], columns=["seen"])
     (got,) = read(tmp_path / "y")
     assert {agent: each.get_infos() for agent, each in got.agent_episodes.items()} == {"a": [{}] * 3, "b": [{}]}

@@ -7,32 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from support.histories import ACTION_SPACES, OBS_SPACES, histories, make_chunk
-from support.rllib_histories import COLUMNS, FILLS, INDICES, SLICES, equal, pairs, play
-
-
-def answer(episode, what, *args, **kwargs):
-    """What a getter returns, or the class of its error."""
-    if what == "extra_model_outputs":
-        args = ("x", *args)
-    try:
-        return getattr(episode, f"get_{what}")(*args, **kwargs)
-    except Exception as error:
-        return type(error)
-
-
-def is_sane(indices, neg, fill, first, origin, end):
-    """Whether RLlib means by these arguments what it says."""
-    if isinstance(indices, slice):
-        bounds = [b if b is None else b + (origin if b >= 0 or neg else end) for b in (indices.start, indices.stop)]
-        start, stop = (origin if bounds[0] is None else bounds[0]), (end if bounds[1] is None else bounds[1])
-        outside = [start < first, stop > end]
-        if fill is None:
-            return indices.step in (None, 1) or not any(outside)
-        # It fills on one side only, fills where a slice is empty, and forgets the step.
-        return start <= stop and not all(outside) and (indices.step in (None, 1) or not (any(outside) or stop < first))
-    several = indices if isinstance(indices, list) else [indices]
-    # An index before the lookback wraps around to the end.
-    return not any(isinstance(index, int) and neg and index + origin < first for index in several)
+from support.rllib_histories import COLUMNS, FILLS, INDICES, SLICES, answer, equal, is_sane, pairs, play
 
 
 @given(pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())

@@ -114,7 +114,7 @@ def make_part(history: History, agent: Any, first: int, last: int, lookback: int
     env_ts = one.env_ts[first : last + 1]
     extras = [history.extras(agent, t) for t in env_ts[:-1]]
     at_end = last == len(one.env_ts) - 1
-    return SingleAgentEpisode(
+    return SingleAgentEpisode.of(
         agent_id=agent,
         module_id="p0",
         multi_agent_episode_id="e",
@@ -151,7 +151,7 @@ def make_chunk(history: History, begin: int = 0, end: int | None = None, lookbac
             parts[agent] = make_part(history, agent, first - len(before), seen[-1], len(before))
         if one.env_ts[seen[-1]] < end and not (one.done and seen[-1] == len(one.env_ts) - 1):
             hanging[agent] = sum(one.paid.get(t, 0.0) for t in range(one.env_ts[seen[-1]] + 1, end + 1))
-    return MultiAgentEpisode(
+    return MultiAgentEpisode.of_agents(
         id_="e",
         agent_episodes=parts,
         env_t_started=begin,

@@ -1,5 +1,7 @@
 """Random histories as RLlib's episodes, and how these are compared with ours."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
@@ -13,15 +15,21 @@ INDICES = st.none() | st.integers(-12, 12) | st.lists(st.integers(-12, 12), min_
 FILLS = st.sampled_from([None, None, 0, 7])
 
 
-def play(history: History) -> RLlibEpisode:
-    """RLlib's episode of the whole history, as its runner returns it."""
-    episode = RLlibEpisode(
+def play(history: History, cls: Any = RLlibEpisode) -> Any:
+    """An episode of the whole history, of RLlib's class or ours, built as RLlib's runner builds it."""
+    (episode,) = play_chunks(history, cls, {})
+    return episode
+
+
+def play_chunks(history: History, cls: Any, cuts: dict[int, int]) -> list[Any]:
+    """Build it in chunks, cut at these env steps, with these lookbacks."""
+    episode = cls(
         id_="e",
         observation_space=OBS_SPACES,
         action_space=ACTION_SPACES,
         agent_to_module_mapping_fn=lambda agent, episode: "p0",
     )
-    agents = history.agents
+    agents, chunks = history.agents, []
     first = {agent: history.observation(agent, 0) for agent, one in agents.items() if 0 in one.env_ts}
     episode.add_env_reset(observations=first, infos={agent: history.info(agent, 0) for agent in first})
     for t in range(1, history.env_t + 1):
@@ -37,7 +45,10 @@ def play(history: History) -> RLlibEpisode:
             terminateds=flags(agents, seen, t, "terminated", over and history.terminated),
             truncateds=flags(agents, seen, t, "truncated", over and history.truncated),
         )
-    return episode
+        if t in cuts:
+            chunks.append(episode)
+            episode = episode.cut(cuts[t])
+    return [*chunks, episode]
 
 
 def ends(one, t):
@@ -78,3 +89,28 @@ def equal(got, want):
     if isinstance(want, (list, tuple)) and not isinstance(got, np.ndarray):
         return len(got) == len(want) and all(map(equal, got, want))
     return same(got, want)
+
+
+def answer(episode, what, *args, **kwargs):
+    """What a getter returns, or the class of its error."""
+    if what == "extra_model_outputs":
+        args = ("x", *args)
+    try:
+        return getattr(episode, f"get_{what}")(*args, **kwargs)
+    except Exception as error:
+        return type(error)
+
+
+def is_sane(indices, neg, fill, first, origin, end):
+    """Whether RLlib means by these arguments what it says."""
+    if isinstance(indices, slice):
+        bounds = [b if b is None else b + (origin if b >= 0 or neg else end) for b in (indices.start, indices.stop)]
+        start, stop = (origin if bounds[0] is None else bounds[0]), (end if bounds[1] is None else bounds[1])
+        outside = [start < first, stop > end]
+        if fill is None:
+            return indices.step in (None, 1) or not any(outside)
+        # It fills on one side only, fills where a slice is empty, and forgets the step.
+        return start <= stop and not all(outside) and (indices.step in (None, 1) or not (any(outside) or stop < first))
+    several = indices if isinstance(indices, list) else [indices]
+    # An index before the lookback wraps around to the end.
+    return not any(isinstance(index, int) and neg and index + origin < first for index in several)

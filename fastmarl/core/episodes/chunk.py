@@ -11,10 +11,12 @@ from weakref import ref
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.lane_source import BlockColumns, LaneRows, LaneSource
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.native._chunks import ChunkNotes
 from fastmarl.core.native._scatter import Scatter, waiting_places
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
@@ -64,6 +66,8 @@ class ChunkLanes:
         episode_id: of the chunk.
         spaces: by agent id (observation space, action space).
         infos: lane -> env step -> info.
+        is_under_way: whether the episode is running, and callbacks are shown it: agents without a transition, too, and
+            actions that no observation has answered yet.
     """
 
     agent_ids: tuple[Hashable, ...]
@@ -74,6 +78,7 @@ class ChunkLanes:
     episode_id: str
     spaces: Mapping[Hashable, Spaces]
     infos: dict[int, dict[int, dict[str, Any]]]
+    is_under_way: bool = False
 
     def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
         """Those of agents of certain modules; the memory of other modules is not held."""
@@ -96,6 +101,19 @@ class ChunkLanes:
             paid[self.agent_ids[index]] = self.blocks[module].reward(row)
         return paid
 
+    def open_actions(self, waiting: Collection[Hashable]) -> dict[Hashable, tuple[Any, dict[str, Any]]]:
+        """Return actions and extra outputs of agents that have acted and wait for an observation."""
+        found = {}
+        for agent_id, columns in zip(self.agent_ids, self.columns.tolist(), strict=True):
+            if agent_id in waiting:
+                block, row = self.blocks[columns[MODULE]], columns[ROW]
+                outputs = {
+                    key: map_struct(lambda leaf: leaf[row], block.output(key))  # noqa: B023
+                    for key in (Columns.ACTIONS, *block.output_keys())
+                }
+                found[agent_id] = outputs.pop(Columns.ACTIONS), outputs
+        return found
+
     def waiting_infos(self) -> dict[Hashable, dict[int, dict[str, Any]]]:
         """Agent id -> env step -> info, of steps in which the agent waited for an observation."""
         found = {}
@@ -112,21 +130,25 @@ class ChunkLanes:
         """Rows of all lanes."""
         return int(self.columns[:, COUNT].sum())
 
-    def agent_episodes(self) -> dict[Hashable, SingleAgentEpisode]:
-        """Those with at least one completed step in the chunk, by agent id."""
+    def agent_episodes(self, *, of_all: bool = False) -> dict[Hashable, SingleAgentEpisode]:
+        """Those with at least one completed step in the chunk, by agent id; or of all agents that were observed."""
         agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
+        of_all = of_all or self.is_under_way
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
             row, count, lookback, t_started, final, end_env_t, done, module = columns
-            if count + (final >= 0) - 1 <= lookback:
+            n_obs = count + (final >= 0)
+            if n_obs - 1 <= lookback and not (of_all and n_obs):
                 continue
             block, (observation_space, action_space) = self.blocks[module], self.spaces[agent_id]
-            agent_episodes[agent_id] = SingleAgentEpisode(
+            agent_episodes[agent_id] = SingleAgentEpisode.of(
                 agent_id=agent_id,
                 module_id=self.module_ids[module],
                 multi_agent_episode_id=self.episode_id,
                 observation_space=observation_space if block.raw_layout is None else block.layout.space,
                 action_space=action_space,
-                source=LaneSource(LaneRows(block, row, count, final, end_env_t), self.infos.get(lane, {})),
+                source=LaneSource(
+                    LaneRows(block, row, count, final, end_env_t), self.infos.get(lane, {}), self.is_under_way
+                ),
                 lookback=lookback,
                 t_started=t_started,
                 is_terminated=bool(done & TERMINATED),
@@ -161,6 +183,10 @@ class Chunk:
             actions the env makes the same episode again. None: the runner has no seed, or the env shares a generator.
         lanes: where the agents' rows are, as long as they are in blocks.
         module_of: by agent, as far as `module_for()` was asked.
+        open_actions: in an episode that is built by hand, by waiting agent: its action, and the extra outputs; None: it
+            is not built by hand.
+        early_rewards: in such an episode, by agent: rewards before it acted; they belong to its next transition.
+        begun_at: when such an episode has begun, by `time.perf_counter()` of this process.
     """
 
     id_: str
@@ -184,6 +210,9 @@ class Chunk:
     reset_seed: int | None = None
     lanes: ChunkLanes | None = None
     module_of: dict[Hashable, str] = field(default_factory=dict)
+    open_actions: dict[Hashable, tuple[Any, dict[str, Any]]] | None = None
+    early_rewards: dict[Hashable, float] = field(default_factory=dict)
+    begun_at: float | None = None
 
 
 class UnreadChunks(ChunkNotes):

@@ -2,12 +2,15 @@
 
 from typing import Any, Self
 
+OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more than the others
+
 
 class Episode:
     """Transitions, with lookback before them; can be sliced."""
 
     __slots__ = ()
 
+    id_: Any  # a string
     lookback: int
     is_terminated: bool
     is_truncated: bool
@@ -29,9 +32,36 @@ class Episode:
         sliced: Self = self.slice(item)
         return sliced
 
+    @property
+    def custom_data(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def env_steps(self) -> int:
+        return len(self)
+
+    def validate(self) -> None:
+        raise NotImplementedError
+
+    def finalize(self) -> Self:
+        """The old name of `to_numpy`."""
+        return self
+
     def to_numpy(self) -> Self:
         """Itself: the columns are arrays from the start."""
         return self
+
+    def add_temporary_timestep_data(self, key: str, data: Any) -> None:
+        """Append to the list `custom_data[key]`: RLlib's older name for that."""
+        self.custom_data.setdefault(key, []).append(data)
+
+    def get_temporary_timestep_data(self, key: str) -> list[Any]:
+        """The list `custom_data[key]`.
+
+        Raises:
+            KeyError: nothing was added.
+        """
+        data: list[Any] = self.custom_data[key]
+        return data
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Any:
         raise NotImplementedError

@@ -22,7 +22,7 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
 
     What RLlib's class has no place for is left out: env states, common infos, the reset seed, and agents that have no
     transition in this chunk; and what waiting agents were paid, as RLlib shows that beside the actions, which here are
-    in the chunk in which they are answered.
+    in the chunk in which they are answered. An episode that is built by hand has both, and so has RLlib's of it.
 
     Raises:
         EpisodeError: it is no episode of fastmarl.
@@ -51,6 +51,9 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
         first = min(episode.env_t_started - episode.lookback, int(agent_episode.env_ts()[agent_episode.lookback]))
         entries = _entries(agent_episode, first, episode.env_t)
         other.env_t_to_agent_t[agent] = buffer(entries, lookback=episode.env_t_started - first)
+    for agent, (action, extras) in episode.open_actions().items():
+        other._hanging_actions_end[agent], other._hanging_extra_model_outputs_end[agent] = action, extras
+        other._hanging_rewards_end[agent] = episode.chunk.hanging_rewards.get(agent, 0.0)
     other.validate()
     return other
 
@@ -64,7 +67,7 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
     Raises:
         EpisodeError: agents' columns don't fit each other, or it is no episode of RLlib's.
     """
-    if not hasattr(episode, "env_t_to_agent_t"):
+    if not hasattr(episode, "_hanging_rewards_end"):
         kind = type(episode)
         raise EpisodeError(f"expected RLlib's MultiAgentEpisode, got one of {kind.__module__}.{kind.__qualname__}")
     if episode.agent_episodes and not episode.is_numpy:

@@ -1,15 +1,20 @@
 """The getters of `MultiAgentEpisode`: columns of many agents, looked up by env steps or by each agent's own steps."""
 
 import sys
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastmarl.core.episodes.buffers import EnvSteps
+from fastmarl.core.episodes.common import OF_OBSERVATIONS
 from fastmarl.core.episodes.indices import Column, Indices, Timeline, has_any, item, look_up, rows_at, select
 from fastmarl.core.episodes.lazy import LazyEpisode
-from fastmarl.core.episodes.single_agent import OF_OBSERVATIONS, SingleAgentEpisode
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.episodes.sources import blank_like, joined
 from fastmarl.core.errors import EpisodeError
+from fastmarl.core.spaces.structs import map_struct
 
 AgentID = Hashable
 AgentIDs = AgentID | Collection[AgentID] | None
@@ -17,7 +22,10 @@ AgentEpisodes = dict[AgentID, SingleAgentEpisode]
 
 
 class Request(NamedTuple):
-    """What a getter was asked for, apart from the agents."""
+    """What a getter was asked for, apart from the agents.
+
+    `opened`: agent -> an item more than its columns have, of the action that no observation has answered yet.
+    """
 
     what: str
     key: str | None
@@ -25,9 +33,16 @@ class Request(NamedTuple):
     neg_index_as_lookback: bool
     fill: Any
     one_hot: bool
+    opened: Mapping[AgentID, Any] = MappingProxyType({})
 
     def by_agent_steps(self, agent_episodes: AgentEpisodes) -> dict[AgentID, Any]:
-        answers = {agent: agent_episode.get(*self) for agent, agent_episode in agent_episodes.items()}
+        answers = {}
+        for agent, agent_episode in agent_episodes.items():
+            n = agent_episode.source.n_obs - (self.what not in OF_OBSERVATIONS) + (agent in self.opened)
+            column, timeline = self._column(agent, agent_episode), Timeline(0, agent_episode.lookback, n)
+            answers[agent] = look_up(
+                column, timeline, self.indices, self.neg_index_as_lookback, self.fill, self.one_hot
+            )
         return {agent: values for agent, values in answers.items() if not (isinstance(values, list) and not values)}
 
     def by_env_steps(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> dict[AgentID, Any]:
@@ -38,10 +53,10 @@ class Request(NamedTuple):
             timeline.check(wanted)
         answer = {}
         for agent, agent_episode in agent_episodes.items():
-            rows = rows_at(wanted, self._env_ts(agent_episode), filled)
+            rows = rows_at(wanted, self._env_ts(agent, agent_episode), filled)
             if has_any(rows):
                 chosen = int(rows[0]) if isinstance(times, int) and isinstance(rows, np.ndarray) else rows
-                answer[agent] = select(agent_episode.column(self.what, self.key), chosen, self.fill, self.one_hot)
+                answer[agent] = select(self._column(agent, agent_episode), chosen, self.fill, self.one_hot)
         return answer
 
     def as_list(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> list[dict[AgentID, Any]]:
@@ -50,23 +65,87 @@ class Request(NamedTuple):
             raise TypeError(f"return_list=True needs a slice, a list or None as indices, got {self.indices!r}")
         answers: list[dict[AgentID, Any]] = [{} for _ in times]
         for agent, agent_episode in agent_episodes.items():
-            rows = rows_at(times, self._env_ts(agent_episode), True)
+            rows = rows_at(times, self._env_ts(agent, agent_episode), True)
             assert isinstance(rows, np.ndarray)
             steps = np.arange(len(rows)) if self.fill is not None else np.flatnonzero(rows >= 0)
-            values = select(agent_episode.column(self.what, self.key), rows[steps], self.fill, self.one_hot)
+            values = select(self._column(agent, agent_episode), rows[steps], self.fill, self.one_hot)
             for i, step in enumerate(steps.tolist()):
                 answers[step][agent] = item(values, i)
         return answers
 
-    def _env_ts(self, agent_episode: SingleAgentEpisode) -> np.ndarray:
+    def _env_ts(self, agent: AgentID, agent_episode: SingleAgentEpisode) -> np.ndarray:
         """Env steps of the column's items."""
-        return agent_episode.env_ts() if self.what in OF_OBSERVATIONS else agent_episode.env_ts()[:-1]
+        has_all = self.what in OF_OBSERVATIONS or agent in self.opened
+        return agent_episode.env_ts() if has_all else agent_episode.env_ts()[:-1]
+
+    def _column(self, agent: AgentID, agent_episode: SingleAgentEpisode) -> Column:
+        if agent not in self.opened:
+            return agent_episode.column(self.what, self.key)
+        is_new = self.key is not None and self.key not in agent_episode.extra_model_output_keys
+        column = Column(None) if is_new else agent_episode.column(self.what, self.key)
+        n = agent_episode.source.n_obs - 1
+        return column._replace(data=_with_item(column.data, n, self.opened[agent], self.key, self.what))
+
+
+def _with_item(data: Any, n: int, item: Any, key: str | None, what: str) -> Any:
+    """A column of n items, or the dict of all extra outputs, and one more; None: blanks stand there."""
+    if what == "extra_model_outputs" and key is None:
+        data = data or {}
+        return {each: _with_item(data.get(each), n, item.get(each), each, what) for each in {**data, **item}}
+    last = blank_like(data, 1, str(key)) if item is None else map_struct(lambda leaf: np.asarray(leaf)[None], item)
+    if not n:
+        return last
+    return joined([blank_like(last, n, str(key)) if data is None else data, last])
 
 
 class Getters(LazyEpisode):
     """The getters; see `MultiAgentEpisode` for the arguments."""
 
     __slots__ = ()
+
+    SKIP_ENV_TS_TAG = "S"
+
+    @property
+    def agent_ids(self) -> set[Any]:
+        """The keys of `agent_episodes`."""
+        return set(self.agent_episodes)
+
+    @property
+    def env_t_to_agent_t(self) -> dict[AgentID, EnvSteps]:
+        """By agent, the agent's step at each env step of the chunk and its lookback, or `SKIP_ENV_TS_TAG`."""
+        first = self.env_t_started - self.lookback
+        found = {}
+        for agent, agent_episode in self.agent_episodes.items():
+            begin = agent_episode.t_started - agent_episode.lookback
+            step_at = {env_t: begin + i for i, env_t in enumerate(agent_episode.env_ts().tolist())}
+            entries = [step_at.get(env_t, self.SKIP_ENV_TS_TAG) for env_t in range(first, self.env_t + 1)]
+            found[agent] = EnvSteps(entries, self.lookback)
+        return found
+
+    def module_for(self, agent_id: AgentID) -> str:
+        """The module that acts for an agent; asks the mapping function once.
+
+        Raises:
+            KeyError: the agent has no episode in this chunk, and there is no mapping function.
+        """
+        chunk = self.chunk
+        module_id = chunk.module_of.get(agent_id)
+        if module_id is None:
+            agent_episode = self.agent_episodes.get(agent_id)
+            if agent_episode is not None and agent_episode.module_id is not None:
+                module_id = agent_episode.module_id
+            elif chunk.agent_to_module_mapping_fn is None:
+                raise KeyError(f"agent {agent_id!r} has no transition in this chunk, and there is no mapping function")
+            else:
+                module_id = chunk.agent_to_module_mapping_fn(agent_id, self)
+            chunk.module_of[agent_id] = module_id
+        return module_id
+
+    def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
+        """Agent -> env step -> info, of steps in which an agent had an info and no observation: `get_infos()` has one
+        info for each observation. Only in episodes that a runner returned, not in slices of them."""
+        lanes = self.chunk.lanes
+        return dict(self.chunk.waiting_infos) if lanes is None else lanes.waiting_infos()
 
     def get_observations(
         self,
@@ -195,12 +274,37 @@ class Getters(LazyEpisode):
             lines.append((name.ljust(width) + "".join(f"{mark:>{cell}}" for mark in marks)).rstrip())
         sys.stdout.write("\n".join(lines) + "\n")
 
+    def open_actions(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
+        """Agent -> (action, extra outputs), of agents that have acted and wait for an observation. Only of an episode
+        that is built by hand or under way: of others, these are in the chunk in which they are answered."""
+        chunk = self.chunk
+        if chunk.lanes is not None and chunk.lanes.is_under_way:
+            return chunk.lanes.open_actions(chunk.hanging_rewards)
+        return chunk.open_actions or {}
+
+    def _opened_items(self, what: str, key: str | None) -> dict[AgentID, Any]:
+        """Agent -> the item that a column has beside its own, see `Request.opened`."""
+        opened = {} if what in OF_OBSERVATIONS else self.open_actions()
+        if not opened or what == "actions":
+            return {agent: action for agent, (action, _) in opened.items()}
+        if what == "rewards":
+            return {agent: self.chunk.hanging_rewards.get(agent, 0.0) for agent in opened}
+        if key is None:
+            return {agent: extras for agent, (_, extras) in opened.items() if extras}
+        agent_episodes = self.agent_episodes
+        return {
+            agent: extras.get(key)
+            for agent, (_, extras) in opened.items()
+            if key in extras or key in agent_episodes[agent].extra_model_output_keys
+        }
+
     def _answer(self, request: Request, agent_ids: AgentIDs, env_steps: bool, return_list: bool) -> Any:
         if return_list and not env_steps:
             raise ValueError("return_list=True is a list of env steps, so it can't be had with env_steps=False")
         agent_episodes = self._asked_for(agent_ids)
+        request = request._replace(opened=self._opened_items(request.what, request.key))
         if request.what == "extra_model_outputs":
-            agent_episodes = self._with_output(agent_episodes, request.key)
+            agent_episodes = self._with_output(agent_episodes, request)
         if not agent_episodes:
             return [] if return_list else {}
         if not env_steps:
@@ -225,11 +329,13 @@ class Getters(LazyEpisode):
         wanted = set(agent_ids) if several and isinstance(agent_ids, Collection) else {agent_ids}
         return {agent: agent_episode for agent, agent_episode in agent_episodes.items() if agent in wanted}
 
-    def _with_output(self, agent_episodes: AgentEpisodes, key: str | None) -> AgentEpisodes:
-        """The agents whose modules gave out `key`; for None, those with any extra output."""
+    def _with_output(self, agent_episodes: AgentEpisodes, request: Request) -> AgentEpisodes:
+        """The agents whose modules gave out what was asked for; without a name, those with any extra output."""
+        key = request.key
         having = {
             agent: agent_episode for agent, agent_episode in agent_episodes.items()
-            if (agent_episode.extra_model_output_keys if key is None else key in agent_episode.extra_model_output_keys)
+            if agent in request.opened
+            or (agent_episode.extra_model_output_keys if key is None else key in agent_episode.extra_model_output_keys)
         }  # fmt: skip
         if agent_episodes and not having and key is not None:
             known = sorted(

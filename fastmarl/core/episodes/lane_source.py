@@ -7,6 +7,8 @@ from weakref import ref
 import numpy as np
 
 from fastmarl.core.columns import Columns
+from fastmarl.core.episodes.sources import write_rows
+from fastmarl.core.errors import EpisodeError
 from fastmarl.core.native import _store
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Block
@@ -61,7 +63,37 @@ class BlockColumns:
         return self.lane_rows.block.output_keys()
 
     def extra(self, key: str) -> Any:
-        return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self.lane_rows.block.output(key))
+        n, block = self.n_obs - 1, self.lane_rows.block
+        if not n and not block.outputs:
+            return np.zeros(0)  # the module has not acted yet
+        return map_struct(lambda leaf: self._column(leaf, n), block.output(key))
+
+    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
+        """Write to the block, see `Source.put()`, as long as its call is under way: what is returned stays as it is.
+        Rewards that a connector changes can't be written."""
+        block, _, n_rows, final, _ = self.lane_rows
+        if not block.is_open or (what == "rewards" and block.changes_rewards):
+            return False
+        if what == "rewards":
+            write_rows(block.reward_R, self._block_rows(rows), values)
+        elif what == "observations":
+            in_rows = rows < n_rows
+            chosen = map_struct(lambda leaf: leaf[in_rows], values)
+            write_rows(block.layout.nest(block.obs), self._block_rows(rows[in_rows]), chosen)
+            if not in_rows.all():
+                chosen = map_struct(lambda leaf: leaf[~in_rows], values)
+                write_rows(block.layout.nest(block.final_obs), np.full(len(rows), final)[~in_rows], chosen)
+        else:
+            write_rows(block.output(Columns.ACTIONS if key is None else key), self._block_rows(rows), values)
+        return True
+
+    def _block_rows(self, rows: np.ndarray) -> np.ndarray:
+        """int64: in the block, of these of the lane's rows."""
+        of_lane = self._row_index()
+        if isinstance(of_lane, slice):
+            of_lane = np.arange(of_lane.start, of_lane.stop, of_lane.step)
+        in_block: np.ndarray = of_lane[rows]
+        return in_block
 
     def _column(self, array: np.ndarray, n: int) -> np.ndarray:
         return array[self._row_index()][:n]
@@ -167,11 +199,13 @@ class LaneSource:
     Args:
         lane_rows: in their block.
         infos_at: env step -> info, of the steps that had one.
+        is_under_way: whether steps may still be added to the chunk.
     """
 
-    __slots__ = ("__weakref__", "_columns", "_infos_at")
+    __slots__ = ("__weakref__", "_columns", "_infos_at", "is_under_way")
 
-    def __init__(self, lane_rows: LaneRows, infos_at: dict[int, dict[str, Any]]):
+    def __init__(self, lane_rows: LaneRows, infos_at: dict[int, dict[str, Any]], is_under_way: bool = False):
+        self.is_under_way = is_under_way
         self._columns: BlockColumns | CopiedColumns = BlockColumns(lane_rows)
         self._infos_at = infos_at
         lane_rows.block.readers.append(ref(self))
@@ -186,6 +220,21 @@ class LaneSource:
         columns = self._columns
         if isinstance(columns, BlockColumns):
             self._columns = CopiedColumns(columns)
+
+    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
+        """See `Source.put()`.
+
+        Raises:
+            EpisodeError: this can't be written, of an episode that is under way.
+        """
+        columns = self._columns
+        if what != "infos" and isinstance(columns, BlockColumns) and columns.put(what, key, rows, values):
+            return True
+        if self.is_under_way:
+            raise EpisodeError(f"{what} can't be set while the episode is under way: infos are the env's, and with "
+                               f"reward_scale or clip_rewards no rewards are on record as they are paid; set them in "
+                               f"on_episode_end or on_sample_end")  # fmt: skip
+        return False
 
     @property
     def n_obs(self) -> int:

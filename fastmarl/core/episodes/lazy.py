@@ -40,6 +40,21 @@ def _field(name: str) -> Any:
     return property(attrgetter(f"chunk.{name}"), put, lambda episode: delattr(episode.chunk, name))
 
 
+def _spaces(name: str) -> Any:
+    """A field with spaces by agent: those that are given, or else those of the agent episodes."""
+    field = _field(name)
+
+    def get(episode: "LazyEpisode") -> Any:
+        given = field.fget(episode)
+        return given or {
+            agent: getattr(agent_episode, name)
+            for agent, agent_episode in episode.agent_episodes.items()
+            if getattr(agent_episode, name) is not None
+        }
+
+    return property(get, field.fset, field.fdel)
+
+
 class LazyEpisode(Episode):
     """Holds a chunk. Threads may ask at the same time, and an interrupt may come at any line.
 
@@ -57,8 +72,8 @@ class LazyEpisode(Episode):
     is_terminated: bool = _field("is_terminated")
     is_truncated: bool = _field("is_truncated")
     agent_to_module_mapping_fn: Callable[[Any, Any], str] | None = _field("agent_to_module_mapping_fn")
-    observation_space: Mapping[Any, gym.Space[Any]] = _field("observation_space")
-    action_space: Mapping[Any, gym.Space[Any]] = _field("action_space")
+    observation_space: Mapping[Any, gym.Space[Any]] = _spaces("observation_space")
+    action_space: Mapping[Any, gym.Space[Any]] = _spaces("action_space")
     reset_seed: int | None = _field("reset_seed")
 
     @classmethod

@@ -93,11 +93,25 @@ class EpisodeLog:
         """The running episode before its agents have joined: what mapping functions are given."""
         record = self.store.table.record(env_index)
         if record.opened is None:
-            record.opened = MultiAgentEpisode(
+            record.opened = MultiAgentEpisode.of_agents(
                 id_=record.id_, agent_episodes={}, env_t_started=0, env_t=0, custom_data=record.custom_data
             )
         opened: MultiAgentEpisode = record.opened
         return opened
+
+    def shown_chunk(self, env_index: int) -> MultiAgentEpisode:
+        """The running episode's chunk for callbacks: with all of its agents, and what they write goes on record."""
+        episode, record = self.running_chunk(env_index), self.store.table.record(env_index)
+        assert episode.chunk.lanes is not None
+        episode.chunk.lanes.is_under_way = True
+        episode.chunk.agent_to_module_mapping_fn = record.policy_mapping_fn
+        return episode
+
+    def take_over(self, env_index: int, episode: MultiAgentEpisode) -> None:
+        """The episode that is about to begin has the id and the mapping function that a callback has given it."""
+        record = self.store.table.record(env_index)
+        record.id_, record.policy_mapping_fn = episode.id_, episode.agent_to_module_mapping_fn
+        record.opened = None
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode's chunk as recorded up to now."""

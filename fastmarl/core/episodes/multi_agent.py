@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.core.episodes.building import BuiltEpisode
 from fastmarl.core.episodes.chunk import Chunk
-from fastmarl.core.episodes.getters import AgentID, Getters
+from fastmarl.core.episodes.getters import AgentID
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import owned
 from fastmarl.core.errors import EpisodeError
@@ -18,10 +19,11 @@ SAVED = (
     "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",
     "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed", "env_states",
 )  # fmt: skip
+SAVED_IF_BUILT = ("open_actions", "early_rewards")
 
 
 @public("fastmarl.episodes")
-class MultiAgentEpisode(Getters):
+class MultiAgentEpisode(BuiltEpisode):
     """What happened in one env from env step `env_t_started` to `env_t`.
 
     The getters have the arguments of RLlib's, see `SingleAgentEpisode`, and answer with a dict by agent:
@@ -35,24 +37,43 @@ class MultiAgentEpisode(Getters):
     A transition belongs to the chunk in which its last observation arrives. If the agent acted before `env_t_started`,
     the transition is found at a negative index.
 
+    A runner makes these; made by hand, one is empty, or has the data that it is given, and grows by `add_env_reset()`
+    and `add_env_step()`. Until they are answered, actions of agents that wait are then shown, too.
+
     Args:
-        agent_episodes: by agent, of agents with at least one transition in this chunk.
-        fields: the others of `Chunk`: `id_`, `env_t_started` and `env_t` must be given, others may be missing or None.
+        id_: None: a random one.
+        observations, infos: dicts by agent, one for each env step from the first one of the lookback on; None: none
+            yet.
+        actions, rewards, extra_model_outputs: dicts by agent, one for each env step between these.
+        observation_space, action_space: by agent.
+        terminateds, truncateds: flags by agent, and under "__all__" the env's, which alone may be given.
+        env_t_started: env steps before index 0.
+        agent_t_started: by agent, the steps that it had made before index 0.
+        len_lookback_buffer: how many of the env steps are lookback; "auto": all.
+        agent_episode_ids, agent_module_ids: by agent, as far as they are known.
+        agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for other agents; None: "default_policy" for all.
 
     Attributes:
+        agent_episodes: by agent, of agents with at least one transition in this chunk; if the episode is under way or
+            made by hand, of all agents.
         chunk: the data. Those of an episode from a runner are read on first access.
+
+    Raises:
+        EpisodeError: the data don't fit each other.
     """
 
     __slots__ = ()
 
-    def __init__(self, *, agent_episodes: dict[AgentID, SingleAgentEpisode], **fields: Any):
-        given = {name: value for name, value in fields.items() if value is not None}
-        self._chunk = Chunk(agent_episodes=agent_episodes, **{"agent_ids": list(agent_episodes), **given})
+    @classmethod
+    def of_agents(cls, agent_episodes: dict[AgentID, SingleAgentEpisode], **fields: Any) -> Self:
+        """The chunk of these agent episodes.
 
-    @property
-    def agent_ids(self) -> set[Any]:
-        """The keys of `agent_episodes`."""
-        return set(self.agent_episodes)
+        Args:
+            fields: the others of `Chunk`: `id_`, `env_t_started` and `env_t` must be given, others may be missing or
+                None.
+        """
+        given = {name: value for name, value in fields.items() if value is not None}
+        return cls.of(Chunk(agent_episodes=agent_episodes, **{"agent_ids": list(agent_episodes), **given}))
 
     @property
     def agent_episode_ids(self) -> dict[AgentID, str]:
@@ -80,12 +101,18 @@ class MultiAgentEpisode(Getters):
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
-        waiting_infos = self.get_waiting_infos()
-        chunk = replace(self.chunk, agent_episodes=self.agent_episodes, lanes=None, waiting_infos=waiting_infos)
-        return None, {"_chunk": chunk}
-
-    def env_steps(self) -> int:
-        return len(self)
+        chunk = self.chunk
+        is_under_way = chunk.lanes is not None and chunk.lanes.is_under_way
+        data = replace(
+            chunk,
+            agent_episodes=self.agent_episodes,
+            lanes=None,
+            waiting_infos=self.get_waiting_infos(),
+            open_actions=self.open_actions() if is_under_way else chunk.open_actions,
+            agent_to_module_mapping_fn=None if is_under_way else chunk.agent_to_module_mapping_fn,
+            begun_at=None,
+        )
+        return None, {"_chunk": data}
 
     def agent_steps(self) -> int:
         """Transitions of all agents."""
@@ -97,13 +124,9 @@ class MultiAgentEpisode(Getters):
     def get_return(self, include_hanging_rewards: bool = False) -> float:
         """Sum of all agents' rewards in this chunk; those paid to waiting agents count when their transition ends."""
         total = sum((agent_episode.get_return() for agent_episode in self.agent_episodes.values()), 0.0)
-        return total + sum(self.chunk.hanging_rewards.values()) if include_hanging_rewards else total
-
-    def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
-        """Agent -> env step -> info, of steps in which an agent had an info and no observation: `get_infos()` has one
-        info for each observation. Only in episodes that a runner returned, not in slices of them."""
-        lanes = self.chunk.lanes
-        return dict(self.chunk.waiting_infos) if lanes is None else lanes.waiting_infos()
+        chunk = self.chunk
+        hanging = sum(chunk.hanging_rewards.values()) + sum(chunk.early_rewards.values())
+        return total + hanging if include_hanging_rewards else total
 
     def get_common_infos(self) -> dict[int, dict[str, Any]]:
         """Env step -> the env's `infos["__common__"]` of that step."""
@@ -134,25 +157,6 @@ class MultiAgentEpisode(Getters):
         done = {agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.is_done}
         return self.get_agents_that_stepped() - done | set(self.chunk.respawned)
 
-    def module_for(self, agent_id: AgentID) -> str:
-        """The module that acts for an agent; asks the mapping function once.
-
-        Raises:
-            KeyError: the agent has no episode in this chunk, and there is no mapping function.
-        """
-        chunk = self.chunk
-        module_id = chunk.module_of.get(agent_id)
-        if module_id is None:
-            agent_episode = self.agent_episodes.get(agent_id)
-            if agent_episode is not None and agent_episode.module_id is not None:
-                module_id = agent_episode.module_id
-            elif chunk.agent_to_module_mapping_fn is None:
-                raise KeyError(f"agent {agent_id!r} has no transition in this chunk, and there is no mapping function")
-            else:
-                module_id = chunk.agent_to_module_mapping_fn(agent_id, self)
-            chunk.module_of[agent_id] = module_id
-        return module_id
-
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "MultiAgentEpisode":
         """Some consecutive env steps, as views: the chunk that would have been, had sampling been cut there.
 
@@ -167,7 +171,10 @@ class MultiAgentEpisode(Getters):
         begin, end = self.env_t_started + start, self.env_t_started + stop
         at_end = end == self.env_t
         agent_episodes, known, waiting = self._agent_episodes(begin, end, lookback)
-        chunk, states = self.chunk, self.env_states
+        chunk, states, opened = self.chunk, self.env_states, None
+        if self._is_built:
+            opened = {agent: self._answered_at(agent, end) for agent in waiting if agent in agent_episodes}
+            opened |= self.open_actions() if at_end else {}
         hanging = dict.fromkeys(waiting, 0.0)
         if at_end:
             known += [agent for agent in chunk.agent_ids if agent not in self.agent_episodes]
@@ -192,8 +199,25 @@ class MultiAgentEpisode(Getters):
                 respawned=chunk.respawned if at_end else (),
                 lanes=None,
                 module_of={},
+                open_actions=opened,
+                early_rewards=dict(chunk.early_rewards) if at_end else {},
             )
         )
+
+    @property
+    def _is_built(self) -> bool:
+        """True if agents without a transition, and actions without an answer, are shown."""
+        chunk = self.chunk
+        return chunk.open_actions is not None or (chunk.lanes is not None and chunk.lanes.is_under_way)
+
+    def _answered_at(self, agent: AgentID, end: int) -> tuple[Any, dict[str, Any]]:
+        """(action, extra outputs) of the transition of an agent that goes beyond an env step, or of none."""
+        steps = self.agent_episodes[agent]
+        row = int(np.searchsorted(steps.env_ts(), end, "right")) - 1 - steps.lookback
+        if row >= len(steps):
+            return self.open_actions()[agent]
+        at: dict[str, Any] = {"indices": row, "neg_index_as_lookback": True}
+        return steps.get_actions(**at), steps.get_extra_model_outputs(**at)
 
     def _agent_episodes(
         self, begin: int, end: int, lookback: int
@@ -208,7 +232,7 @@ class MultiAgentEpisode(Getters):
             if last < 0 or (whole.is_done and env_ts[-1] <= begin):
                 continue
             known.append(agent)
-            if last > first:
+            if last > first or self._is_built:
                 before = max(first - int(np.searchsorted(env_ts, begin - lookback)), 0)
                 agent_episodes[agent] = whole.rows(first - before, last, before)
             if env_ts[last] < end and not (whole.is_done and last == len(env_ts) - 1):
@@ -245,6 +269,8 @@ class MultiAgentEpisode(Getters):
         chunk.common_infos = {**chunk.common_infos, **next_.common_infos}
         chunk.hanging_rewards = dict(next_.hanging_rewards)
         chunk.duration_s, chunk.respawned = next_.duration_s, next_.respawned
+        chunk.open_actions = None if next_.open_actions is None else dict(next_.open_actions)
+        chunk.early_rewards = dict(next_.early_rewards)
         chunk.custom_data.update(next_.custom_data)
 
     def compact(self) -> None:
@@ -288,6 +314,7 @@ class MultiAgentEpisode(Getters):
             "agent_ids": list(self.chunk.agent_ids),
             "respawned": list(self.chunk.respawned),
             "env_states": self.env_states,
+            **({name: getattr(self.chunk, name) for name in SAVED_IF_BUILT} if self._is_built else {}),
         }
 
     @classmethod
@@ -298,7 +325,7 @@ class MultiAgentEpisode(Getters):
         observation_space: Mapping[Any, gym.Space[Any]] | None = None,
         action_space: Mapping[Any, gym.Space[Any]] | None = None,
         agent_to_module_mapping_fn: Callable[[Any, "MultiAgentEpisode"], str] | None = None,
-    ) -> "MultiAgentEpisode":
+    ) -> Self:
         """The chunk whose `get_state` was called; the arrays are not copied.
 
         Args:
@@ -309,7 +336,7 @@ class MultiAgentEpisode(Getters):
         """
         spaces: dict[str, Any] = {"observation_space": observation_space or {}, "action_space": action_space or {}}
         try:
-            rest = {name: state[name] for name in SAVED}
+            rest = {name: state[name] for name in SAVED} | {name: state.get(name) for name in SAVED_IF_BUILT}
             agent_episodes = {
                 agent_episode["agent_id"]: SingleAgentEpisode.from_state(
                     agent_episode,
@@ -319,7 +346,7 @@ class MultiAgentEpisode(Getters):
             }
         except KeyError as error:
             raise EpisodeError(f"the state of an episode lacks {error}") from error
-        episode = cls(
+        episode = cls.of_agents(
             agent_episodes=agent_episodes, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **spaces, **rest
         )
         episode.validate()

@@ -1,16 +1,16 @@
 """One agent's episode within a chunk."""
 
+import uuid
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.columns import Columns
-from fastmarl.core.episodes.common import Episode
+from fastmarl.core.episodes.common import OF_OBSERVATIONS
 from fastmarl.core.episodes.indices import Column, Indices, Timeline, look_up, select
 from fastmarl.core.episodes.sources import ArraySource, JoinedSource, Source
+from fastmarl.core.episodes.written_columns import WrittenColumns, given_columns
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import flatten_struct
@@ -19,12 +19,10 @@ SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")
 SAVED = (
     "agent_id", "module_id", "id_", "multi_agent_episode_id", "lookback", "t_started", "is_terminated", "is_truncated"
 )  # fmt: skip
-OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more than the others
 
 
 @public("fastmarl.episodes")
-@dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False, repr=False)
-class SingleAgentEpisode(Episode):
+class SingleAgentEpisode(WrittenColumns):
     """n transitions of one agent, in arrays: n + 1 observations; n actions, rewards and items of each extra output.
 
     Before them lie `lookback` transitions that an earlier chunk holds too. The getters have the arguments of RLlib's:
@@ -36,32 +34,96 @@ class SingleAgentEpisode(Episode):
         IndexError, and a slice is shortened. A slice is filled on both sides, an output's item in its own shape.
     one_hot_discrete: Discrete and MultiDiscrete leaves become float32 one-hot vectors (all zeros where filled with 0).
 
+    A runner makes these; made by hand, one is empty, or has the data that it is given, and grows by `add_env_reset()`
+    and `add_env_step()`.
+
     Args:
-        agent_id, module_id, multi_agent_episode_id: what this is part of.
+        id_: None: made of `multi_agent_episode_id` and `agent_id`, or else random.
+        observations, infos: lists of n + 1 items, or arrays [n + 1, ...]; None: there are no data yet.
+        actions, rewards: lists of n items, or arrays [n, ...].
+        extra_model_outputs: by name, like actions.
         observation_space, action_space: needed by `one_hot_discrete` only.
-        source: the columns, lookback included, see `sources.py`. Read when first asked for.
-        lookback: number of leading transitions that are lookback.
+        terminated, truncated: the agent's own end, at the last observation.
         t_started: steps that the agent has made before index 0.
-        is_terminated, is_truncated: the agent's own end, at the last observation.
+        len_lookback_buffer: how many of the transitions are lookback; "auto": all.
+        agent_id, module_id, multi_agent_episode_id: what this is part of.
 
     Attributes:
-        id_: unless it is set, made of `multi_agent_episode_id` and `agent_id`, so that all chunks of a trajectory have
-            the same.
+        id_: all chunks of a trajectory have the same.
+        source: the columns, lookback included, see `sources.py`. Read when first asked for.
+        lookback: number of leading transitions that are lookback.
+        is_terminated, is_truncated: see `terminated`, `truncated`.
+
+    Raises:
+        EpisodeError: the columns' lengths don't fit.
     """
 
-    agent_id: Hashable
-    module_id: str | None
-    multi_agent_episode_id: str | None
-    observation_space: gym.Space[Any] | None
-    action_space: gym.Space[Any] | None
-    source: Source
-    lookback: int
-    t_started: int
-    is_terminated: bool = False
-    is_truncated: bool = False
-    _id: str | None = field(default=None, init=False)
-    _columns: dict[tuple[Any, ...], Column] = field(default_factory=dict, init=False)
-    _custom_data: dict[str, Any] | None = field(default=None, init=False)
+    __slots__ = (
+        "__weakref__", "_id", "action_space", "module_id", "multi_agent_episode_id", "observation_space"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        observations: Any = None,
+        observation_space: gym.Space[Any] | None = None,
+        infos: Any = None,
+        actions: Any = None,
+        action_space: gym.Space[Any] | None = None,
+        rewards: Any = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: dict[str, Any] | None = None,
+        t_started: int | None = None,
+        len_lookback_buffer: int | str = "auto",
+        agent_id: Hashable = None,
+        module_id: str | None = None,
+        multi_agent_episode_id: str | None = None,
+    ):
+        self.agent_id, self.module_id, self.multi_agent_episode_id = agent_id, module_id, multi_agent_episode_id
+        self.observation_space, self.action_space = observation_space, action_space
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+        self._id = uuid.uuid4().hex if id_ is None and multi_agent_episode_id is None else id_
+        self._columns, self._custom_data = {}, None
+        n = 0 if rewards is None else len(rewards)
+        self.lookback = n if len_lookback_buffer == "auto" else min(int(len_lookback_buffer), n)
+        self.t_started = t_started or 0
+        self.source = given_columns(
+            observations, infos, actions, rewards, extra_model_outputs or {}, self.t_started - self.lookback
+        )
+        self.validate()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        agent_id: Hashable,
+        module_id: str | None,
+        multi_agent_episode_id: str | None,
+        observation_space: gym.Space[Any] | None,
+        action_space: gym.Space[Any] | None,
+        source: Source,
+        lookback: int,
+        t_started: int,
+        is_terminated: bool = False,
+        is_truncated: bool = False,
+    ) -> Self:
+        """The episode with these columns, which nothing checks."""
+        episode = cls.__new__(cls)
+        episode.agent_id = agent_id
+        episode.module_id = module_id
+        episode.multi_agent_episode_id = multi_agent_episode_id
+        episode.observation_space = observation_space
+        episode.action_space = action_space
+        episode.source = source
+        episode.lookback = lookback
+        episode.t_started = t_started
+        episode.is_terminated = is_terminated
+        episode.is_truncated = is_truncated
+        episode._id = episode._custom_data = None
+        episode._columns = {}
+        return episode
 
     @property
     def id_(self) -> str:
@@ -92,7 +154,7 @@ class SingleAgentEpisode(Episode):
         return self.source.extra_keys()
 
     def __len__(self) -> int:
-        return self.source.n_obs - 1 - self.lookback
+        return max(self.source.n_obs - 1 - self.lookback, 0)
 
     def __repr__(self) -> str:
         steps, total = f"{self.t_started}..{self.t}", self.get_return()
@@ -157,36 +219,13 @@ class SingleAgentEpisode(Episode):
         rewards = self.get_rewards()
         return float(np.cumsum(rewards)[-1]) if len(rewards) else 0.0
 
-    def env_steps(self) -> int:
-        return len(self)
-
     def agent_steps(self) -> int:
         return len(self)
-
-    def get_data_dict(self) -> dict[str, Any]:
-        """A batch of the n transitions: observations and infos are those acted upon."""
-        n = len(self)
-        last = np.arange(n) == n - 1
-        return {
-            Columns.TERMINATEDS: last & self.is_terminated,
-            Columns.TRUNCATEDS: last & self.is_truncated,
-            "t": np.arange(self.t_started, self.t),
-            "eps_id": np.array([self.id_] * n),
-            Columns.OBS: self.get_observations(slice(None, -1)),
-            Columns.INFOS: self.get_infos(slice(None, -1)),
-            Columns.ACTIONS: self.get_actions(),
-            Columns.REWARDS: self.get_rewards(),
-            **self.get_extra_model_outputs(),
-        }
 
     def compact(self) -> None:
         """Copy these columns, see `MultiAgentEpisode.compact()`."""
         self.source.compact()
         self._columns = {}
-
-    def finalize(self) -> "SingleAgentEpisode":
-        """The old name of `to_numpy`."""
-        return self
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "SingleAgentEpisode":
         """Some consecutive steps, as views.
@@ -197,27 +236,39 @@ class SingleAgentEpisode(Episode):
         start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
         return self.rows(self.lookback + start - lookback, self.lookback + stop, lookback)
 
-    def rows(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":
+    def rows(self, first: int, last: int, lookback: int) -> Self:
         """Rows `first` to `last` of the observations (lookback included) and what is between them, as views."""
         between = slice(first, last)
         at_end = last == self.source.n_obs - 1
-        cut = replace(
-            self,
-            source=ArraySource(
-                observations=select(self.column("observations"), slice(first, last + 1)),
-                env_ts=self.env_ts()[first : last + 1],
-                infos=select(self.column("infos"), slice(first, last + 1)),
-                actions=select(self.column("actions"), between),
-                rewards=select(self.column("rewards"), between),
-                extras=select(self.column("extra_model_outputs"), between),
-            ),
-            lookback=lookback,
-            t_started=self.t_started + first + lookback - self.lookback,
-            is_terminated=self.is_terminated and at_end,
-            is_truncated=self.is_truncated and at_end,
+        source = ArraySource(
+            observations=select(self.column("observations"), slice(first, last + 1)),
+            env_ts=self.env_ts()[first : last + 1],
+            infos=select(self.column("infos"), slice(first, last + 1)),
+            actions=select(self.column("actions"), between),
+            rewards=select(self.column("rewards"), between),
+            extras=select(self.column("extra_model_outputs"), between),
         )
-        cut._id = self._id
+        cut = self.another(source)
+        cut.lookback, cut.t_started = lookback, self.t_started + first + lookback - self.lookback
+        cut.is_terminated, cut.is_truncated = self.is_terminated and at_end, self.is_truncated and at_end
         return cut
+
+    def another(self, source: Source) -> Self:
+        """Return an episode like this with these columns, and without custom data."""
+        made = self.of(
+            agent_id=self.agent_id,
+            module_id=self.module_id,
+            multi_agent_episode_id=self.multi_agent_episode_id,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            source=source,
+            lookback=self.lookback,
+            t_started=self.t_started,
+            is_terminated=self.is_terminated,
+            is_truncated=self.is_truncated,
+        )
+        made._id = self._id
+        return made
 
     def concat_episode(self, other: "SingleAgentEpisode") -> None:
         """Add what follows of the same trajectory; `other`'s lookback is left out.
@@ -246,6 +297,8 @@ class SingleAgentEpisode(Episode):
     def validate(self) -> None:
         """Raises EpisodeError if the columns' lengths don't fit."""
         n = self.source.n_obs
+        if n == self.lookback == 0:
+            return
         if not 0 <= self.lookback < n:
             raise EpisodeError(f"agent {self.agent_id!r}: a lookback of {self.lookback} in {n} observations")
         expected = {"observations": n, "env_ts": n, "infos": n, "actions": n - 1, "rewards": n - 1}
@@ -277,7 +330,7 @@ class SingleAgentEpisode(Episode):
         *,
         observation_space: gym.Space[Any] | None = None,
         action_space: gym.Space[Any] | None = None,
-    ) -> "SingleAgentEpisode":
+    ) -> Self:
         """The episode whose `get_state` was called; the arrays are not copied.
 
         Raises:
@@ -290,7 +343,7 @@ class SingleAgentEpisode(Episode):
             custom_data = state["custom_data"]
         except KeyError as error:
             raise EpisodeError(f"the state of a single agent's episode lacks {error}") from error
-        episode = cls(observation_space=observation_space, action_space=action_space, source=source, **rest)
+        episode = cls.of(observation_space=observation_space, action_space=action_space, source=source, **rest)
         episode._id, episode._custom_data = id_, custom_data
         episode.validate()
         return episode

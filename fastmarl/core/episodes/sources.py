@@ -8,13 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from fastmarl.core.columns import blank_value
-from fastmarl.core.spaces.structs import map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 class Source(Protocol):
     """Columns of n_obs observations and of the n_obs - 1 transitions between them; arrays never change afterwards.
 
     `compact()`: let go whatever memory holds more than these columns.
+    `put()`: write `values` [k, ...] to rows (int64 [k]) of a column, lookback included, named as in
+    `SingleAgentEpisode.get()`. False: these columns can't be written to, and nothing was.
     """
 
     @property
@@ -27,6 +29,7 @@ class Source(Protocol):
     def extra_keys(self) -> tuple[str, ...]: ...
     def compact(self) -> None: ...
     def extra(self, key: str) -> Any: ...
+    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool: ...
 
 
 class ArraySource:
@@ -85,6 +88,9 @@ class ArraySource:
     def extra(self, key: str) -> Any:
         return self._extras[key]
 
+    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
+        return False
+
     def compact(self) -> None:
         self._observations, self._actions = map_struct(owned, self._observations), map_struct(owned, self._actions)
         self._env_ts, self._rewards = owned(self._env_ts), owned(self._rewards)
@@ -117,7 +123,7 @@ class JoinedSource:
         return [info for source, rows in self._rows_of_observations() for info in source.infos()[rows]]
 
     def actions(self) -> Any:
-        return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self.sources])
+        return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self._with_steps()])
 
     def rewards(self) -> np.ndarray:
         return np.concatenate([source.rewards()[skip:] for source, skip in self.sources])
@@ -127,18 +133,26 @@ class JoinedSource:
 
     def extra(self, key: str) -> Any:
         """Blank in the sources that lack the key."""
-        model = next((source.extra(key) for source, _ in self.sources if key in source.extra_keys()), None)
+        model = next((source.extra(key) for source, _ in self._with_steps() if key in source.extra_keys()), None)
         if model is None:
             raise KeyError(key)
         return joined([
             _cut(source.extra(key), slice(skip, None)) if key in source.extra_keys()
             else blank_like(model, source.n_obs - 1 - skip, key)
-            for source, skip in self.sources
+            for source, skip in self._with_steps()
         ])  # fmt: skip
+
+    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
+        return False
 
     def compact(self) -> None:
         for source, _ in self.sources:
             source.compact()
+
+    def _with_steps(self) -> list[tuple[Source, int]]:
+        """The sources that have any: others don't know what actions look like."""
+        having = [(source, skip) for source, skip in self.sources if source.n_obs - 1 > skip]
+        return having or self.sources[:1]
 
     def _rows_of_observations(self) -> list[tuple[Source, slice]]:
         """(source, which of its observations): its last one is the first of the next source."""
@@ -168,3 +182,10 @@ def joined(structs: list[Any]) -> Any:
     if isinstance(first, (tuple, list)):
         return tuple(joined(list(items)) for items in zip(*structs, strict=True))
     return np.concatenate(structs)
+
+
+def write_rows(column: Any, rows: np.ndarray, values: Any) -> None:
+    """Write values [len(rows), ...] to rows (int64) of a column, nested alike."""
+    new = dict(flatten_struct(values))
+    for path, leaf in flatten_struct(column):
+        leaf[rows] = new[path]

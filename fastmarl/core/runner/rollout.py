@@ -207,12 +207,14 @@ class Rollout:
             policies.begin_episodes(together, self._resources.config.policy_mapping_fn)
             if listeners["on_episode_created"]:
                 (env_index,) = together
-                self._call("on_episode_created", env_index, self.log.running_chunk(env_index))
+                episode = self.log.shown_chunk(env_index)
+                self._call("on_episode_created", env_index, episode)
+                self.log.take_over(env_index, episode)
         self.env.reset(env_indices)
         note_reset_seeds(self.table.records, self._resources.seeds.last, env_indices)
         if listeners["on_episode_start"]:
             for env_index in env_indices:
-                self._call("on_episode_start", env_index, self.log.running_chunk(env_index))
+                self._call("on_episode_start", env_index, self.log.shown_chunk(env_index))
         self._counts.seconds["reset"] += perf_counter() - begun
 
     def is_outdated(self, env_index: int) -> bool:
@@ -247,7 +249,7 @@ class Rollout:
         if all_done & FAILED:
             self.goal.take_back(env_index, *self.store.taken_back)
         elif self._listeners.by_event["on_episode_step"]:
-            self._call("on_episode_step", env_index, self.log.running_chunk(env_index))
+            self._call("on_episode_step", env_index, self.log.shown_chunk(env_index))
         if all_done == FAILED:
             self.store.drop_episode(env_index)
             self.to_reset.add(env_index)

@@ -120,6 +120,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return self._resources.num_envs
 
     @property
+    def num_env_steps_sampled_lifetime(self) -> int:
+        """Env steps of all calls of `sample()` that are over."""
+        return self._resources.counts.lifetime.env_steps
+
+    @property
     def env(self) -> Any:
         """The vector of envs; `env.envs` lists them (or the batches of them: one, or `worker_num_splits`)."""
         return self._sampling.rollout.env

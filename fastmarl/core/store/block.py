@@ -55,6 +55,7 @@ class Block:
     Attributes:
         raw_obs, raw_final_obs: leaves the envs write to; `obs` and `final_obs` themselves without a `raw_layout`.
         n_connected, n_finals_connected: so many rows (final observations) have gone through the connectors.
+        is_open: whether more rows may come, and those that there are be written to.
         lease: of the memory.
         readers: weak references to what looks up columns here, or keeps them: each has a `compact()`.
     """
@@ -74,6 +75,7 @@ class Block:
         self.raw_layout = raw_layout
         self._rewards = rewards
         self.n_connected = self.n_finals_connected = 0
+        self.is_open = True
         self.rows = rows
         self._memory, self.lease = ring.lend(max(n_rows, LEAST_ROWS), max(n_finals, LEAST_ROWS))
         self._objects: dict[Any, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
@@ -95,6 +97,7 @@ class Block:
 
     def close(self) -> None:
         """Nothing more is written; `rows` are another block's from now on."""
+        self.is_open = False
         self._memory.n_touched = max(self._memory.n_touched, self.rows.n + self.rows.n_finals)
 
     def reserve(self, n_rows: int, n_finals: int = 0) -> None:
@@ -138,6 +141,11 @@ class Block:
     def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
         """The rewards on record, of those paid. Nobody else knows how they are made."""
         return paid if self._rewards is None else self._rewards(paid)
+
+    @property
+    def changes_rewards(self) -> bool:
+        """True if a connector makes the rewards on record of those of the env."""
+        return self._rewards is not None
 
     def reward(self, row: int) -> float:
         """The reward on record, as of now."""

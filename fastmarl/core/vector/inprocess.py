@@ -14,14 +14,14 @@ from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.store.env_states import EnvStates
 from fastmarl.core.vector.results import write_reset, write_step
 from fastmarl.core.vector.turns import TakesTurns
-from fastmarl.core.vector.wiring import AfterStep, VectorParts
+from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
 ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
 TIMED_EVERY = 31  # ticks, a prime: parts that take turns are all timed. Clocks around each env's calls are not cheap
 
 
-class InProcessVector:
+class InProcessVector(VectorEnv):
     """Sends actions, receives steps, and writes them to the store at once: an env may reuse its arrays afterwards.
 
     Args:
@@ -35,6 +35,7 @@ class InProcessVector:
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
         self.envs = envs
+        self.num_envs = len(envs)
         self._env_states = parts.env_states
         self._failures = parts.failures
         self._make_anew = remake

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.store.agent_spaces import AgentSpaces
@@ -41,3 +42,20 @@ class VectorParts:
     failures: Failures
     num_splits: int
     batch_size: int | None
+
+
+class VectorEnv:
+    """Attributes that callbacks find in every vector of envs, as in RLlib's.
+
+    Attributes:
+        envs: the envs, or the batches of them.
+        num_envs: the envs, also those in batches.
+    """
+
+    envs: Sequence[Any]
+    num_envs: int
+
+    @property
+    def unwrapped(self) -> Self:
+        """Itself: a vector has no wrappers. Its envs have an `unwrapped` of their own."""
+        return self

@@ -80,7 +80,7 @@ def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> Mul
     env_ts = [agent_episode.env_ts() for agent_episode in agents.values()]
     is_over = all(agent_episode.is_done for agent_episode in agents.values())
     is_terminated = is_over and all(agent_episode.is_terminated for agent_episode in agents.values())
-    return MultiAgentEpisode(
+    return MultiAgentEpisode.of_agents(
         agent_episodes=agents,
         id_=episode_id,
         env_t_started=min(int(each[0]) for each in env_ts),
@@ -134,7 +134,7 @@ def _agent_episode(policy_id: str, columns: Mapping[str, Any], rows: slice) -> S
         infos=[*map(_info, columns[Columns.INFOS][rows]), {}] if Columns.INFOS in columns else None,
         extras=extras,
     )
-    return SingleAgentEpisode(
+    return SingleAgentEpisode.of(
         agent_id=int(columns[AGENT_INDEX][last]),
         module_id=policy_id,
         multi_agent_episode_id=str(columns[Columns.EPS_ID][last]),

@@ -104,8 +104,7 @@ def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
     """Another chunk of the same arrays, which can be joined with others."""
     chunk, agent_episodes = episode.chunk, {}
     for agent_id, agent_episode in episode.agent_episodes.items():
-        agent_episodes[agent_id] = copied = replace(agent_episode)
-        copied.id_ = agent_episode.id_
+        agent_episodes[agent_id] = copied = agent_episode.another(agent_episode.source)
         copied.custom_data.update(agent_episode.custom_data)
     return MultiAgentEpisode.of(replace(chunk, agent_episodes=agent_episodes, custom_data=dict(chunk.custom_data)))
 

@@ -11,7 +11,7 @@ from fastmarl.core.errors import ObservationError
 from fastmarl.core.vector.arrays.background import BackgroundSteps
 from fastmarl.core.vector.arrays.scatter import Acted, ArrayScatter, take_actions
 from fastmarl.core.vector.turns import TakesTurns
-from fastmarl.core.vector.wiring import AfterStep, VectorParts
+from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
 Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
 
@@ -160,7 +160,7 @@ class BatchStepper:
                 self._env_states[env_index].add(states[self.env_indices.index(env_index)])
 
 
-class ArrayVector(TakesTurns[BatchStepper]):
+class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
     """Steps batches in turn: one in another thread, while another's actions are chosen; a single one in this thread.
 
     That thread is there while there is something to step, and not between calls.
@@ -172,6 +172,7 @@ class ArrayVector(TakesTurns[BatchStepper]):
 
     def __init__(self, envs: list[ArrayEnv], parts: VectorParts):
         self.envs = envs
+        self.num_envs = len(parts.seeds)
         batches = []
         first_position = 0
         for part, env in enumerate(envs):

@@ -12,7 +12,7 @@ from fastmarl.core.errors import EnvWorkerError
 from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.vector.results import write_reset, write_step
 from fastmarl.core.vector.turns import TakesTurns
-from fastmarl.core.vector.wiring import AfterStep, VectorParts
+from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 from fastmarl.core.vector.workers.env_workers import EnvWorkers
 from fastmarl.core.vector.workers.process import WorkerProcess, error_of
 from fastmarl.core.vector.workers.units import Unit, first_ready, make_splits
@@ -21,7 +21,7 @@ from fastmarl.core.vector.workers.worker import RESET, EnvFailure, Extra
 NOTHING = Extra()
 
 
-class ProcessVector(TakesTurns[tuple[Unit, ...]]):
+class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
     """Sends actions to the workers, and writes what comes back to the store, env by env: in the order, and with the
     results, of `SplitVector`, unless there is a batch size.
 
@@ -34,6 +34,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
         self._batch_size = parts.batch_size
         super().__init__(make_splits(workers.workers, parts.num_splits, each_alone=parts.batch_size is not None))
         self.envs = workers.envs
+        self.num_envs = len(parts.seeds)
         self._workers = workers.workers
         self._seeds = parts.seeds
         self._store = parts.store

@@ -1,0 +1,110 @@
+"""The columns of an agent episode as objects with RLlib's names: `steps.observations`, `steps.rewards` and others."""
+
+from typing import Any, Protocol
+
+import gymnasium as gym
+
+from fastmarl.core.episodes.indices import Column, Indices, Timeline, look_up
+from fastmarl.core.spaces.structs import flatten_struct
+
+
+class HasColumns(Protocol):
+    """The part of `SingleAgentEpisode` that its buffers use."""
+
+    lookback: int
+
+    def column(self, what: str, key: str | None = None) -> Column: ...
+    def get(self, what: str, key: str | None, indices: Indices, *options: Any) -> Any: ...
+    def put(self, what: str, key: str | None, new_data: Any, *options: Any) -> None: ...
+
+
+class LookbackBuffer:
+    """A column and its lookback. Reading and writing are the episode's getters and setters.
+
+    Attributes:
+        data: all items, lookback included: arrays [lookback + n, ...], nested as their space; infos: a list.
+        lookback: items before index 0.
+        space: of an item; None: not known.
+        finalized: True, the items are arrays.
+    """
+
+    __slots__ = ("_episode", "_key", "_what")
+
+    finalized = True
+
+    def __init__(self, episode: HasColumns, what: str, key: str | None = None):
+        self._episode = episode
+        self._what = what
+        self._key = key
+
+    @property
+    def data(self) -> Any:
+        return self._episode.column(self._what, self._key).data
+
+    @property
+    def lookback(self) -> int:
+        return self._episode.lookback
+
+    @property
+    def space(self) -> gym.Space[Any] | None:
+        return self._episode.column(self._what, self._key).space
+
+    def get(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """Return items, as the episode's getter of this column does."""
+        return self._episode.get(self._what, self._key, indices, neg_index_as_lookback, fill, one_hot_discrete)
+
+    def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+        """Write items, as the episode's setter of this column does."""
+        self._episode.put(self._what, self._key, new_data, at_indices, neg_index_as_lookback)
+
+    def len_incl_lookback(self) -> int:
+        data = self.data
+        return len(data) if isinstance(data, list) else len(flatten_struct(data)[0][1])
+
+    def __getitem__(self, indices: Indices) -> Any:
+        return self.get(indices)
+
+    def __setitem__(self, indices: Indices, new_data: Any) -> None:
+        self.set(new_data, at_indices=indices)
+
+    def __len__(self) -> int:
+        return max(self.len_incl_lookback() - self.lookback, 0)
+
+    def __repr__(self) -> str:
+        return f"LookbackBuffer(lookback={self.lookback}, data={self.data!r:.200})"
+
+
+class EnvSteps:
+    """Which of its own steps an agent observed at each env step of a chunk, as in RLlib's `env_t_to_agent_t`.
+
+    Attributes:
+        data: one entry for each env step, lookback included: the agent's step, or "S" where it had no observation.
+        lookback: entries before index 0.
+    """
+
+    __slots__ = ("data", "lookback")
+
+    def __init__(self, data: list[int | str], lookback: int):
+        self.data = data
+        self.lookback = lookback
+
+    def get(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
+        """The entries at these env steps, 0 being the chunk's begin."""
+        timeline = Timeline(0, self.lookback, len(self.data))
+        return look_up(Column(self.data), timeline, indices, neg_index_as_lookback, fill)
+
+    def __getitem__(self, indices: Indices) -> Any:
+        return self.get(indices)
+
+    def __len__(self) -> int:
+        return len(self.data) - self.lookback
+
+    def __repr__(self) -> str:
+        return f"EnvSteps({self.data[: self.lookback]} <- {self.data[self.lookback :]})"

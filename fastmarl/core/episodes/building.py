@@ -1,0 +1,373 @@
+"""How a `MultiAgentEpisode` is built by hand, step by step or of lists, and how it is written to."""
+
+import copy
+import time
+import uuid
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.config import DEFAULT_MODULE_ID
+from fastmarl.core.episodes.chunk import Chunk
+from fastmarl.core.episodes.getters import AgentEpisodes, AgentID, Getters
+from fastmarl.core.episodes.growing import GrowingSource
+from fastmarl.core.episodes.indices import Indices
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.errors import EpisodeError
+from fastmarl.core.rllib_classes import rllib_class
+
+AgentDict = Mapping[Any, Any]  # by agent id
+Flags = AgentDict | bool
+ALL, COMMON = "__all__", "__common__"
+
+
+def one_module(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
+    """The mapping function of episodes that are given none."""
+    return DEFAULT_MODULE_ID
+
+
+class BuiltEpisode(Getters):
+    """The constructor of `MultiAgentEpisode`, and the methods that write."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        observations: Sequence[AgentDict] | None = None,
+        observation_space: Mapping[Any, gym.Space[Any]] | None = None,
+        infos: Sequence[AgentDict] | None = None,
+        actions: Sequence[AgentDict] | None = None,
+        action_space: Mapping[Any, gym.Space[Any]] | None = None,
+        rewards: Sequence[AgentDict] | None = None,
+        terminateds: Flags = False,
+        truncateds: Flags = False,
+        extra_model_outputs: Sequence[AgentDict] | None = None,
+        env_t_started: int | None = None,
+        agent_t_started: Mapping[AgentID, int] | None = None,
+        len_lookback_buffer: int | str = "auto",
+        agent_episode_ids: Mapping[AgentID, str] | None = None,
+        agent_module_ids: Mapping[AgentID, str] | None = None,
+        agent_to_module_mapping_fn: Callable[[Any, Any], str] | None = None,
+    ):
+        n_steps = len(rewards or ())
+        lookback = n_steps if len_lookback_buffer == "auto" else int(len_lookback_buffer)
+        begin = env_t_started or 0
+        ends: dict[str, AgentDict] = {
+            "terminated": {ALL: terminateds} if isinstance(terminateds, bool) else terminateds,
+            "truncated": {ALL: truncateds} if isinstance(truncateds, bool) else truncateds,
+        }
+        chunk = self._chunk = Chunk(
+            id_=id_ or uuid.uuid4().hex,
+            env_t_started=begin,
+            env_t=begin + n_steps - lookback,
+            agent_episodes={},
+            lookback=lookback,
+            is_terminated=bool(ends["terminated"].get(ALL)),
+            is_truncated=bool(ends["truncated"].get(ALL)),
+            agent_to_module_mapping_fn=agent_to_module_mapping_fn or one_module,
+            observation_space=observation_space or {},
+            action_space=action_space or {},
+            agent_ids=[],
+            open_actions={},
+            module_of=dict(agent_module_ids or {}),
+        )
+        nothing: AgentDict = {}
+        columns: list[Any] = [[] if column is None else column for column in (infos, actions, rewards)]
+        outputs = extra_model_outputs or ()
+        for i, observed in enumerate(observations or ()):
+            info, acted, paid = (column[i] if i < len(column) else nothing for column in columns)
+            self._take_step(begin - lookback + i, observed, info, acted, paid, outputs[i] if i < len(outputs) else {})
+        for agent, steps in (chunk.agent_episodes or {}).items():
+            steps._id = (agent_episode_ids or {}).get(agent)
+            steps.t_started = (agent_t_started or {}).get(agent, 0)
+            steps.lookback = max(int(np.searchsorted(steps.env_ts(), begin, "right")) - 1, 0)
+            has_acted = agent in self._opened() or steps.env_ts()[-1] == begin - lookback + n_steps
+            steps.is_terminated = bool(ends["terminated"].get(agent)) or not (has_acted or ends["truncated"].get(agent))
+            steps.is_truncated = bool(ends["truncated"].get(agent))
+        self.validate()
+
+    def _take_step(
+        self, env_t: int, observed: AgentDict, infos: AgentDict, acted: AgentDict, paid: AgentDict, outputs: AgentDict
+    ) -> None:
+        """An env step of the constructor's lists: observations, actions upon them, and rewards for these."""
+        opened, hanging = self._opened(), self.chunk.hanging_rewards
+        for agent, observation in observed.items():
+            if agent not in self.agent_episodes:
+                self._join(agent, observation, env_t, infos.get(agent))
+            elif agent not in opened:
+                raise EpisodeError(f"episode {self.id_!r}, agent {agent!r}: is observed at env step {env_t} again, and "
+                                   f"has not acted since the observation before")  # fmt: skip
+            else:
+                action, extras = opened.pop(agent)
+                self.agent_episodes[agent].add(
+                    observation, env_t, infos.get(agent), action, hanging.pop(agent, 0.0), extras
+                )
+            if agent in acted:
+                opened[agent] = acted[agent], dict(outputs.get(agent) or {})
+        for agent in opened:
+            hanging[agent] = hanging.get(agent, 0.0) + float(paid.get(agent) or 0.0)
+
+    def _opened(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
+        opened = self.chunk.open_actions
+        assert opened is not None
+        return opened
+
+    def _join(self, agent: AgentID, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
+        """Begin an agent's episode, with its first observation."""
+        chunk = self.chunk
+        steps = SingleAgentEpisode.of(
+            agent_id=agent,
+            module_id=self.module_for(agent),
+            multi_agent_episode_id=self.id_,
+            observation_space=chunk.observation_space.get(agent),
+            action_space=chunk.action_space.get(agent),
+            source=GrowingSource(),
+            lookback=0,
+            t_started=0,
+        )
+        steps.begin(observation, env_t, info)
+        self.agent_episodes[agent] = steps
+        chunk.agent_ids = [*chunk.agent_ids, agent]
+
+    # Steps are added.
+
+    def add_env_reset(self, *, observations: AgentDict, infos: AgentDict | None = None) -> None:
+        """Add what the env's `reset()` has returned, to an episode that has nothing yet. Observations are copied.
+
+        Raises:
+            EpisodeError: it has begun already.
+        """
+        chunk = self.chunk
+        if self.is_done or self.env_t or self.env_t_started or self.agent_episodes:
+            raise EpisodeError(f"episode {self.id_!r} has begun, and is at env step {self.env_t}; a reset is what an "
+                               f"episode begins with")  # fmt: skip
+        self._prepare()
+        for agent, observation in observations.items():
+            self._join(agent, observation, 0, (infos or {}).get(agent))
+        self._note_infos(infos or {}, observations)
+        chunk.begun_at = time.perf_counter()
+
+    def add_env_step(
+        self,
+        observations: AgentDict,
+        actions: AgentDict,
+        rewards: AgentDict,
+        infos: AgentDict | None = None,
+        *,
+        terminateds: AgentDict | None = None,
+        truncateds: AgentDict | None = None,
+        extra_model_outputs: AgentDict | None = None,
+    ) -> None:
+        """Add what agents did, and what the env's `step()` has returned for it. All dicts are by agent.
+
+        An action and all rewards since make a transition with the agent's next observation. Where an agent ends
+        without one, its last observation is repeated. Rewards before an agent's first action belong to
+        its first transition. The episode is over with `"__all__"`, which ends all agents; their own flags win.
+
+        Args:
+            actions: of agents that had an observation before.
+            extra_model_outputs: dicts by name.
+
+        Raises:
+            EpisodeError: the episode is over, or a runner is making it; there are data of an agent that has ended; an
+                agent acts without an observation, or is observed twice without an action. Nothing was added. Or an item
+                has another shape than those before.
+        """
+        if self.is_done:
+            raise EpisodeError(f"episode {self.id_!r} is over, at env step {self.env_t}; nothing can be added to it")
+        infos, terminateds, truncateds = infos or {}, terminateds or {}, truncateds or {}
+        outputs = extra_model_outputs or {}
+        self._prepare()
+        everybody = self.agent_episodes if terminateds.get(ALL) or truncateds.get(ALL) else ()
+        named = dict.fromkeys([*observations, *actions, *rewards, *terminateds, *truncateds, *everybody])
+        agents = [agent for agent in named if agent != ALL]
+        for agent in agents:
+            self._check_step(agent, observations, actions, rewards, infos, outputs)
+        chunk = self.chunk
+        for agent in agents:
+            own = bool(terminateds.get(agent)), bool(truncateds.get(agent))
+            flags = own if any(own) else (bool(terminateds.get(ALL)), bool(truncateds.get(ALL)))
+            if agent in actions:
+                self._opened()[agent] = actions[agent], dict(outputs.get(agent) or {})
+            self._add_step_of(agent, observations, float(rewards.get(agent) or 0.0), infos.get(agent), flags)
+        chunk.env_t += 1
+        chunk.is_terminated, chunk.is_truncated = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
+        self._note_infos(infos, observations)
+        now = time.perf_counter()
+        if chunk.begun_at is None:
+            chunk.begun_at = now - chunk.duration_s
+        chunk.duration_s = now - chunk.begun_at
+
+    def _check_step(self, agent: AgentID, observations: AgentDict, actions: AgentDict, *others: AgentDict) -> None:
+        steps, is_open = self.agent_episodes.get(agent), agent in self._opened()
+        reason = ""
+        if steps is not None and steps.is_done:
+            is_named = any(data.get(agent) is not None for data in (observations, actions, *others))
+            reason = "has ended, and can have no more data" if is_named else ""
+        elif agent in actions and (steps is None or is_open):
+            reason = "can't act twice upon one observation" if is_open else "can't act before its first observation"
+        elif agent in observations and steps is not None and not is_open and agent not in actions:
+            reason = "is observed twice, and has not acted in between"
+        if reason:
+            raise EpisodeError(f"episode {self.id_!r}, env step {self.env_t + 1}, agent {agent!r}: {reason}")
+
+    def _add_step_of(
+        self,
+        agent: AgentID,
+        observations: AgentDict,
+        paid: float,
+        info: dict[str, Any] | None,
+        flags: tuple[bool, bool],
+    ) -> None:
+        """Add an agent's part of the step; its action is among the open ones."""
+        chunk, opened, steps = self.chunk, self._opened(), self.agent_episodes.get(agent)
+        env_t, is_observed = chunk.env_t + 1, agent in observations
+        if steps is not None and steps.is_done:
+            return
+        if agent in opened and (is_observed or any(flags)):
+            assert steps is not None
+            action, extras = opened.pop(agent)
+            reward = paid + chunk.hanging_rewards.pop(agent, 0.0) + chunk.early_rewards.pop(agent, 0.0)
+            observation = observations[agent] if is_observed else steps.get_observations(-1)
+            steps.add(observation, env_t, info, action, reward, extras, *flags)
+            return
+        if agent in opened:
+            chunk.hanging_rewards[agent] = chunk.hanging_rewards.get(agent, 0.0) + paid
+        elif any(flags):
+            chunk.early_rewards.pop(agent, None)
+            if steps is not None:  # else it came and went in one step
+                steps.is_terminated, steps.is_truncated = flags
+            return
+        else:
+            chunk.early_rewards[agent] = chunk.early_rewards.get(agent, 0.0) + paid
+        if is_observed and steps is None:
+            self._join(agent, observations[agent], env_t, info)
+
+    def _note_infos(self, infos: AgentDict, observations: AgentDict) -> None:
+        """Keep those that belong to no observation."""
+        chunk = self.chunk
+        if infos.get(COMMON):
+            chunk.common_infos[chunk.env_t] = infos[COMMON]
+        for agent in self.agent_episodes.keys() - observations.keys():
+            ends_here = self.agent_episodes[agent].env_ts()[-1] == chunk.env_t
+            if infos.get(agent) and not ends_here:
+                chunk.waiting_infos.setdefault(agent, {})[chunk.env_t] = infos[agent]
+
+    def _prepare(self) -> None:
+        """Hold all data in agent episodes that can grow.
+
+        Raises:
+            EpisodeError: a runner is making the episode.
+        """
+        chunk = self.chunk
+        if chunk.lanes is not None and chunk.lanes.is_under_way:
+            raise EpisodeError(f"episode {self.id_!r} is under way in a runner, where its env adds the steps; a copy "
+                               f"of it, copy.deepcopy(episode), can be added to")  # fmt: skip
+        if chunk.open_actions is None:
+            waiting_infos = self.get_waiting_infos()
+            chunk.agent_episodes, chunk.open_actions = self._all_agents()
+            chunk.waiting_infos, chunk.lanes = waiting_infos, None
+
+    def _all_agents(self) -> tuple[AgentEpisodes, dict[AgentID, tuple[Any, dict[str, Any]]]]:
+        """(the episodes of all agents that were observed, the actions that no observation has answered yet)"""
+        chunk = self.chunk
+        if chunk.lanes is None:
+            return self.agent_episodes, chunk.open_actions or {}
+        everybody = {**chunk.lanes.agent_episodes(of_all=True), **self.agent_episodes}
+        return everybody, chunk.lanes.open_actions(chunk.hanging_rewards)
+
+    # Chunks.
+
+    def cut(self, len_lookback_buffer: int = 0) -> Self:
+        """The chunk that follows, with no step yet: add its steps. Agents that have not ended go on in it.
+
+        Args:
+            len_lookback_buffer: env steps whose transitions it has copies of, as far as there are.
+
+        Raises:
+            EpisodeError: the episode is over.
+        """
+        if self.is_done:
+            raise EpisodeError(f"episode {self.id_!r} is over, at env step {self.env_t}; no chunk follows it")
+        if len_lookback_buffer < 0:
+            raise EpisodeError(f"len_lookback_buffer must be 0 or more, got {len_lookback_buffer}")
+        chunk, agent_episodes = self.chunk, AgentEpisodes()
+        lookback = min(len_lookback_buffer, chunk.lookback + len(self))
+        everybody, opened = self._all_agents()
+        for agent, steps in everybody.items():
+            if not steps.is_done:
+                last = steps.source.n_obs - 1
+                first = min(int(np.searchsorted(steps.env_ts(), chunk.env_t - lookback)), last)
+                agent_episodes[agent] = steps.successor(first, last - first)
+        return self.of(
+            replace(
+                chunk,
+                agent_episodes=agent_episodes,
+                agent_ids=list(agent_episodes),
+                env_t_started=chunk.env_t,
+                lookback=lookback,
+                common_infos={t: info for t, info in chunk.common_infos.items() if t >= chunk.env_t - lookback},
+                waiting_infos={},
+                hanging_rewards=dict(chunk.hanging_rewards),
+                early_rewards=dict(chunk.early_rewards),
+                open_actions=copy.deepcopy(opened),
+                custom_data=copy.deepcopy(chunk.custom_data),
+                env_states=None,
+                respawned=(),
+                lanes=None,
+                module_of={agent: self.module_for(agent) for agent in agent_episodes},
+            )
+        )
+
+    # Items are set.
+
+    def set_observations(
+        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Write observations over those that there are, agent by agent; see `SingleAgentEpisode.put()`.
+
+        Args:
+            new_data: by agent; indices are each agent's own steps.
+
+        Raises:
+            KeyError: an agent has no episode here. Nothing was written.
+        """
+        self._put("observations", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_actions(
+        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Write actions over those that there are, see `set_observations()`. The env has had what it had."""
+        self._put("actions", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_rewards(
+        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Write rewards over those that there are, see `set_observations()`."""
+        self._put("rewards", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Write items of an output over those that there are, see `set_observations()`."""
+        self._put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
+
+    def _put(self, what: str, key: str | None, new_data: AgentDict, at_indices: Indices, neg: bool) -> None:
+        if missing := [agent for agent in new_data if agent not in self.agent_episodes]:
+            raise KeyError(f"episode {self.id_!r} has no steps of the agents {missing}, only of {list(self.agent_ids)}")
+        for agent, items in new_data.items():
+            self.agent_episodes[agent].put(what, key, items, at_indices, neg)
+
+    def get_sample_batch(self) -> Any:
+        """RLlib's `MultiAgentBatch`, with a batch of each agent that has made a step, by agent id.
+
+        Raises:
+            ImportError: RLlib is not installed; `fastmarl.batches.columns()` needs nothing.
+        """
+        batches = {agent: steps.get_sample_batch() for agent, steps in self.agent_episodes.items() if len(steps)}
+        return rllib_class("policy.sample_batch", "MultiAgentBatch")(policy_batches=batches, env_steps=len(self))

@@ -1,0 +1,177 @@
+"""Columns that grow, and can be written to: those of agent episodes that are built by hand."""
+
+import time
+from typing import Any, Self
+
+import numpy as np
+
+from fastmarl.core.episodes.sources import Source, blank_like, write_rows
+from fastmarl.core.errors import EpisodeError
+from fastmarl.core.spaces.structs import map_struct
+
+LEAST_ROOM = 8  # items
+
+
+class GrowingColumn:
+    """Items in the nesting of the first one, as arrays with room for more.
+
+    Args:
+        values: arrays [n, ...], nested; copied. None: no item yet.
+        n: items.
+    """
+
+    __slots__ = ("_room", "n")
+
+    def __init__(self, values: Any = None, n: int = 0):
+        self._room = map_struct(np.array, values) if n else None
+        self.n = n
+
+    def append(self, item: Any, what: str) -> None:
+        """Copy one more.
+
+        Raises:
+            EpisodeError: it has another structure or shape than those before. Nothing was added.
+        """
+        if self._room is None:
+            self._room = map_struct(_room_for, item)
+        self._room = _with_item(self._room, item, self.n, what)
+        self.n += 1
+
+    def values(self) -> Any:
+        """Views [n, ...], nested as the items."""
+        return np.zeros(0) if self._room is None else map_struct(lambda leaf: leaf[: self.n], self._room)
+
+
+def _room_for(item: Any) -> np.ndarray:
+    first = np.asarray(item)
+    return np.empty((LEAST_ROOM, *first.shape), first.dtype)
+
+
+def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
+    """The item at place n; the arrays, or larger ones in their place."""
+    if isinstance(room, dict):
+        if not isinstance(item, dict) or item.keys() != room.keys():
+            raise EpisodeError(f"{what}: expected a dict with the keys {list(room)}, as before, got {item!r:.200}")
+        return {key: _with_item(entry, item[key], n, what) for key, entry in room.items()}
+    if isinstance(room, tuple):
+        if not isinstance(item, (tuple, list)) or len(item) != len(room):
+            raise EpisodeError(f"{what}: expected {len(room)} entries in a tuple, as before, got {item!r:.200}")
+        return tuple(_with_item(*pair, n, what) for pair in zip(room, item, strict=True))
+    value = np.asarray(item)
+    if value.shape != room.shape[1:]:
+        raise EpisodeError(f"{what}: expected the shape {room.shape[1:]}, as before, got {value.shape}")
+    dtype = room.dtype if value.dtype == room.dtype else np.result_type(room, value)
+    if n == len(room) or dtype != room.dtype:
+        larger = np.empty((max(LEAST_ROOM, 2 * n), *value.shape), dtype)
+        larger[:n] = room[:n]
+        room = larger
+    room[n] = value
+    return room
+
+
+class GrowingSource:
+    """Columns of one agent, see `Source`, to which steps are added."""
+
+    __slots__ = ("_actions", "_env_ts", "_extras", "_infos", "_observations", "_rewards", "last_added_at", "started_at")
+
+    def __init__(self) -> None:
+        self._observations, self._env_ts = GrowingColumn(), GrowingColumn()
+        self._actions, self._rewards = GrowingColumn(), GrowingColumn()
+        self._infos: list[dict[str, Any]] = []
+        self._extras: dict[str, GrowingColumn] = {}
+        self.started_at: float | None = None
+        self.last_added_at: float | None = None
+
+    @classmethod
+    def of(cls, source: Source) -> Self:
+        """With copies of another's columns."""
+        made, n = cls(), source.n_obs
+        made._observations = GrowingColumn(source.observations(), n)
+        made._env_ts = GrowingColumn(source.env_ts(), n)
+        made._infos = list(source.infos())
+        if n > 1:
+            made._actions = GrowingColumn(source.actions(), n - 1)
+            made._rewards = GrowingColumn(source.rewards(), n - 1)
+            made._extras = {key: GrowingColumn(source.extra(key), n - 1) for key in source.extra_keys()}
+        return made
+
+    def begin(self, observation: Any, env_t: int, info: dict[str, Any]) -> None:
+        """Add the first observation."""
+        self._observe(observation, env_t, info)
+        self.started_at = time.perf_counter()
+
+    def add(
+        self, observation: Any, env_t: int, info: dict[str, Any], action: Any, reward: float, extras: dict[str, Any]
+    ) -> None:
+        """Add a transition. Outputs that are missing are blank.
+
+        Raises:
+            EpisodeError: something does not fit what is there. Nothing was added.
+        """
+        n, known = self._actions.n, list(self._extras)
+        try:
+            self._actions.append(action, "action")
+            for key, value in extras.items():
+                column = self._extras.get(key)
+                if column is None:
+                    blank = blank_like(map_struct(lambda leaf: np.asarray(leaf)[None], value), n, key)
+                    column = self._extras[key] = GrowingColumn(blank, n)
+                column.append(value, f"extra model output {key!r}")
+            self._observe(observation, env_t, info)
+        except BaseException:
+            self._extras = {key: self._extras[key] for key in known}
+            for column in (self._actions, *self._extras.values()):
+                column.n = n
+            raise
+        self._rewards.append(np.float64(reward), "reward")
+        for key, column in self._extras.items():
+            if column.n == n:
+                column.append(map_struct(lambda leaf: leaf[0], blank_like(column.values(), 1, key)), key)
+        self.last_added_at = time.perf_counter()
+        if self.started_at is None:
+            self.started_at = self.last_added_at
+
+    def _observe(self, observation: Any, env_t: int, info: dict[str, Any]) -> None:
+        self._observations.append(observation, "observation")
+        self._env_ts.append(np.int64(env_t), "env step")
+        self._infos.append(info)
+
+    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
+        """Write items of a column in place, see `SingleAgentEpisode.put()`."""
+        if what == "infos":
+            for row, info in zip(rows.tolist(), values, strict=True):
+                self._infos[row] = info
+        else:
+            column = self.extra(key) if key is not None else getattr(self, what)()
+            write_rows(column, rows, values)
+        return True
+
+    @property
+    def n_obs(self) -> int:
+        return self._env_ts.n
+
+    def observations(self) -> Any:
+        return self._observations.values()
+
+    def env_ts(self) -> np.ndarray:
+        env_ts: np.ndarray = self._env_ts.values()
+        return env_ts if self._env_ts.n else env_ts.astype(np.int64)
+
+    def infos(self) -> list[dict[str, Any]]:
+        return self._infos
+
+    def actions(self) -> Any:
+        return self._actions.values()
+
+    def rewards(self) -> np.ndarray:
+        rewards: np.ndarray = self._rewards.values()
+        return rewards
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return tuple(self._extras)
+
+    def extra(self, key: str) -> Any:
+        return self._extras[key].values()
+
+    def compact(self) -> None:
+        """They hold nothing else."""

@@ -1,0 +1,328 @@
+"""Methods that write to a `SingleAgentEpisode`: they add steps, and set items."""
+
+import copy
+from collections.abc import Hashable
+from typing import Any, Self
+
+import numpy as np
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.episodes.buffers import LookbackBuffer
+from fastmarl.core.episodes.common import OF_OBSERVATIONS, Episode
+from fastmarl.core.episodes.growing import GrowingColumn, GrowingSource
+from fastmarl.core.episodes.indices import Column, Indices, Timeline
+from fastmarl.core.episodes.lane_source import LaneSource
+from fastmarl.core.episodes.sources import ArraySource, Source
+from fastmarl.core.errors import EpisodeError
+from fastmarl.core.rllib_classes import rllib_class
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
+
+
+class WrittenColumns(Episode):
+    """The methods of `SingleAgentEpisode` that write; its columns under RLlib's names, and as a batch."""
+
+    __slots__ = (
+        "_columns",
+        "_custom_data",
+        "agent_id",
+        "is_terminated",
+        "is_truncated",
+        "lookback",
+        "source",
+        "t_started",
+    )
+
+    agent_id: Hashable
+    source: Source
+    lookback: int
+    t_started: int
+    _columns: dict[tuple[Any, ...], Column]
+    _custom_data: dict[str, Any] | None
+
+    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
+        """Add the first observation, of an episode that has none. It is copied.
+
+        Raises:
+            EpisodeError: there are data already, or it is no first one.
+        """
+        if self.source.n_obs or self.is_done or self.t_started:
+            raise EpisodeError(f"{self._who()} has begun, with {self.source.n_obs} observations, at its step "
+                               f"{self.t_started}: reset is what an episode begins with")  # fmt: skip
+        self.begin(observation, 0, infos)
+
+    def add_env_step(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        infos: dict[str, Any] | None = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: dict[str, Any] | None = None,
+    ) -> None:
+        """Add a transition from the last observation to this one. Everything is copied but the info.
+
+        Args:
+            extra_model_outputs: by name; those missing, in this step or in earlier ones, are blank.
+
+        Raises:
+            EpisodeError: the episode is over or has no observation yet, or something does not fit what there is.
+                Nothing was added.
+        """
+        if not self.source.n_obs:
+            raise EpisodeError(f"{self._who()} has no observation yet; call add_env_reset() first")
+        env_t = int(self.env_ts()[-1]) + 1
+        self.add(observation, env_t, infos, action, float(reward), extra_model_outputs, terminated, truncated)
+
+    def begin(self, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
+        """Add the first observation, at an env step."""
+        self.grown().begin(observation, env_t, info or {})
+        self._columns = {}
+
+    def add(
+        self,
+        observation: Any,
+        env_t: int,
+        info: dict[str, Any] | None,
+        action: Any,
+        reward: float,
+        extras: dict[str, Any] | None,
+        terminated: bool = False,
+        truncated: bool = False,
+    ) -> None:
+        """Add a transition that ends at an env step."""
+        if self.is_done:
+            raise EpisodeError(f"{self._who()} is over; nothing can be added to it")
+        self.grown().add(observation, env_t, info or {}, action, reward, extras or {})
+        self._columns = {}
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+
+    def grown(self) -> GrowingSource:
+        """The columns, which can grow and be written to from now on: they are copied the first time.
+
+        Raises:
+            EpisodeError: a runner is making the episode.
+        """
+        if isinstance(self.source, LaneSource) and self.source.is_under_way:
+            raise EpisodeError(f"{self._who()} is under way in a runner, where its env adds the steps; a copy of it, "
+                               f"copy.deepcopy(episode), can be added to")  # fmt: skip
+        if not isinstance(self.source, GrowingSource):
+            self.source = GrowingSource.of(self.source)
+            self._columns = {}
+        return self.source
+
+    def cut(self, len_lookback_buffer: int = 0) -> Self:
+        """The chunk that follows, with no step yet, and copies of this one's last steps as lookback.
+
+        Args:
+            len_lookback_buffer: how many, as far as there are.
+
+        Raises:
+            EpisodeError: this one is over.
+        """
+        if self.is_done:
+            raise EpisodeError(f"{self._who()} is over; no chunk follows it")
+        lookback, last = min(len_lookback_buffer, len(self)), self.source.n_obs - 1
+        return self.successor(last - lookback, lookback)
+
+    def successor(self, first: int, lookback: int) -> Self:
+        """Return the next chunk, without a step: rows from `first` on are copied, as its lookback."""
+        cut = self.rows(first, self.source.n_obs - 1, lookback)
+        cut.source = GrowingSource.of(cut.source)
+        cut._custom_data = copy.deepcopy(self._custom_data)
+        return cut
+
+    # Items are set.
+
+    def set_observations(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Write observations over those that there are; see `put()`."""
+        self.put("observations", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+        """Write actions over those that there are; see `put()`."""
+        self.put("actions", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+        """Write rewards over those that there are; see `put()`."""
+        self.put("rewards", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Write items of the module's output named `key` over those that there are; see `put()`.
+
+        Raises:
+            KeyError: there is no such output.
+        """
+        self.put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
+
+    def put(
+        self, what: str, key: str | None, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Write items over those of a column, in place: arrays that getters have returned may change.
+
+        What a callback writes during a call of `sample()` is in the chunk that the call returns. Written after that, it
+        is in this chunk only.
+
+        Args:
+            what, key: the column, as in `get()`.
+            new_data: an item for an int; else a batch or a list, of one for each index.
+            at_indices, neg_index_as_lookback: where, as in the getters.
+
+        Raises:
+            IndexError: there is nothing at an index, or there are more or fewer items than indices.
+            EpisodeError: the items don't fit the column, or can't be put where the runner has them.
+        """
+        column = self.column(what, key)
+        timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
+        times = timeline.times(at_indices, neg_index_as_lookback, clip=isinstance(at_indices, slice))
+        rows = np.array([times] if isinstance(times, int) else list(times), np.int64)
+        if missing := [row - self.lookback for row in rows.tolist() if not timeline.has(row)]:
+            raise IndexError(f"{self._who()}: there are no {what} at {missing}, counted from the chunk's begin; from "
+                             f"{-self.lookback} to {timeline.end - 1 - self.lookback} there are")  # fmt: skip
+        values = _fitting(new_data, column.data, len(rows), isinstance(times, int), f"{self._who()}, {key or what}")
+        if not len(rows):
+            return
+        if not self.source.put(what, key, rows, values):
+            self.grown().put(what, key, rows, values)
+        self._columns = {}
+
+    def _who(self) -> str:
+        return f"agent {self.agent_id!r}, episode {self.id_!r}"
+
+    # Columns, by RLlib's names.
+
+    @property
+    def observations(self) -> LookbackBuffer:
+        return LookbackBuffer(self, "observations")
+
+    @property
+    def infos(self) -> LookbackBuffer:
+        return LookbackBuffer(self, "infos")
+
+    @property
+    def actions(self) -> LookbackBuffer:
+        return LookbackBuffer(self, "actions")
+
+    @property
+    def rewards(self) -> LookbackBuffer:
+        return LookbackBuffer(self, "rewards")
+
+    @property
+    def extra_model_outputs(self) -> dict[str, LookbackBuffer]:
+        return {key: LookbackBuffer(self, "extra_model_outputs", key) for key in self.source.extra_keys()}
+
+    def get_duration_s(self) -> float:
+        """Seconds from the first to the last step that was added by hand; 0.0 for steps that a runner made."""
+        source = self.source
+        if not isinstance(source, GrowingSource) or source.last_added_at is None or source.started_at is None:
+            return 0.0
+        return source.last_added_at - source.started_at
+
+    def get_data_dict(self) -> dict[str, Any]:
+        """A batch of the n transitions: observations and infos are those acted upon."""
+        n = len(self)
+        last = np.arange(n) == n - 1
+        return {
+            Columns.TERMINATEDS: last & self.is_terminated,
+            Columns.TRUNCATEDS: last & self.is_truncated,
+            "t": np.arange(self.t_started, self.t),
+            "eps_id": np.array([self.id_] * n),
+            Columns.OBS: self.get("observations", None, slice(None, -1)),
+            Columns.INFOS: self.get("infos", None, slice(None, -1)),
+            Columns.ACTIONS: self.get("actions", None, None),
+            Columns.REWARDS: self.get("rewards", None, None),
+            **self.get("extra_model_outputs", None, None),
+        }
+
+    def get_sample_batch(self) -> Any:
+        """RLlib's `SampleBatch` of `get_data_dict()`.
+
+        Raises:
+            ImportError: RLlib is not installed; `get_data_dict()` needs nothing.
+        """
+        return rllib_class("policy.sample_batch", "SampleBatch")(self.get_data_dict())
+
+    @property
+    def t(self) -> int:
+        raise NotImplementedError
+
+    def env_ts(self) -> np.ndarray:
+        raise NotImplementedError
+
+    def get(self, what: str, key: str | None, indices: Indices, *options: Any) -> Any:
+        raise NotImplementedError
+
+    def column(self, what: str, key: str | None = None) -> Column:
+        raise NotImplementedError
+
+    def rows(self, first: int, last: int, lookback: int) -> Self:
+        raise NotImplementedError
+
+
+def given_columns(
+    observations: Any, infos: Any, actions: Any, rewards: Any, extras: dict[str, Any], first_env_t: int
+) -> Source:
+    """Columns of data in lists or arrays; their lengths are not checked."""
+    observed = _arrays(observations, "observation")
+    n = 0 if observed is None else len(flatten_struct(observed)[0][1])
+    if not n:
+        return GrowingSource()
+    given_infos = getattr(infos, "data", infos)
+    no_items = np.zeros(0)
+    return ArraySource(
+        observations=observed,
+        env_ts=np.arange(first_env_t, first_env_t + n),
+        actions=no_items if actions is None else _arrays(actions, "action"),
+        rewards=np.asarray(no_items if rewards is None else _arrays(rewards, "reward"), np.float64),
+        infos=None if given_infos is None or not len(given_infos) else [info or {} for info in given_infos],
+        extras={key: _arrays(values, f"extra model output {key!r}") for key, values in extras.items()},
+    )
+
+
+def _arrays(data: Any, what: str) -> Any:
+    """Make arrays of a list of items; arrays, also those of a buffer, stay as they are."""
+    if not isinstance(data, (np.ndarray, dict, tuple)):
+        data = getattr(data, "data", data)
+    if not isinstance(data, list):
+        return data
+    column = GrowingColumn()
+    for item in data:
+        column.append(item, what)
+    return column.values()
+
+
+def _fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
+    """n new items as a column like `data`: arrays [n, ...] in its nesting, or a list."""
+    if isinstance(data, list) or (isinstance(new_data, list) and not new_data):
+        items = [new_data] if is_item else list(new_data)
+        _check_number(len(items), n, who)
+        return items
+    if isinstance(data, np.ndarray) and not isinstance(new_data, np.ndarray) and data.dtype != object:
+        new_data = np.asarray(new_data)
+    if is_item:
+        values = map_struct(lambda leaf: np.asarray(leaf)[None], new_data)
+    else:
+        values = map_struct(np.asarray, _arrays(new_data, who))
+    old, new = dict(flatten_struct(data)), dict(flatten_struct(values))
+    if old.keys() != new.keys():
+        raise EpisodeError(f"{who}: expected items with the parts {list(old)}, got {list(new)}")
+    for path, leaf in new.items():
+        _check_number(len(leaf), n, who)
+        _check_fits(leaf, old[path], who)
+    return values
+
+
+def _check_number(got: int, expected: int, who: str) -> None:
+    if got != expected:
+        raise IndexError(f"{who}: {expected} items are to be written, but there are {got} of new_data")
+
+
+def _check_fits(new: np.ndarray, old: np.ndarray, who: str) -> None:
+    fits = np.can_cast(new.dtype, old.dtype, "same_kind") or np.array_equal(new.astype(old.dtype), new)
+    if new.shape[1:] != old.shape[1:] or not fits:
+        raise EpisodeError(f"{who}: expected items of {old.dtype} and shape {old.shape[1:]}, got {new.dtype} and "
+                           f"shape {new.shape[1:]}")  # fmt: skip
