@@ -10,6 +10,8 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 
 import fastmarl
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+
 
 class Turns(MultiAgentEnv):
     """ "b" is observed in every second step; an episode has 6."""
