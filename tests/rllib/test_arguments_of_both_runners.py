@@ -45,6 +45,17 @@ def test_envs_that_tune_knows():
         assert len(runner.sample(num_episodes=1)[0]) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.xdist_group("ray")
+def test_forked_workers_do_not_ask_ray_for_an_env():
+    """They have none of its threads: they would wait for its answer for ever."""
+    options = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork", "num_envs_per_env_runner": 2}
+    config = fastmarl.EnvRunnerConfig(env="support.levels:Levels", **options)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        assert runner.sample(num_timesteps=10)
+
+
 @pytest.mark.parametrize("num_envs", [1, 3, 20])
 @pytest.mark.parametrize("num_runners", [1, 2, 4])
 @pytest.mark.parametrize("batch_size", [1, 3, 32, 500, 512, 2500, 4000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ _OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions o
 _KNOWN_PACKAGES = {"fastmarl", "openspiel", "vmas", "pufferlib", *_OF_PETTINGZOO, *_HOMES}
 _MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
 _asked_for: set[str | None] = set()  # names of all envs that this program has asked for
+_PROCESS = os.getpid()
 _CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # names of whole configs
 
 
@@ -65,9 +67,11 @@ def registered_creator(name: str) -> Callable[[dict], Any] | None:
     """The creator that this program has registered by a name: with `register_env()` or, where Ray is loaded, with
     Tune's function of that name."""
     tune: Any = sys.modules.get("ray.tune.registry")
-    if name in _registered or tune is None or not tune._global_registry.contains(tune.ENV_CREATOR, name):
-        return _registered.get(name)
-    return tune._global_registry.get(tune.ENV_CREATOR, name)
+    # A fork lacks the threads of Ray, and would wait for its answer for ever. Who has forked it has asked already.
+    asks_tune = tune is not None and name not in _registered and os.getpid() == _PROCESS
+    if asks_tune and tune._global_registry.contains(tune.ENV_CREATOR, name):
+        return tune._global_registry.get(tune.ENV_CREATOR, name)
+    return _registered.get(name)
 
 
 def env_creator(env: Any) -> Callable[[dict], Any]:
