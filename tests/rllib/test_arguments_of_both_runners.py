@@ -10,7 +10,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.env_context import EnvContext as RLlibsContext
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.tune.registry import register_env
-from rllib.test_changed_configs import Walk
+from support.rllib_walk import Walk
 
 import fastmarl
 from fastmarl.core.envs.context import EnvContext

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
-from rllib.test_changed_configs import Walk
+from support.rllib_walk import Walk
 
 import fastmarl
 from fastmarl.core.envs.values import same
