@@ -28,6 +28,22 @@ def check_mapping(what: str, state: Any) -> None:
         raise ConfigError(f"{what} must be a dict, got {type(state).__name__}")
 
 
+PLAIN = (type(None), bool, int, float, str, dict, list, tuple)
+
+
+def is_plain(value: Any, *more: type) -> bool:
+    """Return true if a value, and all that is in it, is of exactly one of the types `PLAIN` and `more`.
+
+    Instances of subclasses are not: what reads a file makes others of them.
+    """
+    kind = type(value)
+    if kind not in (*PLAIN, *more):
+        return False
+    if kind is dict:
+        return all(is_plain(each, *more) for each in (*value, *value.values()))
+    return kind not in (list, tuple, set) or all(is_plain(each, *more) for each in value)
+
+
 def whole_number(what: str, value: Any) -> int:
     """The number as an int, from 0 to 2**63 - 1.
 

@@ -15,9 +15,11 @@ from fastmarl.core.envs.registry import env_name
 from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.sealed_json import check_seal
+from fastmarl.core.states import is_plain
 from fastmarl.core.version import __version__
 
 FORMAT = 4
+IN_LITERALS = (bytes, complex, set)  # beside what is plain everywhere
 PLATFORM: dict[str, Callable[[], str]] = {
     "python": platform.python_version,
     "machine": platform.machine,
@@ -49,21 +51,12 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
 def _literal(env_config: dict[str, Any]) -> str | None:
     """The options as a Python literal; None: they are no plain data."""
     try:
-        if not _is_plain(env_config):
+        if not is_plain(env_config, *IN_LITERALS):
             return None
         text = repr(env_config)
         return text if ast.literal_eval(text) == env_config else None
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # NaN; as deep as no parser goes
         return None
-
-
-def _is_plain(value: Any) -> bool:
-    """Return true if a literal gives it back, all the way down: instances of subclasses would be of another type."""
-    if type(value) is dict:
-        return all(map(_is_plain, (*value, *value.values())))
-    if type(value) in (list, tuple, set):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in (str, bytes, bool, int, float, complex)
 
 
 def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:

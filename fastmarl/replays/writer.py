@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,8 +50,9 @@ class ActionWriter:
             try:
                 write_sealed(self.path.with_suffix(".json"), meta)
             except BaseException:
-                self._file.close()
-                self.path.unlink()
+                with suppress(OSError):
+                    self._file.close()
+                    self.path.unlink()
                 raise
         except OSError as error:
             raise RecordingError(f"can't write a record of actions to {os.fspath(folder)!r}: "

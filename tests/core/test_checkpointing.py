@@ -62,10 +62,10 @@ def test_a_runner_is_made_of_its_checkpoint_alone(tmp_path):
             type(runner).from_checkpoint(tmp_path, runner.config, seed=1)
 
 
+@pytest.mark.needs("pyarrow")  # of the output
 def test_what_a_file_can_not_hold_is_given_again(tmp_path):
     options = {"env": Short, "env_config": {"n_agents": 2}, "policies": ["p0", "p1"], "output": tmp_path / "episodes"}
     own = {**MAPPING, "env_to_module_connector": MeanStdFilter()}
-    pytest.importorskip("pyarrow")
     with make_runner(**options, **own) as runner:
         runner.sample(num_timesteps=4)
         runner.save_to_path(tmp_path / "saved")

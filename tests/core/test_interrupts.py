@@ -85,7 +85,7 @@ def try_line(world: World, kind: str, interruption: Interruption) -> str:
     match(world, runner.sample(**world.calls[3].kwargs), oracle.sample(world.calls[3]))
     check_counts(runner.get_metrics(), envs)
     runner.stop()
-    return "begins anew" if is_new else "goes on"
+    return "begins again" if is_new else "goes on"
 
 
 def match(world: World, got: list, want: list) -> None:
@@ -131,7 +131,7 @@ def test_the_runner_samples_on(kind, twice, rng):
             twice=twice,
         )
         if ALL_LINES:
-            assert outcomes == {"begins anew", "goes on"}
+            assert outcomes == {"begins again", "goes on"}
 
 
 WORKERS = {

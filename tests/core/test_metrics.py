@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.actors import Env, make_runner
 
-from fastmarl.core.episodes import clock
+from fastmarl.core.episodes import log
 from fastmarl.core.runner import sampling
 from fastmarl.core.runner.counts import NAMED, OTHERS
 from fastmarl.core.runner.metrics import RunnerMetrics
@@ -284,7 +284,7 @@ def test_keys_do_not_come_and_go():
 
 def test_pauses_are_between_calls_and_not_in_episodes(monkeypatch):
     paused = 0.0
-    for module in (clock, sampling):
+    for module in (log, sampling):
         monkeypatch.setattr(module, "perf_counter", lambda: time.perf_counter() + paused)
     runner = make_runner(env_config={"length": 9})
     runner.sample(num_timesteps=3)

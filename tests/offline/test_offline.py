@@ -467,7 +467,9 @@ def test_what_can_not_be_removed_hides_no_error(tmp_path, monkeypatch):
 
 
 def test_a_file_that_can_not_be_begun_leaves_nothing(tmp_path, monkeypatch):
-    class NoRoom(pytest.importorskip("pyarrow.parquet").ParquetWriter):
+    from pyarrow import parquet
+
+    class NoRoom(parquet.ParquetWriter):
         def __init__(self, where, *args, **kwargs):
             super().__init__(where, *args, **kwargs)
             self.close()

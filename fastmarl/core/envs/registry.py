@@ -67,7 +67,7 @@ def registered_creator(name: str) -> Callable[[dict], Any] | None:
     """The creator that this program has registered by a name: with `register_env()` or, where Ray is loaded, with
     Tune's function of that name."""
     tune: Any = sys.modules.get("ray.tune.registry")
-    # A fork lacks the threads of Ray, and would wait for its answer for ever. Who has forked it has asked already.
+    # A forked process lacks the threads of Ray, and its question would hang. The process that forks it asks before.
     asks_tune = tune is not None and name not in _registered and os.getpid() == _PROCESS
     if asks_tune and tune._global_registry.contains(tune.ENV_CREATOR, name):
         return tune._global_registry.get(tune.ENV_CREATOR, name)

@@ -183,8 +183,8 @@ class BuiltEpisode(Getters):
         infos, terminateds, truncateds = infos or {}, terminateds or {}, truncateds or {}
         outputs = extra_model_outputs or {}
         self._prepare()
-        everybody = self.agent_episodes if terminateds.get(ALL) or truncateds.get(ALL) else ()
-        named = dict.fromkeys([*observations, *actions, *rewards, *terminateds, *truncateds, *everybody])
+        all_agents = self.agent_episodes if terminateds.get(ALL) or truncateds.get(ALL) else ()
+        named = dict.fromkeys([*observations, *actions, *rewards, *terminateds, *truncateds, *all_agents])
         agents = [agent for agent in named if agent != ALL]
         for agent in agents:
             self._check_step(agent, observations, actions, rewards, infos, outputs)
@@ -265,7 +265,7 @@ class BuiltEpisode(Getters):
             EpisodeError: a runner is making the episode.
         """
         chunk = self.chunk
-        if chunk.lanes is not None and chunk.lanes.is_under_way:
+        if chunk.is_under_way:
             raise EpisodeError(f"episode {self.id_!r} is under way in a runner, where its env adds the steps; a copy "
                                f"of it, copy.deepcopy(episode), can be added to")  # fmt: skip
         if chunk.open_actions is None:
@@ -278,8 +278,8 @@ class BuiltEpisode(Getters):
         chunk = self.chunk
         if chunk.lanes is None:
             return self.agent_episodes, chunk.open_actions or {}
-        everybody = {**chunk.lanes.agent_episodes(of_all=True), **self.agent_episodes}
-        return everybody, chunk.lanes.open_actions(chunk.hanging_rewards)
+        all_agents = {**chunk.lanes.agent_episodes(of_all=True), **self.agent_episodes}
+        return all_agents, chunk.lanes.open_actions(chunk.hanging_rewards)
 
     # Chunks.
 
@@ -298,8 +298,8 @@ class BuiltEpisode(Getters):
             raise EpisodeError(f"len_lookback_buffer must be 0 or more, got {len_lookback_buffer}")
         chunk, agent_episodes = self.chunk, AgentEpisodes()
         lookback = min(len_lookback_buffer, chunk.lookback + len(self))
-        everybody, opened = self._all_agents()
-        for agent, steps in everybody.items():
+        all_agents, opened = self._all_agents()
+        for agent, steps in all_agents.items():
             if not steps.is_done:
                 last = steps.source.n_obs - 1
                 first = min(int(np.searchsorted(steps.env_ts(), chunk.env_t - lookback)), last)

@@ -131,7 +131,7 @@ class ChunkLanes:
         return int(self.columns[:, COUNT].sum())
 
     def agent_episodes(self, *, of_all: bool = False) -> dict[Hashable, SingleAgentEpisode]:
-        """Those with at least one completed step in the chunk, by agent id; or of all agents that were observed."""
+        """Agents' episodes by agent id: with a completed step in the chunk, or (`of_all`) of all that were observed."""
         agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
         of_all = of_all or self.is_under_way
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
@@ -213,6 +213,11 @@ class Chunk:
     open_actions: dict[Hashable, tuple[Any, dict[str, Any]]] | None = None
     early_rewards: dict[Hashable, float] = field(default_factory=dict)
     begun_at: float | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if a runner is making it."""
+        return self.lanes is not None and self.lanes.is_under_way
 
 
 class UnreadChunks(ChunkNotes):

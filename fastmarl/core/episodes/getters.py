@@ -22,7 +22,7 @@ AgentEpisodes = dict[AgentID, SingleAgentEpisode]
 
 
 class Request(NamedTuple):
-    """What a getter was asked for, apart from the agents.
+    """The arguments of a getter, apart from the agents.
 
     `opened`: agent -> an item more than its columns have, of the action that no observation has answered yet.
     """
@@ -278,7 +278,7 @@ class Getters(LazyEpisode):
         """Agent -> (action, extra outputs), of agents that have acted and wait for an observation. Only of an episode
         that is built by hand or under way: of others, these are in the chunk in which they are answered."""
         chunk = self.chunk
-        if chunk.lanes is not None and chunk.lanes.is_under_way:
+        if chunk.lanes is not None and chunk.is_under_way:
             return chunk.lanes.open_actions(chunk.hanging_rewards)
         return chunk.open_actions or {}
 

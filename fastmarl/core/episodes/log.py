@@ -1,12 +1,12 @@
 """The standalone runner's episodes, under way and just finished: their chunks, made of rows, and their sums."""
 
 from collections.abc import Hashable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from fastmarl.core.episodes.chunk import UnreadChunks
-from fastmarl.core.episodes.clock import Clock
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.summaries import CallSummary, summary_of
 from fastmarl.core.native._garbage import without_collection
@@ -16,6 +16,27 @@ from fastmarl.core.store.lanes import EpisodeIds
 from fastmarl.core.store.store import RowStore
 
 ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
+
+
+class Clock:
+    """Counts the seconds between `start()` and `stop()`, however often it is started."""
+
+    def __init__(self) -> None:
+        self._elapsed = 0.0
+        self._started_at: float | None = None
+
+    def start(self) -> None:
+        """Run from now on."""
+        if self._started_at is None:
+            self._started_at = perf_counter()
+
+    def stop(self) -> None:
+        """Stand still from now on."""
+        self._elapsed, self._started_at = self.now(), None
+
+    def now(self) -> float:
+        """Seconds up to now."""
+        return self._elapsed + (0.0 if self._started_at is None else perf_counter() - self._started_at)
 
 
 class EpisodeLog:

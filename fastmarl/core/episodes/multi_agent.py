@@ -102,14 +102,13 @@ class MultiAgentEpisode(BuiltEpisode):
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
         chunk = self.chunk
-        is_under_way = chunk.lanes is not None and chunk.lanes.is_under_way
         data = replace(
             chunk,
             agent_episodes=self.agent_episodes,
             lanes=None,
             waiting_infos=self.get_waiting_infos(),
-            open_actions=self.open_actions() if is_under_way else chunk.open_actions,
-            agent_to_module_mapping_fn=None if is_under_way else chunk.agent_to_module_mapping_fn,
+            open_actions=self.open_actions() if chunk.is_under_way else chunk.open_actions,
+            agent_to_module_mapping_fn=None if chunk.is_under_way else chunk.agent_to_module_mapping_fn,
             begun_at=None,
         )
         return None, {"_chunk": data}
@@ -207,8 +206,7 @@ class MultiAgentEpisode(BuiltEpisode):
     @property
     def _is_built(self) -> bool:
         """True if agents without a transition, and actions without an answer, are shown."""
-        chunk = self.chunk
-        return chunk.open_actions is not None or (chunk.lanes is not None and chunk.lanes.is_under_way)
+        return self.chunk.open_actions is not None or self.chunk.is_under_way
 
     def _answered_at(self, agent: AgentID, end: int) -> tuple[Any, dict[str, Any]]:
         """(action, extra outputs) of the transition of an agent that goes beyond an env step, or of none."""

@@ -190,8 +190,9 @@ def copied(module: Module) -> Module:
 
 
 def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
-    """Those of these names of weights that only training needs: of the attributes that `get_non_inference_attributes()`
-    names, as in RLlib. There are none if the module has no such method, or was made with `inference_only`."""
+    """Names, of these, of weights that only training needs: they belong to attributes that RLlib's method
+    `get_non_inference_attributes()` returns. There are none without that method, or if the module was made with
+    `inference_only`."""
     net = module._net()
     attributes = getattr(net, "get_non_inference_attributes", None)
     if attributes is None or getattr(net, "inference_only", False):

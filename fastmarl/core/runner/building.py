@@ -52,7 +52,7 @@ def _kept_connectors(
     before: EnvRunnerConfig | None,
     connectors: ModuleConnectors | None,
 ) -> ModuleConnectors | None:
-    """Those that a module has, if its option, and what they see, are still the same."""
+    """Return a module's connectors if their option, and the observations that they get, are still the same."""
     if before is None or connectors is None or config.keep_dtype != before.keep_dtype:
         return None
     now, then = (

@@ -62,8 +62,6 @@ FIXED = (  # what they decide is made once, with the runner
     "output_config",
 )
 WITH_POLICIES = ("policy_mapping_fn", "policies_to_train")  # wait for the modules that they name
-
-
 IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # by RLlib's class, too
 
 

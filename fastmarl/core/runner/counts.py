@@ -14,7 +14,7 @@ OTHERS = "__others__"
 
 @dataclass
 class Counts:
-    """What has been sampled since the last report, or in the runner's life."""
+    """Calls, steps, episodes and lost rewards since the last report, or in the runner's life."""
 
     calls: int = 0
     pauses: int = 0  # between two calls

@@ -85,6 +85,7 @@ class RunnerMetrics:
             **{name: partial(self._one_of, self._times, name) for name in self._times()},
             **{name: partial(self._one_of, self._episode_statistics, name) for name in self._episode_statistics()},
         }
+        self.logger.all_elsewhere = self._all
 
     # Calls of sample().
 
@@ -186,11 +187,15 @@ class RunnerMetrics:
         """
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         under_way, self._under_way = self._under_way, None
-        counted = {name: read() for name, read in self._counters.items()}
-        report = {**counted, **self._times(), **self._episode_statistics()}
+        report = self._all()
         self._start_over()
         self._under_way = under_way
         return merged(report, self.logger.compile())
+
+    def _all(self) -> dict[str, Any]:
+        """Everything that is not logged, as it is now."""
+        counted = {name: read() for name, read in self._counters.items()}
+        return {**counted, **self._times(), **self._episode_statistics()}
 
     def _readers(self) -> dict[str, Callable[[], Any]]:
         """Name -> what reads that counter."""

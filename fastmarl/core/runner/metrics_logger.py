@@ -33,12 +33,14 @@ class MetricsLogger:
         journal: if it is a list, it gets each value that is logged: its key, the value, and the key's options.
         elsewhere: name -> a function that returns what is counted elsewhere under it: a number, or a dict of them.
             `peek()` knows these, too.
+        all_elsewhere: a function that returns all of these at once, by name.
     """
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[Any]] | None = None):
         self.stats_cls_lookup = STATS if stats_cls_lookup is None else stats_cls_lookup
         self.journal: list[tuple[Path, Any, dict[str, Any]]] | None = None
         self.elsewhere: Mapping[Any, Callable[[], Any]] = {}
+        self.all_elsewhere: Callable[[], dict[Any, Any]] = dict
         self._is_root = root
         self._made_at = perf_counter()
         self._stats: dict[Path, Any] = {}
@@ -257,7 +259,7 @@ class MetricsLogger:
     def _found_elsewhere(self, path: Path) -> Any:
         """A number or a dict; None: there is none."""
         if not path:
-            return {name: read() for name, read in self.elsewhere.items()}
+            return self.all_elsewhere()
         found = self.elsewhere[path[0]]() if path[0] in self.elsewhere else None
         for name in path[1:]:
             found = found.get(name) if isinstance(found, dict) else None

@@ -199,5 +199,5 @@ class ChangesPolicies:
         self._policy_changes.map_by(policy_mapping_fn)
 
     def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
-        """Whether a module learns, by `policies_to_train`."""
+        """Return true if a module learns, by `policies_to_train`."""
         return self.config.is_policy_to_train(module_id, multi_agent_batch)

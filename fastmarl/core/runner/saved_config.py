@@ -11,7 +11,7 @@ from typing import Any
 from fastmarl.core.config import DEFAULTS, EnvRunnerConfig
 from fastmarl.core.envs.registry import env_name, may_be_named_by_a_file
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.states import check_keys, check_mapping
+from fastmarl.core.states import check_keys, check_mapping, is_plain
 
 CONFIG = "config"  # what a runner's checkpoint has for this, beside the runner's own state
 KEYS = ("options", "left_out")
@@ -23,10 +23,10 @@ def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
     options, left_out = {}, {}
     for field in fields(EnvRunnerConfig):
         name, value = field.name, getattr(config, field.name)
-        if name in DEFAULTS and (value is DEFAULTS[name] or (_is_plain(value) and value == DEFAULTS[name])):
+        if name in DEFAULTS and (value is DEFAULTS[name] or (is_plain(value) and value == DEFAULTS[name])):
             continue
         plain = env_name(value) if name == "env" else _plain(value)
-        if name in FOLDERS or (plain is None and value is not None) or not _is_plain(plain):
+        if name in FOLDERS or (plain is None and value is not None) or not is_plain(plain):
             left_out[name] = os.fspath(value) if isinstance(value, os.PathLike) else f"{value!r:.200}"
         else:
             options[name] = plain
@@ -68,12 +68,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return sorted(value, key=str) if isinstance(value, Set) else value
-
-
-def _is_plain(value: Any) -> bool:
-    """Return true if a checkpoint gives it back as it is."""
-    if type(value) is dict:
-        return all(map(_is_plain, (*value, *value.values())))
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in (str, bool, int, float)
