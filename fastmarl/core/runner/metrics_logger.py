@@ -178,7 +178,9 @@ class MetricsLogger:
         return stats
 
     def _check_free(self, path: Path) -> None:
-        """Raises ValueError if a key would have a value, and a dict of other keys."""
+        """Raises ValueError if a key has no name, or would have a value, and a dict of other keys."""
+        if not path:
+            raise ValueError("a key must be a name, or a tuple of names, got ()")
         for other in self._stats:
             if other[: len(path)] == path[: len(other)]:
                 raise ValueError(f"there are values under {other}: {path} can't have some, too")
@@ -186,7 +188,7 @@ class MetricsLogger:
     def _push(self, path: Path, stats: Any, value: Any) -> None:
         try:
             stats.push(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}, reduce={stats.stats_cls_identifier!r}: {error}; reduce='item' and "
                              f"'item_series' take values of any kind") from error  # fmt: skip
         if self.journal is not None:

@@ -184,6 +184,8 @@ class PercentilesStats(SeriesStats):
     def __init__(self, percentiles: Sequence[float] | bool | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.percentiles = list(PERCENTILES if percentiles is None or percentiles is True else percentiles or ())
+        if not all(isinstance(each, (int, float, np.number)) and 0 <= each <= 100 for each in self.percentiles):
+            raise ValueError(f"percentiles must be numbers from 0 to 100, got {percentiles!r:.100}")
 
     def push(self, value: Any) -> None:
         if math.isnan(number(value)):

@@ -154,6 +154,8 @@ class SeriesStats(Stats):
 
     def __init__(self, window: float | None = None, **kwargs: Any):
         super().__init__(**kwargs)
+        if window is not None and not (isinstance(window, (int, float)) and window >= 1):
+            raise ValueError(f"window must be None, inf or at least 1, got {window!r:.100}")
         self.window = None if window in (None, math.inf) else int(window)  # type: ignore[arg-type]
         self.start_over()
 
@@ -174,8 +176,12 @@ def number(value: Any) -> Any:
 
     Raises:
         ValueError: it is none.
+        OverflowError: it is beyond the largest float.
     """
-    if type(value) in (int, float):
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        float(value)
         return value
     array = np.asarray(plain(value))
     if array.size != 1 or array.dtype.kind not in "bfiu":
