@@ -44,7 +44,7 @@ def note_and_write(starts, steps, samples_seen):
         def on_episode_step(self, *, episode, **kwargs):
             agents = sorted((agent, len(part), part.t) for agent, part in episode.agent_episodes.items())
             waiting = ()
-            if not episode.env_t_started:  # in later chunks, RLlib mixes up its env steps
+            if not episode.env_t_started:  # 57 in docs/differences.md: in later chunks RLlib leaves out a step
                 waiting = sorted(episode.get_actions(-1)), sorted(episode.get_rewards(-1).items())
             steps.append((len(episode), agents, waiting, sorted(episode.get_agents_to_act()), episode.agent_steps()))
             episode.set_rewards(new_data={"a": 10.0 * len(episode)}, at_indices=-1)

@@ -231,10 +231,10 @@ class LaneSource:
         if what != "infos" and isinstance(columns, BlockColumns) and columns.put(what, key, rows, values):
             return True
         if self.is_under_way:
-            raise EpisodeError(f"{what} can't be set here: while an episode is under way, infos are the env's, and with "
-                               f"reward_scale or clip_rewards no rewards are on record as they are paid; and what was "
-                               f"shown to a callback can't be written to after sample(). Set them in on_episode_end or "
-                               f"on_sample_end")  # fmt: skip
+            raise EpisodeError(f"{what} can't be set here: while an episode is under way, infos are the env's, and "
+                               f"with reward_scale or clip_rewards no rewards are on record as they are paid; and what "
+                               f"was shown to a callback can't be written to after sample(). Set them in "
+                               f"on_episode_end or on_sample_end")  # fmt: skip
         return False
 
     @property
