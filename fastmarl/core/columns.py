@@ -19,6 +19,7 @@ class Columns:
     FINAL_OBS = "final_obs"  # the observation after a trajectory's last step (Gymnasium's name)
     INFOS = "infos"
     ACTIONS = "actions"
+    ACTIONS_FOR_ENV = "actions_for_env"  # where connectors change what envs get
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"

@@ -111,6 +111,10 @@ class EnvRunnerConfig:
     """What turns observations into module inputs, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of
     them, or a function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by
     module id."""
+    module_to_env_connector: Any = None
+    """Connectors that change modules' outputs and actions: a `fastmarl.connectors.OutputConnector`, or several in the
+    forms that `env_to_module_connector` takes. They work on the actions that go on record, unless `GetActions` and
+    `NormalizeAndClipActions` are among them and say where actions are chosen, and made ready for envs."""
     reward_scale: float = 1.0
     """Recorded rewards are those paid, multiplied by it; metrics report the returns as paid."""
     clip_rewards: bool | float | tuple[float, float] | None = None

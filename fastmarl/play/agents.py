@@ -13,8 +13,9 @@ from fastmarl.core.connectors.rewards import make_reward_connector
 from fastmarl.core.errors import ActionMaskError, ConfigError, shown
 from fastmarl.core.inference.actors import Actor
 from fastmarl.core.inference.backends.transfer import make_transfer
-from fastmarl.core.inference.inference import InferenceOptions, ModuleInference
+from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
+from fastmarl.core.inference.options import InferenceOptions
 from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._actions import ActionDicts
@@ -95,7 +96,7 @@ class ModuleAgents:
         recorded = connectors.recorded_layout
         self._masks = ActionMasks(connectors, self.action_space, self._table)
         how = {"normalize": options.normalize_actions, "clip": options.clip_actions}
-        self._env_actions = EnvActions(module_id, self.action_space, **how)
+        self._env_actions = EnvActions(module_id, self.action_space, connectors.outputs, **how)
         self._policy = Actor(module_id, module, connectors, self._inference, self._masks, self._env_actions)
         self._connectors = connectors
         rewards = make_reward_connector(options.reward_scale, options.clip_rewards)
@@ -252,8 +253,9 @@ class ModuleAgents:
         block, end = store.blocks[0], store.rows[0].n
         lanes = block.lane_R[first:end]
         legal = self._masks.legal(block, first, end)
-        outputs = inference.act(inference.batch(block, first, end), lanes, explore=explore, t=self._t, legal=legal)
-        self._env_actions.set(first, end - first, outputs)
+        batch = inference.batch(block, first, end, explore=explore)
+        outputs = inference.act(batch, lanes, explore=explore, t=self._t, legal=legal)
+        self._env_actions.set(first, end - first, outputs, inference.rows)
         inference.keep_state(lanes, outputs)
         if self._connectors.connectors:
             store.record(0, outputs)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fastmarl.core.columns import Columns
-from fastmarl.core.connectors.base import are_boxes
+from fastmarl.core.connectors.base import GetActions, NormalizeAndClipActions, are_boxes
 from fastmarl.core.connectors.flatten_observations import FlattenObservations
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
+from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.normalize import EPSILON
 from fastmarl.core.modules.base import copied
@@ -263,9 +264,10 @@ def _layers_of(connectors: Sequence[Any], space: gym.Space) -> nn.ModuleList:
         elif type(connector) is FlattenObservations:
             layers.append(_Flatten(spaces))
             space = gym.spaces.flatten_space(space)
-        else:
-            raise ConfigError(f"{type(connector).__name__} can't be part of an ONNX graph: MeanStdFilter and "
-                              f"FlattenObservations can; others look at what an agent did before")  # fmt: skip
+        elif type(connector) not in (GetActions, NormalizeAndClipActions):
+            raise ConfigError(f"{class_name(connector)} can't be part of an ONNX graph: MeanStdFilter and "
+                              f"FlattenObservations can; others look at what an agent did before, or change what it "
+                              f"does")  # fmt: skip
     return layers
 
 

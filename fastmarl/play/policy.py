@@ -10,7 +10,8 @@ import torch
 
 from fastmarl.core.checkpoint import load_state
 from fastmarl.core.config import EnvRunnerConfig, is_integer
-from fastmarl.core.connectors.base import Connector
+from fastmarl.core.connectors.base import ConnectorPiece
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.errors import (
     CheckpointError,
     ConfigError,
@@ -99,7 +100,7 @@ class Policy:
         path: str | os.PathLike[str],
         modules: Mapping[str, torch.nn.Module] | None = None,
         *,
-        connectors: Mapping[str, Sequence[Connector]] | None = None,
+        connectors: Mapping[str, Sequence[ConnectorPiece]] | None = None,
         policy_mapping_fn: Callable[..., str] | None = None,
         seed: int | None = None,
     ) -> Self:
@@ -130,7 +131,8 @@ class Policy:
             raise CheckpointError(f"{path} was written by a newer fastmarl (version {version} of policies, this one "
                                   f"reads up to {VERSION}); upgrade fastmarl")  # fmt: skip
         try:
-            weights, learned = state["rl_module"], state["env_to_module_connector"]
+            weights = state["rl_module"]
+            learned = {option: state.get(option, {}) for option in CONNECTOR_OPTIONS}
             options, parts = parts_from(saved, weights, learned, modules or {}, connectors or {})
         except (ConfigError, KeyError) as error:
             raise CheckpointError(f"no policy can be made from {path}: {error}") from error

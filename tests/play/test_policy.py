@@ -24,7 +24,8 @@ from support.trees import spoilt
 import fastmarl
 from fastmarl import connectors
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.connectors import Connector
+from fastmarl.connectors import Connector, OutputConnector
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.values import same
 from fastmarl.core.runner import saved_policy as saved
 from fastmarl.errors import (
@@ -94,7 +95,7 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
     path = runner.save_to_path(tmp_path / "new")
     state = load_state(path)
     entry, config = state.pop("policy"), state.pop("config")
-    assert set(state) == set(runner.get_state(not_components="module_to_env_connector"))
+    assert set(state) == set(runner.get_state())
     assert set(config) == {"options", "left_out"}
     assert entry["modules"][MAIN]["connectors"][0] == {
         "class": "MeanStdFilter",
@@ -114,8 +115,9 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
 
 
 def test_bundled_connectors_are_saved_with_all_their_arguments():
-    bundled = {kind for kind in vars(connectors).values() if isinstance(kind, type) and issubclass(kind, Connector)}
-    assert set(saved.ARGUMENTS) == bundled - {Connector}
+    kinds = Connector, OutputConnector
+    bundled = {kind for kind in vars(connectors).values() if isinstance(kind, type) and issubclass(kind, kinds)}
+    assert set(saved.ARGUMENTS) == bundled - {*kinds}
     for kind, names in saved.ARGUMENTS.items():
         assert tuple(inspect.signature(kind).parameters) == names
 
@@ -125,10 +127,11 @@ def test_a_damaged_entry_is_refused_or_another_policy(tmp_path):
     """Whatever a checkpoint that fits its checksum says, there is one kind of error."""
     runner, _ = overheard_runner("all, and memory")
     state = load_state(runner.save_to_path(tmp_path))
+    learned = {option: state[option] for option in CONNECTOR_OPTIONS}
     n_refused = 0
     for how, changed in spoilt(state["policy"]):
         try:
-            saved.parts_from(changed, state["rl_module"], state["env_to_module_connector"], {}, {})
+            saved.parts_from(changed, state["rl_module"], learned, {}, {})
         except ConfigError:
             n_refused += 1
         except Exception as error:

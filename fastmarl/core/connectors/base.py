@@ -1,18 +1,36 @@
 """What a connector is, and what it knows of the rows it works on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.errors import ObservationError
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import ConfigError, ObservationError
 from fastmarl.core.kernels.frames import former_rows
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import MASK_KEYS
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Things that a connector may look at beside its rows.
+
+    Attributes:
+        episode_of: env index -> its running episode as recorded up to now; reading it takes time.
+        module: all modules of the runner.
+        metrics: the runner's.
+    """
+
+    episode_of: Callable[[int], MultiAgentEpisode]
+    module: MultiRLModule
+    metrics: Any
 
 
 @public("fastmarl.connectors")
@@ -26,12 +44,27 @@ class Rows:
             episode to its last, and is then used again.
         is_final: the rows are final observations.
         block: the record: `obs` (leaves), `outputs` and `reward_R`, by row.
+        explore: as `sample()` says; None: the rows are being recorded, and nothing acts yet.
+        columns: more columns of the module's batch, arrays [n, ...] by name; see `Connector.adds_columns`.
     """
 
-    __slots__ = ("_first", "_prev", "_table", "block", "is_final", "lanes")
+    __slots__ = ("_first", "_prev", "_surroundings", "_table", "block", "columns", "explore", "is_final", "lanes")
 
-    def __init__(self, table: LaneTable, block: Block, first: int, end: int, *, is_final: bool):
+    def __init__(
+        self,
+        table: LaneTable,
+        block: Block,
+        first: int,
+        end: int,
+        *,
+        is_final: bool,
+        explore: bool | None = None,
+        surroundings: Surroundings | None = None,
+    ):
         self._table = table
+        self._surroundings = surroundings
+        self.explore = explore
+        self.columns: dict[str, Any] = {}
         self._first = first
         self._prev = (block.final_prev_F if is_final else block.prev_R)[first:end]
         self.block = block
@@ -70,6 +103,22 @@ class Rows:
         former_rows(own, self.block.prev_R, rows)
         return rows
 
+    @property
+    def agents(self) -> list[tuple[int, Hashable]]:
+        """[n], (env index, agent id)."""
+        return [(int(self._table.env_L[lane]), self._table.agent_ids[lane]) for lane in self.lanes.tolist()]
+
+    def surroundings(self) -> Surroundings:
+        """The runner and its episodes up to now.
+
+        Raises:
+            ConfigError: there are no episodes: a `Policy` acts, or the rows are being recorded.
+        """
+        if self._surroundings is None:
+            raise ConfigError("running episodes can be looked at only where a runner acts: not in a Policy, and not "
+                              "by connectors that record")  # fmt: skip
+        return self._surroundings
+
     def error(self, i: int, problem: str) -> ObservationError:
         """An error to raise over row `i`, that names env, agent and env step."""
         lane = int(self.lanes[i])
@@ -79,8 +128,35 @@ class Rows:
         )
 
 
+class ConnectorPiece:
+    """The common part of connectors on either side of a module: data by lane, and a state."""
+
+    lane_arrays: tuple[str, ...] | None = None
+    """Names of the attributes that hold what is kept by lane, each an array with one entry for a lane. With these,
+    running episodes go on in another runner; (): nothing is kept. None: it is not known, so all episodes restart
+    there."""
+
+    def get_state(self) -> dict[str, Any]:
+        """What a connector in another runner must know to do the same, as plain arrays and numbers; {}: nothing.
+
+        It does not include what is kept by lane, see `lane_arrays`.
+        """
+        return {}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ConfigError if `set_state()` can't take `state`, without a change to anything: a runner checks all
+        parts of a state before it takes any."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state()` returned."""
+
+    def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """One state, of what the connectors of several runners have got to know; the first one's by default."""
+        return states[0]
+
+
 @public("fastmarl.connectors")
-class Connector:
+class Connector(ConnectorPiece):
     """Makes of the observations that agents get what their module sees; see docs/connectors.md.
 
     Each module has connectors of its own: the runner works with copies of the objects it is given.
@@ -94,13 +170,11 @@ class Connector:
     """Whether it looks up observations in the record: then, if it does not record itself, it must be the first of such.
     """
 
+    adds_columns = False
+    """True if it adds to `rows.columns`. Only a connector that does not record can do so."""
+
     min_lookback_rows = 0
     """How many of an agent's observations before its last one must be carried over into the next `sample()` call."""
-
-    lane_arrays: tuple[str, ...] | None = None
-    """Names of the attributes that hold what is kept by lane, each an array with one entry for a lane. With these,
-    running episodes go on in another runner; (): nothing is kept. None: it is not known, so all episodes restart
-    there."""
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
@@ -124,23 +198,44 @@ class Connector:
         """
         raise NotImplementedError(f"{type(self).__name__} needs a __call__(obs, rows)")
 
-    def get_state(self) -> dict[str, Any]:
-        """What a connector in another runner must know to do the same, as plain arrays and numbers; {}: nothing.
 
-        It does not include what is kept by lane, see `lane_arrays`.
+@public("fastmarl.connectors")
+class OutputConnector(ConnectorPiece):
+    """Changes what a module outputs, or the actions that envs get; see docs/connectors.md.
+
+    Each module has connectors of its own: the runner works with copies of the objects it is given.
+    """
+
+    def __call__(self, outputs: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """The outputs of a module for n rows, changed; called once a tick, but not for random actions.
+
+        Args:
+            outputs: name -> arrays [n, ...], nested where the module or the action space nests them; they are the
+                connector's to change. After `GetActions` "actions" and, if they were drawn, "action_logp" are among
+                them; after `NormalizeAndClipActions` also "actions_for_env", which envs get.
+            rows: whose they are.
+
+        Returns:
+            Outputs of the same form. All are recorded, so names, dtypes and shapes stay the same from tick to tick.
         """
-        return {}
+        raise NotImplementedError(f"{type(self).__name__} needs a __call__(outputs, rows)")
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`, without a change to anything: a runner checks all
-        parts of a state before it takes any."""
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state()` returned."""
+@public("fastmarl.connectors")
+class GetActions(OutputConnector):
+    """The place in `module_to_env_connector` where actions are chosen by "action_dist_inputs", where the outputs have
+    none by then."""
 
-    def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """One state, of what the connectors of several runners have got to know; the first one's by default."""
-        return states[0]
+    lane_arrays = ()
+
+
+@public("fastmarl.connectors")
+class NormalizeAndClipActions(OutputConnector):
+    """The place in `module_to_env_connector` where "actions_for_env" are made of "actions", by the options
+    `normalize_actions` and `clip_actions`; what comes before it sees to what is learned from, what comes after it to
+    what happens."""
+
+    lane_arrays = ()
 
 
 def are_boxes(space: gym.Space) -> list[bool]:

@@ -12,7 +12,10 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.columns import Columns
-from fastmarl.core.errors import ConfigError, ModuleOutputError, shown
+from fastmarl.core.connectors.base import Rows
+from fastmarl.core.connectors.module_to_env import OutputConnectors
+from fastmarl.core.connectors.rllib_pieces import class_name
+from fastmarl.core.errors import ConfigError, ConnectorError, ModuleOutputError, shown
 from fastmarl.core.kernels.actions import (
     clip_actions,
     clip_actions_numpy,
@@ -24,7 +27,7 @@ from fastmarl.core.native._actions import ModuleActions
 from fastmarl.core.native._draws import ChoiceDraws
 from fastmarl.core.spaces.layout import Leaf, RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import choices_of
-from fastmarl.core.spaces.values import described, narrowest
+from fastmarl.core.spaces.values import can_hold, described, narrowest
 from fastmarl.core.store.block import Key
 
 WIDEST = 8  # bytes of an integer
@@ -37,6 +40,7 @@ class EnvActions(ModuleActions):
 
     Args:
         module_id, space: the module and its action space.
+        connectors: the module's connectors of outputs, if it has any.
         normalize, clip: RLlib's options; normalize wins.
         as_arrays: they will be taken with `take()`, and not in dicts by agent.
 
@@ -45,8 +49,18 @@ class EnvActions(ModuleActions):
         narrow_dtypes: of the leaves of an action as envs get it, the smallest that hold what the space has.
     """
 
-    def __init__(self, module_id: str, space: gym.Space, *, normalize: bool, clip: bool, as_arrays: bool = False):
+    def __init__(
+        self,
+        module_id: str,
+        space: gym.Space,
+        connectors: OutputConnectors | None = None,
+        *,
+        normalize: bool,
+        clip: bool,
+        as_arrays: bool = False,
+    ):
         super().__init__()
+        self._connectors = connectors
         self._arrays: list[np.ndarray] = []
         self._acted = slice(0)
         self._as_arrays = as_arrays
@@ -60,11 +74,17 @@ class EnvActions(ModuleActions):
         self.shapes = {key: shape for key, shape, _ in self._leaves}
         self.narrow_dtypes = list(map(_narrow_dtype, leaf_spaces(space)))
 
-    def set(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
+    def set(self, first: int, n: int, outputs: dict[Key, np.ndarray], rows: Rows | None = None) -> None:
         """Take the actions of rows first .. first + n from a module's outputs.
+
+        Where connectors may change what envs get, that is added to the outputs.
+
+        Args:
+            rows: the same rows, for connectors; None: none of them is asked.
 
         Raises:
             ModuleOutputError: they don't have the action space's shape or structure, or its dtype can't hold them.
+            ConnectorError: what a connector has made of them doesn't.
         """
         arrays = []
         for key, shape, leaf in self._leaves:
@@ -74,10 +94,36 @@ class EnvActions(ModuleActions):
                 problem = f"expected {key} of shape {(n, *shape)} for the action space {self._space}, got {got}"
                 raise ModuleOutputError(self._module_id, problem)
             arrays.append(leaf.for_env(raw))
+        if self._connectors is not None and self._connectors.after_clipping:
+            arrays = self._changed(self._connectors, arrays, outputs, rows)
         if self._as_arrays:
             self._acted, self._arrays = slice(first, first + n), arrays
         else:
             self._set_rows(first, n, arrays)
+
+    def _changed(
+        self,
+        connectors: OutputConnectors,
+        arrays: list[np.ndarray],
+        outputs: dict[Key, np.ndarray],
+        rows: Rows | None,
+    ) -> list[np.ndarray]:
+        """Let connectors change these actions for the env, and add the result to the outputs, to be recorded."""
+        own: dict[Key, np.ndarray] = dict(zip(map(_for_env, self._leaves), arrays, strict=True))
+        made = {**outputs, **own}
+        if rows is not None:
+            made = connectors.run(connectors.after_clipping, made, rows)
+        for key, array in own.items():
+            got = made.get(key)
+            if got is None or got.shape != array.shape or not can_hold(array.dtype, got):
+                there = f"none among {list(made)}" if got is None else f"{described(got)}: {shown(got)}"
+                name = class_name(connectors.after_clipping[-1])
+                problem = f"expected {key} of shape {array.shape} that {array.dtype} can hold, got {there}"
+                raise ConnectorError(self._module_id, name, problem)
+            made[key] = np.array(got, array.dtype, order="C")
+        outputs.clear()
+        outputs |= made
+        return [made[key] for key in own]
 
     def of_row(self, raw: np.ndarray) -> Any:
         """What the env gets for a raw action [1, ...], where the space is no Dict or Tuple; the caller's own.
@@ -104,6 +150,9 @@ class EnvActions(ModuleActions):
         Args:
             columns: what was recorded, by key.
         """
+        keys = [_for_env(leaf) for leaf in self._leaves]
+        if all(key in columns for key in keys):
+            return [columns[key][first:end] for key in keys]
         return [leaf.for_env(columns[key][first:end]) for key, _, leaf in self._leaves]
 
     def forget(self) -> None:
@@ -253,6 +302,12 @@ class _LeafActions:
 
 def _key(leaf: Leaf) -> Key:
     return (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS
+
+
+def _for_env(leaf: tuple[Key, Any, Any]) -> Key:
+    """The key of what envs get."""
+    key = leaf[0]
+    return Columns.ACTIONS_FOR_ENV if isinstance(key, str) else (Columns.ACTIONS_FOR_ENV, *key[1:])
 
 
 def _narrow_dtype(space: gym.Space) -> np.dtype | None:

@@ -2,23 +2,42 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from itertools import groupby
 from typing import Any
 
-from fastmarl.core.connectors.base import Connector
+from fastmarl.core.connectors.base import (
+    Connector,
+    ConnectorPiece,
+    GetActions,
+    NormalizeAndClipActions,
+    OutputConnector,
+)
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.connectors.rllib_pieces import EnvToModulePieces, ModuleToEnvPiece, class_name, is_rllib_piece
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.states import check_mapping
 
+KINDS: dict[str, type[ConnectorPiece]] = {
+    "env_to_module_connector": Connector,
+    "module_to_env_connector": OutputConnector,
+}
+CONNECTOR_OPTIONS = tuple(KINDS)
 State = dict[str, dict[str, Any]]  # module id -> connector's name -> its state
 
 
 @public("fastmarl.connectors")
 class EnvToModule(Mapping[str, ModuleConnectors]):
-    """Module id -> its connectors, of modules that have any."""
+    """Module id -> its connectors, of modules that have any; and the state of those of one kind.
 
-    def __init__(self, of_modules: Mapping[str, ModuleConnectors]):
+    Args:
+        of_modules: module id -> its connectors.
+        kind: of connectors, whose state this knows.
+    """
+
+    def __init__(self, of_modules: Mapping[str, ModuleConnectors], kind: type[ConnectorPiece] = Connector):
         self._of_modules = dict(of_modules)
+        self._kind = kind
 
     def __getitem__(self, module_id: str) -> ModuleConnectors:
         return self._of_modules[module_id]
@@ -29,6 +48,13 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
     def __len__(self) -> int:
         return len(self._of_modules)
 
+    def sides(self) -> "dict[str, EnvToModule]":
+        """Option -> the same connectors, for the state of those that it has given."""
+        return {option: EnvToModule(self, kind) for option, kind in KINDS.items()}
+
+    def _named(self, module_id: str) -> dict[str, Any]:
+        return named([each for each in self[module_id].connectors if isinstance(each, self._kind)])
+
     def put(self, module_id: str, connectors: ModuleConnectors | None) -> None:
         """Have these for a module, or none, from now on."""
         self._of_modules.pop(module_id, None)
@@ -38,8 +64,8 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
     def get_state(self) -> State:
         """What the connectors have got to know; {} if they know nothing."""
         states = {
-            module_id: {name: state for name, each in named(module.connectors).items() if (state := each.get_state())}
-            for module_id, module in self.items()
+            module_id: {name: state for name, each in self._named(module_id).items() if (state := each.get_state())}
+            for module_id in self
         }
         return {module_id: state for module_id, state in states.items() if state}
 
@@ -58,7 +84,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
             there = [f"{module_id}/{name}" for module_id, each in known.items() for name in each]
             raise ConfigError(f"the state of connectors has {sorted(unknown)}, but those with a state here are {there}")
         for module_id, each in state.items():
-            connectors = named(self[module_id].connectors)
+            connectors = self._named(module_id)
             for name, given in each.items():
                 connectors[name].check_state(given)
 
@@ -70,7 +96,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         """
         self.check_state(state)
         for module_id, each in state.items():
-            connectors = named(self[module_id].connectors)
+            connectors = self._named(module_id)
             for name, given in each.items():
                 connectors[name].set_state(given)
 
@@ -84,7 +110,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         """
         merged: State = {}
         for module_id, each in self.get_state().items():
-            connectors = named(self[module_id].connectors)
+            connectors = self._named(module_id)
             lacking = [name for name in each if not all(name in state.get(module_id, {}) for state in states)]
             if lacking or not states:
                 lacking = lacking or list(each)
@@ -95,28 +121,55 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return merged
 
 
-def named(connectors: Sequence[Connector]) -> dict[str, Connector]:
+def named(connectors: Sequence[Any]) -> dict[str, Any]:
     """Connectors by name: the class, and the index too if several are of that class."""
-    classes = [type(connector).__name__ for connector in connectors]
+    classes = [class_name(connector) for connector in connectors]
     return {
         name if classes.count(name) == 1 else f"{name}_{index}": connector
         for index, (name, connector) in enumerate(zip(classes, connectors, strict=True))
     }
 
 
-def connectors_for(given: Any, module_id: str, env: Any, spaces: Any, device: str) -> list[Connector]:
-    """The connectors of one module, as `env_to_module_connector` has them: copies, or what its function makes.
+def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: Any, device: str) -> list[ConnectorPiece]:
+    """The connectors of one module, as `option` has them: copies, or what its function makes.
 
     Args:
+        option: "env_to_module_connector" or "module_to_env_connector".
         given: None, a connector, a list of them, a function `(env, spaces, device)` that makes such, or a dict of any
             of these by module id.
         module_id: of the module.
         env, spaces, device: for the function; spaces are (observation space, action space) by module id.
+
+    Raises:
+        ConfigError: something is no connector for this side.
     """
     if isinstance(given, Mapping):
         given = given.get(module_id)
-    if callable(given) and not isinstance(given, (Connector, type)):
+    if callable(given) and not isinstance(given, (ConnectorPiece, type)) and not is_rllib_piece(given):
         given = given(env, spaces, device)
     if given is None:
         return []
-    return deepcopy(list(given) if isinstance(given, (list, tuple)) else [given])
+    where = f"{option} of module {module_id!r}"
+    pieces = deepcopy(list(given) if isinstance(given, (list, tuple)) else [given])
+    if option == "env_to_module_connector":
+        groups = [(are_of_rllib, [*group]) for are_of_rllib, group in groupby(pieces, is_rllib_piece)]
+        pieces = [
+            piece for is_one, group in groups for piece in ([EnvToModulePieces(group, module_id)] if is_one else group)
+        ]
+        _check_kind(where, pieces, Connector)
+        return pieces
+    pieces = [each() if each in (GetActions, NormalizeAndClipActions) else each for each in pieces]
+    acts_at = next((index for index, each in enumerate(pieces) if isinstance(each, GetActions)), 0)
+    pieces = [
+        ModuleToEnvPiece(each, module_id, by_module=index < acts_at) if is_rllib_piece(each) else each
+        for index, each in enumerate(pieces)
+    ]
+    _check_kind(where, pieces, OutputConnector)
+    return pieces
+
+
+def _check_kind(where: str, pieces: Sequence[Any], kind: type[ConnectorPiece]) -> None:
+    for piece in pieces:
+        if not isinstance(piece, kind):
+            hint = f"; make an object: {piece.__name__}()" if isinstance(piece, type) else ""
+            raise ConfigError(f"{where}: expected fastmarl.connectors.{kind.__name__}, got {piece!r}{hint}")

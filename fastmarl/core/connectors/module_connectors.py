@@ -1,4 +1,4 @@
-"""The connectors of one module, one behind the other."""
+"""The connectors of one module, one behind the other: before it, and after it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.connectors.base import Connector, Rows
+from fastmarl.core.connectors.base import Connector, ConnectorPiece, OutputConnector, Rows, Surroundings
+from fastmarl.core.connectors.module_to_env import OutputConnectors
+from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError, ConnectorError
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.values import can_hold, described
@@ -16,11 +18,11 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class ModuleConnectors:
-    """Makes of what envs send what is recorded, and of that the module's batches.
+    """Makes of what envs send what is recorded, and of that the module's batches; then changes its outputs.
 
     Args:
         module_id: of the module.
-        connectors: in the order in which they work; those that record come first. None: everything is the same.
+        connectors: in the order in which they work: those that record, others of observations, those of outputs.
         observation_space, action_space: of the module's agents.
         keep_dtype: see RowLayout.
 
@@ -32,6 +34,9 @@ class ModuleConnectors:
         layout, observation_space: of what the module sees.
         batches: whether that differs from what is recorded.
         min_lookback_rows: rows of each agent that must be carried over beside its last one.
+        outputs: those of outputs.
+        adds_columns: whether the module's batches may have more columns than observations.
+        columns: those of the last batch, arrays [n, ...] by name.
 
     Raises:
         ConfigError: something is no connector, they stand in a wrong order, or don't fit the spaces.
@@ -40,7 +45,7 @@ class ModuleConnectors:
     def __init__(
         self,
         module_id: str,
-        connectors: Sequence[Connector],
+        connectors: Sequence[ConnectorPiece],
         observation_space: gym.Space,
         action_space: gym.Space,
         *,
@@ -48,31 +53,35 @@ class ModuleConnectors:
     ):
         self.module_id = module_id
         self.connectors = list(connectors)
-        _check_order(module_id, self.connectors)
+        self._of_obs = _of_observations(module_id, self.connectors)
+        self.outputs = OutputConnectors(module_id, [each for each in connectors if isinstance(each, OutputConnector)])
         self._keep_dtype = keep_dtype
         self._layouts = [RowLayout(observation_space, keep_dtype=keep_dtype)]
-        for connector in self.connectors:
+        for connector in self._of_obs:
             space = connector.recompute_output_observation_space(self._layouts[-1].space, action_space)
             self._layouts.append(RowLayout(space, keep_dtype=keep_dtype))
-        self._n_recording = sum(connector.records for connector in self.connectors)
+        self._n_recording = sum(connector.records for connector in self._of_obs)
         self.spaces = observation_space, action_space
         self.sent_space = observation_space
         self.raw_layout = self._layouts[0] if self._n_recording else None
         self.recorded_layout = self._layouts[self._n_recording]
         self.layout = self._layouts[-1]
         self.observation_space = self.layout.space
-        self.batches = self._n_recording < len(self.connectors)
-        self.min_lookback_rows = max((connector.min_lookback_rows for connector in self.connectors), default=0)
+        self.batches = self._n_recording < len(self._of_obs)
+        self.min_lookback_rows = max((connector.min_lookback_rows for connector in self._of_obs), default=0)
+        self.adds_columns = any(connector.adds_columns for connector in self._of_obs)
+        self.columns: dict[str, Any] = {}
         self._table: LaneTable
+        self._surroundings: Surroundings | None = None
 
     def make(self, space: gym.Space) -> bool:
         """Whether a module with this observation space sees what they make."""
         taken = RowLayout(space, keep_dtype=self._keep_dtype)
         return {leaf.path: leaf for leaf in taken.leaves} == {leaf.path: leaf for leaf in self.layout.leaves}
 
-    def bind(self, table: LaneTable) -> None:
+    def bind(self, table: LaneTable, surroundings: Surroundings | None = None) -> None:
         """Work on rows of these lanes."""
-        self._table = table
+        self._table, self._surroundings = table, surroundings
 
     @property
     def tells_lanes(self) -> bool:
@@ -118,10 +127,16 @@ class ModuleConnectors:
             block.n_finals_connected = n_finals
         self._record_rows(block, block.rows.n)
 
-    def batch(self, block: Block, first: int, end: int) -> list[np.ndarray]:
+    def rows(self, block: Block, first: int, end: int, *, explore: bool) -> Rows:
+        """Rows upon which the module acts."""
+        return Rows(self._table, block, first, end, is_final=False, explore=explore, surroundings=self._surroundings)
+
+    def batch(self, block: Block, first: int, end: int, *, explore: bool) -> list[np.ndarray]:
         """The leaves of what the module sees at rows first .. end, [n, ...] each."""
-        rows = Rows(self._table, block, first, end, is_final=False)
-        return self._run(self._n_recording, len(self.connectors), [leaf[first:end] for leaf in block.obs], rows)
+        rows = self.rows(block, first, end, explore=explore)
+        leaves = self._run(self._n_recording, len(self._of_obs), [leaf[first:end] for leaf in block.obs], rows)
+        self.columns = rows.columns
+        return leaves
 
     def _record_rows(self, block: Block, end: int) -> None:
         first = block.n_connected
@@ -149,14 +164,14 @@ class ModuleConnectors:
         """What connectors first .. end make of these leaves, one after the other."""
         obs = self._layouts[first].nest(leaves)
         for index in range(first, end):
-            obs = self.connectors[index](obs, rows)
+            obs = self._of_obs[index](obs, rows)
             leaves = self._leaves(index, obs, len(rows))
         return leaves
 
     def _leaves(self, index: int, obs: Any, n: int) -> list[np.ndarray]:
         """What a connector made, checked against the space that it promised."""
         layout = self._layouts[index + 1]
-        name = type(self.connectors[index]).__name__
+        name = class_name(self._of_obs[index])
         try:
             leaves = layout.leaves_of(obs)
         except (KeyError, IndexError, TypeError) as error:
@@ -184,15 +199,23 @@ def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
     return taken
 
 
-def _check_order(module_id: str, connectors: Sequence[Any]) -> None:
-    where, made_for_acting = f"env_to_module_connector of module {module_id!r}", ""
+def _of_observations(module_id: str, connectors: Sequence[Any]) -> list[Connector]:
+    """Those that change observations.
+
+    Raises:
+        ConfigError: something is no connector, or they stand in a wrong order.
+    """
+    of_obs, made_for_acting = list[Connector](), ""
     for connector in connectors:
-        name = type(connector).__name__
+        name = class_name(connector)
+        if not isinstance(connector, ConnectorPiece):
+            raise ConfigError(f"module {module_id!r}: expected connectors, got {connector!r}")
         if not isinstance(connector, Connector):
-            hint = f"; make an object: {connector.__name__}()" if isinstance(connector, type) else ""
-            raise ConfigError(f"{where}: expected fastmarl.connectors.Connector, got {connector!r}{hint}")
+            continue
         if made_for_acting and (connector.records or connector.reads_record):
-            raise ConfigError(f"{where}: {name} works on the record, so it must come before {made_for_acting}, which "
-                              f"is not recorded")  # fmt: skip
+            raise ConfigError(f"env_to_module_connector of module {module_id!r}: {name} works on the record, so it "
+                              f"must come before {made_for_acting}, which is not recorded")  # fmt: skip
         if not connector.records:
             made_for_acting = name
+        of_obs.append(connector)
+    return of_obs

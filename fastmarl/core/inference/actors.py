@@ -128,7 +128,7 @@ class Policies:
             policy, first, end = self.at(index), store.acting_from[index], store.rows[index].n
             if first < end and policy.inference.is_captured():
                 legal = policy.masks.find(store.blocks[index], first, end)
-                calls.append(policy.inference.call(store.blocks[index], first, end, legal))
+                calls.append(policy.inference.call(store.blocks[index], first, end, legal, explore=explore))
         if calls:
             launch = graphs.launch(calls, explore=explore)
             for call in calls:

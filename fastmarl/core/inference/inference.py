@@ -1,6 +1,5 @@
 """What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -8,45 +7,31 @@ import numpy as np
 import torch
 
 from fastmarl.core.columns import Columns
+from fastmarl.core.connectors.base import Rows
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.connectors.module_to_env import has_actions
 from fastmarl.core.errors import ModuleOutputError
-from fastmarl.core.inference.backends.compiled import CAPTURING_MODES, CompiledForwards
+from fastmarl.core.inference.backends.compiled import CompiledForwards
 from fastmarl.core.inference.backends.dense_layers import LEAN
 from fastmarl.core.inference.backends.graph_guard import ModuleCapture
-from fastmarl.core.inference.backends.graphs import GraphCall, Launch, TickGraphs
+from fastmarl.core.inference.backends.graphs import GraphCall, Launch
 from fastmarl.core.inference.backends.lean import LeanModule
 from fastmarl.core.inference.backends.transfer import Transfer, sent_dtype
 from fastmarl.core.inference.draws import SMALL, make_draws
 from fastmarl.core.inference.forward_errors import describe_failure
+from fastmarl.core.inference.options import InferenceOptions, make_autocast, why_never_captured
 from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
 from fastmarl.core.inference.recurrent_state import LaneState
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.native._draws import ActionDraws
 from fastmarl.core.native._finite import all_finite, first_unfit
-from fastmarl.core.store.block import Block, Key, name_of
+from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_outputs
 from fastmarl.core.store.lanes import LaneTable
 
 OBS = Columns.OBS
 # What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
 Batch = dict[str, Any] | np.ndarray | Launch
-
-
-@dataclass(frozen=True, kw_only=True)
-class InferenceOptions:
-    """How modules are run.
-
-    Args:
-        lean: whether compiled code may stand in for torch, see lean.py.
-        dtype: "float32", or "bfloat16" for what torch's autocast computes in that.
-        compile: arguments of `torch.compile`; None: modules are not compiled.
-        graphs: launches the modules that can be captured; None: each is called by itself.
-    """
-
-    lean: bool = True
-    dtype: str = "float32"
-    compile: dict[str, Any] | None = None
-    graphs: TickGraphs | None = None
 
 
 class ModuleInference:
@@ -62,6 +47,7 @@ class ModuleInference:
 
     Attributes:
         launched: a forward pass that was launched for the next batch, see `Policies.launch()`.
+        rows: of the last batch, where the module has connectors of outputs.
     """
 
     def __init__(
@@ -95,6 +81,10 @@ class ModuleInference:
             if dtype != object:
                 sent_dtype(dtype)  # raises an error if there is none
         self._connectors = connectors if connectors.batches else None
+        self._columns: dict[Key, np.ndarray] = {}
+        self._outputs = connectors if connectors.outputs else None
+        self._chooses_late = bool(connectors.outputs.before_actions)
+        self.rows: Rows | None = None
         # Not inference_mode(): tensors that a module makes and keeps while it acts can be used in training.
         self._no_grad = torch.no_grad()
         self._had_grad: bool | None = None  # before it was entered
@@ -104,7 +94,9 @@ class ModuleInference:
         self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
         self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
         self._forwards: Any = module  # it, or its compiled methods
-        self._capture = ModuleCapture(module, options.graphs, _why_never_captured(self._has_objects, options))
+        self._capture = ModuleCapture(
+            module, options.graphs, why_never_captured(connectors, self._has_objects, options)
+        )
 
     @property
     def backend(self) -> str:
@@ -127,27 +119,30 @@ class ModuleInference:
         if self._compiled is not None:
             self._forwards = self.module if self._compiled.is_replaced() else self._compiled
 
-    def batch(self, block: Block, first: int, end: int) -> Batch:
+    def batch(self, block: Block, first: int, end: int, *, explore: bool) -> Batch:
         """The module's input for rows first .. end of its block. Lean inference reads the block's own memory; a module
         gets copies, which it may keep and write to."""
         if self.launched is not None:
             launched, self.launched = self.launched, None
             return launched
+        if self._outputs is not None:
+            self.rows = self._outputs.rows(block, first, end, explore=explore)
         if end - first <= self._lean.max_rows:
             if self._connectors is None:
                 return block.obs[0][first:end]
             dtype = self._layout.leaves[0].dtype
-            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], dtype)
-        obs, states = self._inputs(block, first, end)
-        arrays = [*obs, *states]
+            return np.ascontiguousarray(self._connectors.batch(block, first, end, explore=explore)[0], dtype)
+        obs, states = self._inputs(block, first, end, explore=explore)
+        self._columns = leaves_of({} if self._connectors is None else self._connectors.columns)
+        arrays = [*obs, *states, *self._columns.values()]
         if not self._has_objects:
             return self._nest(self._transfer.to_device(arrays))
         numbers = iter(self._transfer.to_device([array for array in arrays if array.dtype != object]))
         return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
 
-    def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> GraphCall:
+    def call(self, block: Block, first: int, end: int, legal: np.ndarray | None, *, explore: bool) -> GraphCall:
         """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
-        obs, states = self._inputs(block, first, end)
+        obs, states = self._inputs(block, first, end, explore=explore)
         masks = [legal] if legal is not None and self._masks else []
         return GraphCall(self, [*obs, *states, *masks])
 
@@ -164,22 +159,30 @@ class ModuleInference:
         """It can't be captured, as has turned out."""
         self._capture.refuse(self, reason)
 
-    def _inputs(self, block: Block, first: int, end: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def _inputs(
+        self, block: Block, first: int, end: int, *, explore: bool
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The leaves of the rows' observations, and of their recurrent states."""
         if self._connectors is None:
             obs = [leaf[first:end] for leaf in block.obs]
         else:
-            obs = self._connectors.batch(block, first, end)
+            obs = self._connectors.batch(block, first, end, explore=explore)
         return obs, [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
 
     def _nest(self, leaves: list[Any]) -> dict[str, Any]:
-        """The batch of the observations' leaves and the states'."""
-        if self.lane_state is None:
-            return {OBS: leaves[0] if self._is_plain else self._layout.nest(leaves)}
+        """The batch of the leaves of observations, states, and columns that connectors have added."""
         n_leaves = len(self._layout.leaves)
-        # [B, T=1, ...], as RLlib has it
-        obs = [leaf.unsqueeze(1) if isinstance(leaf, torch.Tensor) else leaf[:, None] for leaf in leaves[:n_leaves]]
-        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self.lane_state.nest(leaves[n_leaves:])}
+        if self.lane_state is None:
+            batch = {OBS: leaves[0] if self._is_plain else self._layout.nest(leaves[:n_leaves])}
+            added = leaves[n_leaves:]
+        else:
+            end = n_leaves + len(self.lane_state.initial)
+            # [B, T=1, ...], as RLlib has it
+            obs, added = map(_with_time, leaves[:n_leaves]), [*map(_with_time, leaves[end:])]
+            batch = {OBS: self._layout.nest([*obs]), Columns.STATE_IN: self.lane_state.nest(leaves[n_leaves:end])}
+        if added:
+            batch |= nested_outputs(dict(zip(self._columns, added, strict=True)))
+        return batch
 
     def act(
         self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
@@ -206,6 +209,8 @@ class ModuleInference:
             if isinstance(batch, np.ndarray):  # the module has been changed since this was made
                 batch = self._nest(self._transfer.to_device([batch]))
             arrays = self._forward_torch(batch, len(lanes), explore, t, legal)
+        if self._outputs is not None:
+            arrays = self._changed(arrays, explore)
         if not all_finite(arrays):
             self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
         return arrays
@@ -234,8 +239,20 @@ class ModuleInference:
         arrays: dict[Key, np.ndarray] = {LOGITS: logits}
         if values is not None:
             arrays[Columns.VF_PREDS] = values
-        self._add_actions(arrays, explore)
+        if not self._chooses_late:
+            self._add_actions(arrays, explore)
         return arrays
+
+    def _changed(self, arrays: dict[Key, np.ndarray], explore: bool) -> dict[Key, np.ndarray]:
+        """Let connectors change the outputs, and the actions on record."""
+        assert self._outputs is not None and self.rows is not None
+        connectors = self._outputs.outputs
+        arrays = connectors.run(connectors.before_actions, arrays, self.rows)
+        if not has_actions(arrays):
+            self._checks.check_logits(None if LOGITS not in arrays else arrays[LOGITS].shape, explore)
+            arrays[LOGITS] = np.ascontiguousarray(arrays[LOGITS])
+            self._add_actions(arrays, explore)
+        return connectors.run(connectors.after_actions, arrays, self.rows)
 
     def _forward_torch(
         self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
@@ -245,7 +262,7 @@ class ModuleInference:
         with self._no_grad:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
             outputs = self._forward(batch, explore, t, mask)
-            chooses = self._chooses[explore]
+            chooses = self._chooses[explore] or self._chooses_late
             if not chooses and self._draws_for(self._logits_of(outputs).shape, explore) is None:
                 outputs |= self._chosen_by_torch(outputs[LOGITS], explore)
                 chooses = True
@@ -291,7 +308,7 @@ class ModuleInference:
         if draws is None:
             self._had_grad = torch.is_grad_enabled()
             with self._no_grad:
-                chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
+                chosen = self._chosen_by_torch(torch.from_numpy(logits).to(self._transfer.device), explore)
                 arrays.update(self._to_arrays(chosen, len(logits)))
             self._had_grad = None
         elif explore:
@@ -368,17 +385,5 @@ class ModuleInference:
         return arrays
 
 
-def _why_never_captured(has_objects: bool, options: InferenceOptions) -> str:
-    if has_objects:
-        return "some of its observations are not arrays"
-    if options.compile is not None and options.compile.get("mode") in CAPTURING_MODES:
-        return f"torch.compile captures it itself, with mode {options.compile['mode']!r}"
-    return ""
-
-
-def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
-    """What has torch compute in another dtype than float32."""
-    if dtype == "float32":
-        return None
-    # Without a cache, so that a captured forward pass converts the weights as they are at each replay.
-    return torch.autocast(device.type, dtype=getattr(torch, dtype), cache_enabled=False)
+def _with_time(leaf: Any) -> Any:
+    return leaf.unsqueeze(1) if isinstance(leaf, torch.Tensor) else leaf[:, None]

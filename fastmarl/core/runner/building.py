@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.connectors.env_to_module import EnvToModule, connectors_for
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS, EnvToModule, connectors_for
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.backends.graphs import make_tick_graphs
-from fastmarl.core.inference.inference import InferenceOptions
+from fastmarl.core.inference.options import InferenceOptions
 from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.modules.specs import MultiRLModuleSpec, RLModuleSpec
@@ -33,10 +33,11 @@ def make_env_to_module(
     Raises:
         ConfigError: they don't fit the agents' spaces, these are not known, or there is no such module.
     """
-    given = config.env_to_module_connector
-    if isinstance(given, Mapping) and (unknown := given.keys() - config.module_specs.keys()):
-        raise ConfigError(f"env_to_module_connector names {sorted(unknown)}, which are not among the modules "
-                          f"{sorted(config.module_specs)}")  # fmt: skip
+    for option in CONNECTOR_OPTIONS:
+        given = getattr(config, option)
+        if isinstance(given, Mapping) and (unknown := given.keys() - config.module_specs.keys()):
+            raise ConfigError(f"{option} names {sorted(unknown)}, which are not among the modules "
+                              f"{sorted(config.module_specs)}")  # fmt: skip
     of_modules = {
         module_id: _kept_connectors(config, envs, module_id, before, made.get(module_id) if made else None)
         or make_connectors(config, envs, module_id)
@@ -52,26 +53,29 @@ def _kept_connectors(
     before: EnvRunnerConfig | None,
     connectors: ModuleConnectors | None,
 ) -> ModuleConnectors | None:
-    """Return a module's connectors if their option, and the observations that they get, are still the same."""
+    """Return a module's connectors if their options, and the observations that they get, are still the same."""
     if before is None or connectors is None or config.keep_dtype != before.keep_dtype:
         return None
-    now, then = (
-        given.get(module_id) if isinstance(given, Mapping) else given
-        for given in (config.env_to_module_connector, before.env_to_module_connector)
-    )
-    if now is not then or connectors.spaces != _module_spaces(config, envs, module_id, GIVE_ENV):
+    for option in CONNECTOR_OPTIONS:
+        now, then = (
+            given.get(module_id) if isinstance(given, Mapping) else given
+            for given in (getattr(config, option), getattr(before, option))
+        )
+        if now is not then:
+            return None
+    if connectors.spaces != _module_spaces(config, envs, module_id, GIVE_ENV):
         return None
     return connectors
 
 
 def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> ModuleConnectors | None:
     """The connectors of one module, if it has any."""
-    if config.env_to_module_connector is None:
+    options = {option: given for option in CONNECTOR_OPTIONS if (given := getattr(config, option)) is not None}
+    if not options:
         return None
     spaces = _module_spaces(config, envs, module_id, GIVE_ENV)
-    connectors = connectors_for(
-        config.env_to_module_connector, module_id, envs.all[0], {module_id: spaces}, config.device
-    )
+    how = module_id, envs.all[0], {module_id: spaces}, config.device
+    connectors = [each for option, given in options.items() for each in connectors_for(option, given, *how)]
     return ModuleConnectors(module_id, connectors, *spaces, keep_dtype=config.keep_dtype) if connectors else None
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.runner.building import check_module_options
@@ -31,7 +32,7 @@ MAKE_ENV = frozenset(
         "record_env_state",
     }
 )
-MAKE_MODULE = frozenset({"policies", "rl_module_spec", "model_config", "env_to_module_connector", "keep_dtype"})
+MAKE_MODULE = frozenset({"policies", "rl_module_spec", "model_config", *CONNECTOR_OPTIONS, "keep_dtype"})
 ANY_MAKE = frozenset(
     {
         "reward_scale",

@@ -66,7 +66,7 @@ class Evaluator:
         resources, counts = self._resources, self._resources.counts
         generator, rng, env_to_module = resources.generator, resources.rng, resources.env_to_module
         seconds = dict(counts.seconds)
-        known = env_to_module.get_state()
+        known = {option: side.get_state() for option, side in env_to_module.sides().items()}
         streams = generator.get_state(), rng.bit_generator.state
         learning: list[Any] = [
             connector
@@ -90,7 +90,8 @@ class Evaluator:
             rng.bit_generator.state = streams[1]
             for connector in learning:
                 connector.update_stats = True
-            env_to_module.set_state(known)
+            for option, side in env_to_module.sides().items():
+                side.set_state(known[option])
             listeners.by_event = by_event
             counts.seconds.clear()
             counts.seconds.update(seconds)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.exits import exits_as_errors
@@ -114,15 +115,16 @@ class PolicyChanges:
             to_train = config.policies_to_train
             if to_train is not None and not callable(to_train):
                 to_train = [module_id for module_id in to_train if module_id in policies]
-        connectors = config.env_to_module_connector
-        if isinstance(connectors, Mapping):
-            connectors = {module_id: of_module for module_id, of_module in connectors.items() if module_id in policies}
+        connectors = {option: getattr(config, option) for option in CONNECTOR_OPTIONS}
+        for option, given in connectors.items():
+            if isinstance(given, Mapping):
+                connectors[option] = {module_id: given[module_id] for module_id in given if module_id in policies}
         return replace(
             config,
             policies=policies,
             policy_mapping_fn=config.policy_mapping_fn if mapping_fn is None else mapping_fn,
             policies_to_train=to_train,
-            env_to_module_connector=connectors,
+            **connectors,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.connectors.env_to_module import EnvToModule
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS, EnvToModule
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.inference.backends.transfer import make_transfer
@@ -24,7 +24,7 @@ from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.vector.failures import Failures
 from fastmarl.core.vector.seeds import ResetSeeds, Streams
 
-OF_POLICIES = ("policies", "policy_mapping_fn", "policies_to_train", "env_to_module_connector")
+OF_POLICIES = ("policies", "policy_mapping_fn", "policies_to_train", *CONNECTOR_OPTIONS)
 
 
 class Resources:

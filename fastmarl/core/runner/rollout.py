@@ -1,10 +1,12 @@
 """The running episodes of all envs: agents act, envs step, episodes end, and others begin."""
 
 from collections.abc import Hashable
+from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
 from fastmarl.core.columns import Recorded
+from fastmarl.core.connectors.base import Surroundings
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.rewards import make_reward_connector
@@ -84,7 +86,7 @@ class Rollout:
         connectors = connectors or ModuleConnectors(
             module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
         )
-        connectors.bind(self.table)
+        connectors.bind(self.table, Surroundings(self._shown_to_connectors, resources.module, self._counts.logger))
         warn_of_objects(module_id, connectors.recorded_layout)
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
         return Actor(
@@ -102,8 +104,12 @@ class Rollout:
                 self.inference_options,
             ),
             ActionMasks(connectors, action_space, self.table),
-            EnvActions(module_id, action_space, **options, as_arrays=resources.envs.is_batch),
+            EnvActions(module_id, action_space, connectors.outputs, **options, as_arrays=resources.envs.is_batch),
         )
+
+    def _shown_to_connectors(self, env_index: int) -> MultiAgentEpisode:
+        self.stamp_actions()
+        return deepcopy(self.log.shown_chunk(env_index))  # what is written there does not go on record
 
     def _module_for(self, agent_id: Hashable, env_index: int) -> int:
         return self.policies.module_for(agent_id, env_index)
@@ -172,7 +178,7 @@ class Rollout:
             lanes = block.lane_R[first:end]
             begun = perf_counter()
             legal = masks.legal(block, first, end)
-            batch = {} if goal.random_actions else inference.batch(block, first, end)
+            batch = {} if goal.random_actions else inference.batch(block, first, end, explore=explore)
             batched = perf_counter()
             if goal.random_actions:
                 outputs = env_actions.random(n, rng, legal)
@@ -183,7 +189,7 @@ class Rollout:
             if legal is not None and not masks.on_record:
                 outputs[own_key(Recorded.ACTION_MASK, outputs, columns=block.outputs)] = legal
             acted = perf_counter()
-            env_actions.set(first, n, outputs)
+            env_actions.set(first, n, outputs, None if goal.random_actions else inference.rows)
             store.record(module, outputs)
             seconds["record"] += perf_counter() - acted
             seconds["forward"] += acted - batched

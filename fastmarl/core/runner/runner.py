@@ -140,6 +140,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return self._resources.env_to_module
 
     @property
+    def module_to_env(self) -> EnvToModule:
+        """All connectors by module id, and the state of those that change outputs and actions."""
+        return self._resources.env_to_module.sides()["module_to_env_connector"]
+
+    @property
     def running_episodes(self) -> set[str]:
         """Ids of the episodes that are running: `sample()` goes on with them. Others have ended, or were dropped."""
         return self._sampling.running_episodes()

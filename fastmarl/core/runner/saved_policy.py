@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.connectors.base import Connector
+from fastmarl.core.connectors.base import ConnectorPiece, GetActions, NormalizeAndClipActions
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.connectors.flatten_observations import FlattenObservations
 from fastmarl.core.connectors.frame_stacking import FrameStacking
@@ -20,6 +20,7 @@ from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRewards
 from fastmarl.core.connectors.rewards import Clip
+from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.backends.dense_layers import is_watched, parts_of
 from fastmarl.core.modules.base import RLModule, as_rl_module, copied
@@ -34,9 +35,11 @@ VERSION = 1
 KEYS = ("version", "options", "modules")
 OF_MODULE = ("observation_space", "action_space", "class", "default", "connectors")
 OF_DEFAULT = ("observation_space", "inference_only", "model_config", "layers")
-ARGUMENTS: dict[type[Connector], tuple[str, ...]] = {  # of bundled connectors: attributes of the same names
+ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connectors: attributes of the same names
     FlattenObservations: (),
     FrameStacking: ("num_frames",),
+    GetActions: (),
+    NormalizeAndClipActions: (),
     MeanStdFilter: ("de_mean_to_zero", "de_std_to_one", "clip_by_value", "update_stats"),
     PrevActionsPrevRewards: ("n_prev_actions", "n_prev_rewards"),
 }
@@ -120,10 +123,10 @@ def _layers(module: torch.nn.Module) -> list[list[str]]:
     return [[name, type(part).__name__] for name, part in module.named_modules()]
 
 
-def _connector(connector: Connector) -> dict[str, Any]:
+def _connector(connector: ConnectorPiece) -> dict[str, Any]:
     names = ARGUMENTS.get(type(connector))
     arguments = None if names is None else {name: getattr(connector, name) for name in names}
-    return {"class": type(connector).__name__, "arguments": arguments}
+    return {"class": class_name(connector), "arguments": arguments}
 
 
 # From plain data.
@@ -134,14 +137,14 @@ def parts_from(
     weights: Mapping[str, Any],
     learned: Mapping[str, Any],
     modules: Mapping[str, torch.nn.Module],
-    connectors: Mapping[str, Sequence[Connector]],
+    connectors: Mapping[str, Sequence[ConnectorPiece]],
 ) -> tuple[PolicyOptions, dict[str, ModuleParts]]:
     """The options, and by module id the parts with which to act.
 
     Args:
         saved: what `described()` has returned.
         weights: of the modules, by module id.
-        learned: states of connectors, as `EnvToModule.get_state()` returns them.
+        learned: option -> states of connectors, as `EnvToModule.get_state()` returns them.
         modules: objects in place of modules that are not fastmarl's own; they stay as they are.
         connectors: all connectors of modules that have some that are not fastmarl's own; they stay as they are, too.
 
@@ -154,7 +157,8 @@ def parts_from(
     options = _options(saved["options"])
     check_mapping("the saved modules", saved["modules"])
     check_mapping("the saved weights", weights)
-    check_mapping("what connectors have learned", learned)
+    for option, states in learned.items():
+        check_mapping(f"what connectors of {option} have learned", states)
     for name, given in (("modules", modules), ("connectors", connectors)):
         check_mapping(f"{name}=, by module id,", given)
         if unknown := [module_id for module_id in given if module_id not in saved["modules"]]:
@@ -174,12 +178,17 @@ def parts_from(
         except (ConfigError, KeyError) as error:
             raise ConfigError(f"module {module_id!r}: {error}") from error
         parts[module_id] = ModuleParts(module, of_module)
-    env_to_module = EnvToModule({module_id: each.connectors for module_id, each in parts.items()})
-    env_to_module.set_state(dict(learned))
-    for module_id, states in env_to_module.get_state().items():
-        if lacking := [name for name in states if name not in learned.get(module_id, {})]:
-            raise ConfigError(f"module {module_id!r}: what its connectors {lacking} have learned was not saved")
+    for option, side in connectors_of(parts).sides().items():
+        side.set_state(dict(learned[option]))
+        for module_id, states in side.get_state().items():
+            if lacking := [name for name in states if name not in learned[option].get(module_id, {})]:
+                raise ConfigError(f"module {module_id!r}: what its connectors {lacking} have learned was not saved")
     return options, parts
+
+
+def connectors_of(parts: Mapping[str, ModuleParts]) -> EnvToModule:
+    """The connectors in these, by module id."""
+    return EnvToModule({module_id: each.connectors for module_id, each in parts.items()})
 
 
 def copied_parts(options: PolicyOptions, modules: MultiRLModule, env_to_module: EnvToModule) -> dict[str, ModuleParts]:
@@ -191,12 +200,14 @@ def copied_parts(options: PolicyOptions, modules: MultiRLModule, env_to_module: 
         objects = () if given is None else given.connectors
         assert space is not None and module.action_space is not None
         parts[module_id] = ModuleParts(own, _bound(module_id, objects, space, module.action_space, options))
-    EnvToModule({module_id: each.connectors for module_id, each in parts.items()}).set_state(env_to_module.get_state())
+    before = env_to_module.sides()
+    for option, side in connectors_of(parts).sides().items():
+        side.set_state(before[option].get_state())
     return parts
 
 
 def _bound(
-    module_id: str, objects: Sequence[Connector], observation_space: Any, action_space: Any, options: PolicyOptions
+    module_id: str, objects: Sequence[ConnectorPiece], observation_space: Any, action_space: Any, options: PolicyOptions
 ) -> ModuleConnectors:
     """Copies of connectors, at work on these spaces; they count nothing."""
     copies = copy.deepcopy(list(objects))
@@ -218,7 +229,7 @@ def _options(saved: Any) -> PolicyOptions:
 
 
 def _made_connectors(
-    module_id: str, entry: Mapping[str, Any], options: PolicyOptions, given: Sequence[Connector] | None
+    module_id: str, entry: Mapping[str, Any], options: PolicyOptions, given: Sequence[ConnectorPiece] | None
 ) -> ModuleConnectors:
     saved = entry["connectors"]
     if not isinstance(saved, list):
@@ -243,7 +254,7 @@ def _made_connectors(
     return _bound(module_id, given, *spaces, options)
 
 
-def _made_connector(saved: Mapping[str, Any]) -> Connector:
+def _made_connector(saved: Mapping[str, Any]) -> ConnectorPiece:
     try:
         return BUNDLED[saved["class"]](**saved["arguments"])
     except (KeyError, TypeError) as error:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.checkpoint import load_state, save_state
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.errors import CheckpointError, ConfigError, EnvWorkerError
 from fastmarl.core.exits import exits_as_errors
@@ -21,7 +22,6 @@ from fastmarl.core.runner.sampling import Sampling
 from fastmarl.core.runner.saved_config import CONFIG, plain_config
 from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, described
 from fastmarl.core.runner.state_components import (
-    EMPTY,
     ENV_STEPS,
     OF_MODULES,
     STATE_COMPONENTS,
@@ -67,8 +67,7 @@ class RunnerState:
         state = {
             OF_MODULES: resources.module.get_state(modules, inference_only=inference_only) if with_modules else None,
             "weights_seq_no": resources.weights_seq_no,
-            "env_to_module_connector": resources.env_to_module.get_state(),
-            EMPTY: {},
+            **{option: side.get_state() for option, side in resources.env_to_module.sides().items()},
             ENV_STEPS: resources.counts.lifetime.env_steps,
             "lifetime_counters": resources.counts.get_state(),
             "num_resets": resources.seeds.get_state(),
@@ -94,7 +93,7 @@ class RunnerState:
         checks: dict[str, Callable[[Any], Any]] = {
             "rl_module": resources.module.check_state,
             "weights_seq_no": partial(whole_number, "weights_seq_no"),
-            "env_to_module_connector": resources.env_to_module.check_state,
+            **{option: side.check_state for option, side in resources.env_to_module.sides().items()},
             "num_env_steps_sampled_lifetime": partial(whole_number, "num_env_steps_sampled_lifetime"),
             "lifetime_counters": resources.counts.check_state,
             "num_resets": resources.seeds.check_state,
@@ -123,7 +122,7 @@ class RunnerState:
         """As `MultiAgentEnvRunner.save_to_path()`."""
         resources = self._resources
         if state is None:
-            content = self.get(not_components=EMPTY)
+            content = self.get()
         else:
             content = known_parts(state, resources.module)
             self._check(content)
@@ -138,8 +137,9 @@ class RunnerState:
         state = load_state(path)
         is_partial = component is not None
         if isinstance(state, dict):
-            for name in (SAVED, CONFIG, EMPTY):  # older checkpoints have none, and the runner needs none
+            for name in (SAVED, CONFIG):  # the runner needs none
                 state.pop(name, None)
+            state.setdefault(CONNECTOR_OPTIONS[1], {})  # older checkpoints have none
             is_partial |= bool(state.pop(PARTIAL, False))
         try:
             if component is not None:
@@ -148,7 +148,7 @@ class RunnerState:
             self._check(state)
         except ConfigError as error:
             raise CheckpointError(f"{path} is no state of this runner: {error}") from error
-        before = self.get(not_components=EMPTY)
+        before = self.get()
         try:
             self._take_all(state)
         except BaseException as error:  # of a module's or connector's own set_state(), or an interrupt
@@ -169,8 +169,9 @@ class RunnerState:
     def _take_others(self, state: dict[str, Any]) -> None:
         """All but the weights."""
         resources = self._resources
-        if "env_to_module_connector" in state:
-            resources.env_to_module.set_state(state["env_to_module_connector"])
+        for option, side in resources.env_to_module.sides().items():
+            if option in state:
+                side.set_state(state[option])
         if "num_env_steps_sampled_lifetime" in state:
             resources.counts.lifetime.env_steps = int(state["num_env_steps_sampled_lifetime"])
         if "lifetime_counters" in state:
@@ -199,7 +200,7 @@ class RunnerState:
         if is_partial:
             return
         check_keys("it", state, STATE_COMPONENTS)
-        modules, connectors = state[OF_MODULES], state["env_to_module_connector"]
+        modules = state[OF_MODULES]
         check_mapping("the state of modules", modules)
         saved, present = set(modules), set(self._resources.module)
         if saved != present:
@@ -208,9 +209,10 @@ class RunnerState:
                 f"{sorted(saved - present, key=str)}, and {sorted(present - saved)} are missing; add_module() and "
                 f"remove_module() first"
             )
-        in_file, here = _outline(connectors), _outline(self._resources.env_to_module.get_state())
-        if in_file != here:
-            raise ConfigError(f"it has a state of the connectors {in_file}, but the runner has {here}")
+        for option, side in self._resources.env_to_module.sides().items():
+            in_file, here = _outline(state[option]), _outline(side.get_state())
+            if in_file != here:
+                raise ConfigError(f"it has a state of the connectors {in_file}, but the runner has {here}")
 
     # Running episodes.
 

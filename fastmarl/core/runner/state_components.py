@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.rllib_classes import fetched
 from fastmarl.core.states import check_mapping
@@ -13,14 +14,13 @@ ENV_STEPS = "num_env_steps_sampled_lifetime"
 STATE_COMPONENTS = (
     OF_MODULES,
     "weights_seq_no",
-    "env_to_module_connector",
+    *CONNECTOR_OPTIONS,
     ENV_STEPS,
     "lifetime_counters",
     "num_resets",
     "random_state",
     "running_episodes",
 )
-EMPTY = "module_to_env_connector"  # RLlib's component of that name; what turns actions for the env here has no state
 Names = str | Collection[str] | None
 
 
@@ -38,7 +38,7 @@ def chosen_components(
     wanted, wanted_modules = _split(components, module_ids)
     unwanted, unwanted_modules = _split(not_components, module_ids)
     if components is None:
-        wanted = {*STATE_COMPONENTS, EMPTY}
+        wanted = set(STATE_COMPONENTS)
     elif wanted_modules:
         wanted.add(OF_MODULES)
     wanted.add(ENV_STEPS)
@@ -52,13 +52,13 @@ def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]
     """(whole components, modules of "rl_module")"""
     given = {names} if isinstance(names, str) else set(names or ())
     of_modules = {name: name.partition("/")[2] for name in given if str(name).startswith(f"{OF_MODULES}/")}
-    known = {*STATE_COMPONENTS, EMPTY}
+    known = set(STATE_COMPONENTS)
     unknown = [
         *(name for name in given - of_modules.keys() if name not in known),
         *(name for name, module in of_modules.items() if module not in module_ids),
     ]
     if unknown:
-        there = [*STATE_COMPONENTS, EMPTY, *(f"{OF_MODULES}/{module}" for module in module_ids)]
+        there = [*STATE_COMPONENTS, *(f"{OF_MODULES}/{module}" for module in module_ids)]
         warnings.warn(f"unknown state components {sorted(unknown, key=str)}; known are {there}", stacklevel=6)
     return given - of_modules.keys() - set(unknown), set(of_modules.values())
 
@@ -72,8 +72,7 @@ def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
     """
     check_mapping("a runner's state", state)
     known = {name: fetched(value) for name, value in state.items() if name in STATE_COMPONENTS}
-    is_empty = isinstance(state.get(EMPTY), Mapping) and not state[EMPTY]
-    unknown = [repr(name) for name in state if name not in known and not (name == EMPTY and is_empty)]
+    unknown = [repr(name) for name in state if name not in known]
     weights = known.get(OF_MODULES)
     if isinstance(weights, Mapping):
         unknown += [f"'{OF_MODULES}/{module_id}'" for module_id in weights if module_id not in module_ids]

@@ -1,5 +1,6 @@
 """Nested dicts, tuples and lists of arrays."""
 
+from collections.abc import Mapping
 from typing import Any
 
 Path = tuple  # keys of dicts and `Index`es of tuples, from the whole value to one leaf
@@ -16,6 +17,17 @@ def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
     if isinstance(value, (tuple, list)):
         return [leaf for index, entry in enumerate(value) for leaf in flatten_struct(entry, (*path, Index(index)))]
     return [(path, value)]
+
+
+def nested_struct(leaves: Mapping[Path, Any]) -> Any:
+    """The value of which `flatten_struct()` makes these leaves; tuples where there were lists."""
+    if () in leaves:
+        return leaves[()]
+    entries: dict[Any, dict[Path, Any]] = {}
+    for (key, *rest), leaf in leaves.items():
+        entries.setdefault(key, {})[tuple(rest)] = leaf
+    values = {key: nested_struct(inner) for key, inner in entries.items()}
+    return tuple(values.values()) if values and all(isinstance(key, Index) for key in values) else values
 
 
 def map_struct(function, value: Any) -> Any:

@@ -5,7 +5,7 @@ upon in a tick is a slice, and what it answers is recorded by slices.
 """
 
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fastmarl.core.kernels.rows import as_bytes
 from fastmarl.core.native import _store
 from fastmarl.core.native._leaf_rows import LeafRows
 from fastmarl.core.spaces.layout import RowLayout
-from fastmarl.core.spaces.structs import Index, flatten_struct
+from fastmarl.core.spaces.structs import Index, flatten_struct, nested_struct
 from fastmarl.core.store.memory import LeasedArray, MemoryRing
 
 LEAST_ROWS = 64
@@ -282,6 +282,14 @@ def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
         else:
             leaves[key] = value
     return leaves
+
+
+def nested_outputs(leaves: Mapping[Key, Any]) -> dict[Any, Any]:
+    """The outputs of which `leaves_of()` makes these."""
+    paths: dict[Any, dict[tuple[Any, ...], Any]] = {}
+    for key, leaf in leaves.items():
+        paths.setdefault(name_of(key), {})[() if isinstance(key, str) else key[1:]] = leaf
+    return {name: nested_struct(of_name) for name, of_name in paths.items()}
 
 
 def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), columns: Collection[Key] = ()) -> Key:

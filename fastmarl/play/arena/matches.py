@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.config import is_integer
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, shown
@@ -22,7 +23,7 @@ MOST_ENVS = 128  # unless the caller says how many
 GAMES_OF_ENV = 16  # in one call of sample(): a call's rows are in memory together
 GAME = "fastmarl.tournament"  # key of an episode's custom data
 FIXED = {
-    "env_to_module_connector",
+    *CONNECTOR_OPTIONS,
     "policies",
     "policy_mapping_fn",
     "restart_failed_sub_environments",

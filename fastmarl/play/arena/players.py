@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.connectors.base import Connector
-from fastmarl.core.connectors.env_to_module import EnvToModule
+from fastmarl.core.connectors.base import ConnectorPiece
+from fastmarl.core.connectors.env_to_module import KINDS
 from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.core.runner.saved_policy import PolicyOptions, copied_parts
+from fastmarl.core.runner.saved_policy import PolicyOptions, connectors_of, copied_parts
 from fastmarl.play.policy import Policy
 
 ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a Policy or a MultiAgentEnvRunner"
@@ -29,12 +29,12 @@ class Role:
     Attributes:
         module: or a spec that makes one.
         connectors: of the module, in order; the runner works with copies.
-        learned: what these have learned: by connector, as `EnvToModule.get_state()` has it.
+        learned: option -> what these have learned: by connector, as `EnvToModule.get_state()` has it.
         options: of EnvRunnerConfig, with which it was trained: what becomes of observations, rewards and actions.
     """
 
     module: Any
-    connectors: Sequence[Connector] = ()
+    connectors: Sequence[ConnectorPiece] = ()
     learned: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -64,11 +64,10 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
         options = PolicyOptions.of(player.config, 0)
         parts = copied_parts(options, player.module, player.env_to_module)
         modules = {module_id: part.module for module_id, part in parts.items()}
-    learned = EnvToModule({module_id: part.connectors for module_id, part in parts.items()}).get_state()
+    states = {option: side.get_state() for option, side in connectors_of(parts).sides().items()}
+    learned = {module_id: {option: state.get(module_id, {}) for option, state in states.items()} for module_id in parts}
     return {
-        module_id: Role(
-            modules[module_id], part.connectors.connectors, learned.get(module_id, {}), options.for_config()
-        )
+        module_id: Role(modules[module_id], part.connectors.connectors, learned[module_id], options.for_config())
         for module_id, part in parts.items()
     }
 
@@ -90,11 +89,17 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
         ConfigError: players were trained with different values of an option that is not given.
     """
     options = {**_common_options(roles, options), **options}
-    connectors = {module_id: list(role.connectors) for module_id, role in roles.items() if role.connectors}
-    given: dict[str, Any] = {"env_to_module_connector": connectors} if connectors else {}
+    given: dict[str, Any] = {
+        option: {
+            module_id: [each for each in role.connectors if isinstance(each, kind)] for module_id, role in roles.items()
+        }
+        for option, kind in KINDS.items()
+        if any(isinstance(each, kind) for role in roles.values() for each in role.connectors)
+    }
     modules = {module_id: role.module for module_id, role in roles.items()}
     with MultiAgentEnvRunner(EnvRunnerConfig(env=env, policies=modules, **given, **options)) as runner:
-        runner.env_to_module.set_state({module_id: dict(roles[module_id].learned) for module_id in connectors})
+        for option, side in runner.env_to_module.sides().items():
+            side.set_state({module_id: dict(role.learned[option]) for module_id, role in roles.items() if role.learned})
         yield runner
 
 

@@ -1,0 +1,46 @@
+"""How modules are run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.inference.backends.compiled import CAPTURING_MODES
+from fastmarl.core.inference.backends.graphs import TickGraphs
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions:
+    """How modules are run.
+
+    Args:
+        lean: whether compiled code may stand in for torch, see lean.py.
+        dtype: "float32", or "bfloat16" for what torch's autocast computes in that.
+        compile: arguments of `torch.compile`; None: modules are not compiled.
+        graphs: launches the modules that can be captured; None: each is called by itself.
+    """
+
+    lean: bool = True
+    dtype: str = "float32"
+    compile: dict[str, Any] | None = None
+    graphs: TickGraphs | None = None
+
+
+def why_never_captured(connectors: ModuleConnectors, has_objects: bool, options: InferenceOptions) -> str:
+    """Why a module takes no part in CUDA graphs; "" if it may."""
+    if has_objects:
+        return "some of its observations are not arrays"
+    if connectors.adds_columns or connectors.outputs:
+        return "its connectors add columns, or change its outputs"
+    if options.compile is not None and options.compile.get("mode") in CAPTURING_MODES:
+        return f"torch.compile captures it itself, with mode {options.compile['mode']!r}"
+    return ""
+
+
+def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
+    """What has torch compute in another dtype than float32."""
+    if dtype == "float32":
+        return None
+    # Without a cache, so that a captured forward pass converts the weights as they are at each replay.
+    return torch.autocast(device.type, dtype=getattr(torch, dtype), cache_enabled=False)
