@@ -20,7 +20,7 @@ from fastmarl.core.processes.child import START_TIMEOUT_S
 from fastmarl.core.public import public
 from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.distributed.fleet import Fleet
-from fastmarl.distributed.host import CONNECTORS, HostReport
+from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.owner import FleetOwner
 from fastmarl.distributed.parcels import join_batches
 from fastmarl.distributed.processes import Processes
@@ -213,7 +213,7 @@ class BackgroundSampler(FleetOwner):
             self._fleet.take_results()
         if isinstance(arrival.came, Exception):
             raise arrival.came
-        self._connector_states[runner.index] = arrival.came.state.get(CONNECTORS, {})
+        self._connector_states[runner.index] = arrival.came.state.get("env_to_module_connector", {})
         return arrival.came
 
     # The end.

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.multi import MultiRLModule
@@ -20,7 +21,7 @@ from fastmarl.distributed.shared_weights import Form
 from fastmarl.play.arena.evaluation import Evaluation, evaluate
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
-CONNECTORS, ENV_STEPS = "env_to_module_connector", "num_env_steps_sampled_lifetime"
+ENV_STEPS = "num_env_steps_sampled_lifetime"
 OF_GROUP = ("rl_module", "weights_seq_no")  # components of a runner's state that the group has once for all
 
 
@@ -153,7 +154,7 @@ class RunnerHost:
         episodes = self.runner.sample(**arguments)
         try:
             batch = self._make_batch(episodes, self.runner.module)
-            state = self.runner.get_state([CONNECTORS, ENV_STEPS])
+            state = self.runner.get_state([*CONNECTOR_OPTIONS, ENV_STEPS])
         finally:
             increment = take_increment(self.runner)  # on an error, too: what is not delivered is not counted
         return HostReport(batch, self.weights_seq_no, increment, state)
@@ -177,14 +178,20 @@ class RunnerHost:
         self.runner.set_state(state)
 
     def get_connectors(self) -> dict[str, Any]:
-        return self.runner.env_to_module.get_state()
+        """Option -> the state of its connectors, if they have one."""
+        states = {option: side.get_state() for option, side in self.runner.env_to_module.sides().items()}
+        return {option: state for option, state in states.items() if state}
 
-    def set_connectors(self, state: dict[str, Any]) -> None:
-        self.runner.env_to_module.set_state(state)
+    def set_connectors(self, states: dict[str, Any]) -> None:
+        sides = self.runner.env_to_module.sides()
+        for option, state in states.items():
+            sides[option].set_state(state)
 
     def merge_connectors(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state of several runners' connectors; nothing is changed here."""
-        return self.runner.env_to_module.merge_states(states)
+        """One state of several runners' connectors, by option; nothing is changed here."""
+        sides = self.runner.env_to_module.sides()
+        known = {option: [each[option] for each in states if option in each] for option in sides}
+        return {option: sides[option].merge_states(of_side) for option, of_side in known.items() if of_side}
 
     def stop(self) -> None:
         """Close the envs."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastmarl.distributed.host import CONNECTORS, ENV_STEPS, HostReady, HostReport
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
+from fastmarl.distributed.host import ENV_STEPS, HostReady, HostReport
 
 NOTHING_SENT = -1
 
@@ -49,17 +50,17 @@ class RemoteRunner:
 
     @property
     def connectors(self) -> dict[str, Any]:
-        """What its connectors knew when that was last told."""
-        return self.state.get(CONNECTORS, {})
+        """The state of its connectors by option when that was last told, where they have one."""
+        return {option: state for option in CONNECTOR_OPTIONS if (state := self.state.get(option))}
 
     @connectors.setter
     def connectors(self, state: dict[str, Any]) -> None:
-        self.state = {**self.state, CONNECTORS: state}
+        self.state = {**self.state, **state}
 
     def keep_state(self, state: dict[str, Any], number: int) -> None:
         """It goes on with this by the call of this number. Another one in its place has seeds and episodes of its own,
         so these are not kept."""
-        self.state = {name: state[name] for name in (CONNECTORS, ENV_STEPS) if name in state}
+        self.state = {name: state[name] for name in (*CONNECTOR_OPTIONS, ENV_STEPS) if name in state}
         self.state_number = number
 
     def keep(self, told: HostReport, number: int) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from fastmarl.distributed.connectors import synchronise
 from fastmarl.distributed.fleet import Fleet, raise_first
-from fastmarl.distributed.host import CONNECTORS
 from fastmarl.distributed.runners import RemoteRunner
 
 
@@ -42,11 +41,11 @@ def add(fleet: Fleet, indices: range) -> None:
     """
     runners, num_told = fleet.runners, fleet.num_told
     fleet.num_told = indices.stop
-    known = next((runner.connectors for runner in runners if runner.connectors), None)
+    known = next((runner.connectors for runner in runners if runner.connectors), {})
     added = [fleet.new_runner(index) for index in indices]
     try:
         for runner in added:
-            runner.state = {CONNECTORS: known} if known else {}
+            runner.state = dict(known)
             fleet.start(runner, runner.state, is_module_wanted=not runners and runner is added[0])
         fleet.wait_for_starts(added)
         fleet.hungry |= dict.fromkeys(added)

@@ -3,12 +3,12 @@
 from itertools import cycle
 from typing import Any
 
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.states import check_keys, check_mapping, whole_number
 from fastmarl.distributed.connectors import give_merged
 from fastmarl.distributed.fleet import Fleet, raise_first
-from fastmarl.distributed.host import CONNECTORS
 from fastmarl.distributed.metrics import LIFETIME, GroupMetrics
 from fastmarl.distributed.runners import RemoteRunner
 
@@ -62,7 +62,10 @@ class GroupState:
             self._fleet.mark_used(index, incarnation - 1)
         self._give(saved)
         if len(saved) != len(self._fleet.runners):
-            give_merged(self._fleet, [own.get(CONNECTORS, {}) for _, own in saved])
+            give_merged(
+                self._fleet,
+                [{option: own[option] for option in CONNECTOR_OPTIONS if own.get(option)} for _, own in saved],
+            )
 
     def _check_in_runners(self, saved: Saved) -> None:
         """Raises ConfigError if they can't take the states."""

@@ -18,11 +18,11 @@ from support.groups import indices, lose, make_config, make_group, perturb, seed
 import fastmarl
 from fastmarl.batches import columns
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.connectors import MeanStdFilter
+from fastmarl.connectors import MeanStdFilter, OutputConnector
 from fastmarl.core.envs.values import same
 from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed.calls import Call, CallsInFlight
-from fastmarl.distributed.host import CONNECTORS, HostReport
+from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
@@ -282,26 +282,59 @@ def filter_of_state(state):
     return [np.sqrt(np.asarray(each["m2"]) / (each["count"] - 1)) for each in state["stats"]]
 
 
+class Counted(OutputConnector):
+    """Counts actions that were not counted by any runner before."""
+
+    lane_arrays = ()
+
+    def __init__(self):
+        self.known = self.own = 0
+
+    def __call__(self, outputs, rows):
+        self.own += len(rows)
+        return outputs
+
+    def get_state(self):
+        return {"known": self.known, "own": self.own}
+
+    def set_state(self, state):
+        self.known, self.own = state["known"] + state["own"], 0
+
+    def merge_states(self, states):
+        return {"known": states[0]["known"], "own": sum(state["own"] for state in states)}
+
+
 def test_a_runner_that_is_lost_after_a_synchronisation_has_its_result():
-    config = make_config(env_to_module_connector=MeanStdFilter())
+    config = make_config(env_to_module_connector=MeanStdFilter(), module_to_env_connector=Counted())
     with make_group(config) as group:
+        group.sample(num_timesteps=40)
+        n_actions = 3 * group.get_metrics()["num_env_steps_sampled"]
+        group.sync_connectors()
+        counted = group.foreach(lambda runner: runner.module_to_env.get_state()["default_policy"]["Counted"])
+        assert all(state == {"known": n_actions, "own": 0} for state in counted.values())
         for _ in zip(range(4), group.sample_ready(in_flight=2), strict=False):
             pass
         group.sync_connectors()
-        want = group.foreach(lambda runner: runner.env_to_module.get_state())[0]
+        sides = group.foreach(lambda runner: [runner.env_to_module.get_state(), runner.module_to_env.get_state()])
         lose(group, 0)
-        assert same(group.foreach(lambda runner: runner.env_to_module.get_state())[0], want)
+        lost = group.foreach(lambda runner: [runner.env_to_module.get_state(), runner.module_to_env.get_state()])
+        assert same(lost[0], sides[0])
 
 
 def test_a_batch_that_comes_late_brings_no_older_state():
     """Its call was made before the connectors were synchronised."""
+
+    def report(name):
+        increment = Increment(Counts(), {}, Counter(), [], [])
+        return HostReport(None, 0, increment, {"env_to_module_connector": {"of": name}})
+
     runner = RemoteRunner(0, 0)
     for number, name in ((5, "call 5"), (4, "call 4")):
-        runner.keep(HostReport(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": name}}), number)
-        assert runner.connectors == {"of": "call 5"}
-    runner.keep_connectors({"of": "all"}, 8)
-    runner.keep(HostReport(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": "call 7"}}), 7)
-    assert runner.connectors == {"of": "all"}
+        runner.keep(report(name), number)
+        assert runner.connectors == {"env_to_module_connector": {"of": "call 5"}}
+    runner.keep_connectors({"env_to_module_connector": {"of": "all"}}, 8)
+    runner.keep(report("call 7"), 7)
+    assert runner.connectors == {"env_to_module_connector": {"of": "all"}}
 
 
 # Sizes, state, evaluation.
