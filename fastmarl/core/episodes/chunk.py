@@ -68,6 +68,7 @@ class ChunkLanes:
         infos: lane -> env step -> info.
         is_under_way: whether the episode is running, and callbacks are shown it: agents without a transition, too, and
             actions that no observation has answered yet.
+        is_private: what is written to agents' episodes is not recorded.
     """
 
     agent_ids: tuple[Hashable, ...]
@@ -79,6 +80,7 @@ class ChunkLanes:
     spaces: Mapping[Hashable, Spaces]
     infos: dict[int, dict[int, dict[str, Any]]]
     is_under_way: bool = False
+    is_private: bool = False
 
     def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
         """Those of agents of certain modules; the memory of other modules is not held."""
@@ -147,7 +149,10 @@ class ChunkLanes:
                 observation_space=observation_space if block.raw_layout is None else block.layout.space,
                 action_space=action_space,
                 source=LaneSource(
-                    LaneRows(block, row, count, final, end_env_t), self.infos.get(lane, {}), self.is_under_way
+                    LaneRows(block, row, count, final, end_env_t),
+                    self.infos.get(lane, {}),
+                    is_under_way=self.is_under_way and not self.is_private,
+                    is_private=self.is_private,
                 ),
                 lookback=lookback,
                 t_started=t_started,

@@ -200,12 +200,21 @@ class LaneSource:
         lane_rows: in their block.
         infos_at: env step -> info, of the steps that had one.
         is_under_way: whether steps may still be added to the chunk.
+        is_private: nothing that is written is recorded.
     """
 
-    __slots__ = ("__weakref__", "_columns", "_infos_at", "is_under_way")
+    __slots__ = ("__weakref__", "_columns", "_infos_at", "_is_private", "is_under_way")
 
-    def __init__(self, lane_rows: LaneRows, infos_at: dict[int, dict[str, Any]], is_under_way: bool = False):
+    def __init__(
+        self,
+        lane_rows: LaneRows,
+        infos_at: dict[int, dict[str, Any]],
+        *,
+        is_under_way: bool = False,
+        is_private: bool = False,
+    ):
         self.is_under_way = is_under_way
+        self._is_private = is_private
         self._columns: BlockColumns | CopiedColumns = BlockColumns(lane_rows)
         self._infos_at = infos_at
         lane_rows.block.readers.append(ref(self))
@@ -227,6 +236,8 @@ class LaneSource:
         Raises:
             EpisodeError: this can't be written, of an episode that is under way.
         """
+        if self._is_private:
+            return False
         columns = self._columns
         if what != "infos" and isinstance(columns, BlockColumns) and columns.put(what, key, rows, values):
             return True

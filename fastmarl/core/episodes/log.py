@@ -120,11 +120,13 @@ class EpisodeLog:
         opened: MultiAgentEpisode = record.opened
         return opened
 
-    def shown_chunk(self, env_index: int) -> MultiAgentEpisode:
-        """The running episode's chunk for callbacks: with all of its agents, and what they write goes on record."""
+    def shown_chunk(self, env_index: int, *, is_private: bool = False) -> MultiAgentEpisode:
+        """The running episode's chunk for callbacks: with all of its agents, and what they write goes on record, unless
+        it is private."""
         episode, record = self.running_chunk(env_index), self.store.table.record(env_index)
         assert episode.chunk.lanes is not None
         episode.chunk.lanes.is_under_way = True
+        episode.chunk.lanes.is_private = is_private
         episode.chunk.agent_to_module_mapping_fn = record.policy_mapping_fn
         return episode
 

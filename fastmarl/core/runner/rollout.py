@@ -1,7 +1,6 @@
 """The running episodes of all envs: agents act, envs step, episodes end, and others begin."""
 
 from collections.abc import Hashable
-from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
@@ -109,7 +108,7 @@ class Rollout:
 
     def _shown_to_connectors(self, env_index: int) -> MultiAgentEpisode:
         self.stamp_actions()
-        return deepcopy(self.log.shown_chunk(env_index))  # what is written there does not go on record
+        return self.log.shown_chunk(env_index, is_private=True)
 
     def _module_for(self, agent_id: Hashable, env_index: int) -> int:
         return self.policies.module_for(agent_id, env_index)
