@@ -1,4 +1,4 @@
-"""Connectors turn observations and rewards into a module's input. See docs/connectors.md."""
+"""Connectors change what a module sees, and its outputs and actions. See docs/connectors.md."""
 
 from typing import TYPE_CHECKING
 

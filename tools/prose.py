@@ -35,7 +35,7 @@ MOST = {
     "begins with 'Whether'": 127,
     "docstring of three words or fewer": 198,
     "for who": 9,
-    "nobody, somebody, whoever": 156,
+    "nobody, somebody, whoever": 155,
     "paid for received": 101,
     "so many": 71,
     "told, tells": 117,

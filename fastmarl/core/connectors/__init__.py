@@ -1,1 +1,1 @@
-"""Between envs and modules: what is made of observations and rewards. See docs/connectors.md."""
+"""Between envs and modules: changes of observations, rewards, outputs and actions. See docs/connectors.md."""
