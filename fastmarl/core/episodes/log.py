@@ -127,10 +127,11 @@ class EpisodeLog:
             all_done: how the step that was just recorded ends the episode, in bits.
         """
         episode, record = self.running_chunk(env_index), self.store.table.record(env_index)
-        assert episode.chunk.lanes is not None
-        episode.chunk.lanes.is_under_way = True
-        episode.is_terminated, episode.is_truncated = bool(all_done & TERMINATED), bool(all_done & TRUNCATED)
-        episode.chunk.agent_to_module_mapping_fn = record.policy_mapping_fn
+        chunk = episode.chunk
+        assert chunk.lanes is not None
+        chunk.lanes.is_under_way = True
+        chunk.is_terminated, chunk.is_truncated = bool(all_done & TERMINATED), bool(all_done & TRUNCATED)
+        chunk.agent_to_module_mapping_fn = record.policy_mapping_fn
         return episode
 
     def take_over(self, env_index: int, episode: MultiAgentEpisode) -> None:

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from fastmarl.core.errors import CheckpointError, ConfigError
@@ -49,7 +50,7 @@ def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | o
 def _copy_files(filesystem: Any) -> Any:
     """pyarrow's function, after a look at the file system; who has one has pyarrow."""
     try:
-        from pyarrow import fs
+        fs: Any = import_module("pyarrow.fs")
     except ImportError:
         fs = None
     if fs is None or not isinstance(filesystem, fs.FileSystem):

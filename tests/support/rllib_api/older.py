@@ -1,4 +1,4 @@
-"""What Ray 2.40 to 2.47 had beside what 2.60 has, as read from their source; it runs on the standalone face alone."""
+"""Members of Ray 2.40 to 2.47 that 2.60 does not have, as read from their source; run on the standalone face."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

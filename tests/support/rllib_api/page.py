@@ -20,12 +20,12 @@ HEAD = """# RLlib's API, member by member
 
 For the **standalone** runner, `fastmarl.MultiAgentEnvRunner`, and its episodes: all public members of RLlib's
 `MultiAgentEnvRunner`, `MultiAgentEpisode` and `SingleAgentEpisode` in Ray {version}, their arguments, the keys of
-metrics and states, what callbacks are given, and the fields of the config that RLlib's runner reads, by itself or through
-the config's methods. The drop-in, `fastmarl.rllib.MultiAgentEnvRunner`, is a subclass of RLlib's and has all of it.
+metrics and states, what callbacks are given, and the fields of the config that RLlib's runner reads, by itself or
+through the config's methods. The drop-in, `fastmarl.rllib.MultiAgentEnvRunner`, is a subclass of RLlib's and has all.
 
 `tests/rllib/test_api_table.py` reads the names from RLlib's source, runs each row on both faces, and compares answers,
-outcomes and numbers. Where RLlib is wrong ([Differences](differences.md)), a row holds if `fastmarl` is right, and a note
-says so. The test fails if this page is not what it finds.
+outcomes and numbers. Where RLlib is wrong ([Differences](differences.md)), a row holds if `fastmarl` is right, and a
+note says so. The test fails if this page is not what it finds.
 
 {totals}
 
