@@ -58,10 +58,11 @@ def check(name: str, argument: str | None = None) -> None:
     found = []
     for make in MAKERS.values():
         runner = make()
-        try:
-            found.append(use(runner))
-        finally:
-            runner.stop()
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(tempfile, "tempdir", folder):  # for checkpoints
+            try:
+                found.append(use(runner))
+            finally:
+                runner.stop()
     assert found[0] == found[1], found
 
 
