@@ -31,6 +31,7 @@ AT_LEAST = {
     "num_envs_per_env_runner": 1,
     "rollout_fragment_length": 1,
     "train_batch_size_per_learner": 1,
+    "num_learners": 0,
     "episode_lookback_horizon": 0,
     "metrics_num_episodes_for_smoothing": 1,
     "worker_index": 0,
@@ -46,7 +47,8 @@ OF_RESTARTS = ("failed_episodes", "max_restarts")
 OF_OUTPUT = ("output_max_rows_per_file", "output_config")
 IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "timeout_s")
 AUTO = "auto"
-OF_AUTO = ("train_batch_size_per_learner",)
+OF_EVALUATION = 1_000_000  # added to a worker's index, beyond any that trains; RLlib adds it to the seed
+OF_AUTO = ("train_batch_size_per_learner", "num_learners")
 OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
 
 
@@ -150,7 +152,9 @@ class EnvRunnerConfig:
     `train_batch_size_per_learner`, see `get_rollout_fragment_length()`."""
     train_batch_size_per_learner: int = 4000
     """With rollout_fragment_length="auto": the steps that one such call of each of the `num_env_runners` runners makes,
-    all together. For several learners, times their number."""
+    all together, for each learner."""
+    num_learners: int = 0
+    """With rollout_fragment_length="auto": the learners that the batches are for; 0 is one as well."""
     batch_mode: str = "truncate_episodes"
     """"complete_episodes": a sample() call without a number returns a whole episode of each env instead."""
     count_steps_by: str = "env_steps"
@@ -188,6 +192,8 @@ class EnvRunnerConfig:
     incarnation: int = 0
     """How often the runner of this worker_index was rebuilt after it was lost: with another number it draws from
     other streams, and begins no episode that was begun before."""
+    in_evaluation: bool = False
+    """Whether the runner evaluates: it draws from other streams than one that trains with the same seed."""
     num_env_runners: int = 1
     """How many runners sample for one learner; who makes a group of them says so. Modules that explore by a schedule
     are told `t`, the env steps that this runner has made in its life, times this number."""
@@ -282,6 +288,11 @@ class EnvRunnerConfig:
         self._check("output_config", known, f"a dict with some of the keys {list(IN_OUTPUT_CONFIG)}")
 
     @property
+    def stream_index(self) -> int:
+        """The number of the runner's random streams."""
+        return self.worker_index + OF_EVALUATION * self.in_evaluation
+
+    @property
     def module_specs(self) -> dict[str, Any]:
         """Module id -> its entry in `policies`, or None."""
         if self.policies is None:
@@ -296,10 +307,25 @@ class EnvRunnerConfig:
             raise ConfigError(f"policies must name at least one module, by strings, got {self.policies!r}")
         return specs
 
+    @property
+    def total_train_batch_size(self) -> int:
+        """`train_batch_size_per_learner` of all learners."""
+        return self.train_batch_size_per_learner * (self.num_learners or 1)
+
+    @property
+    def is_multi_agent(self) -> bool:
+        """True, for callbacks that ask as in RLlib."""
+        return True
+
+    @property
+    def framework_str(self) -> str:
+        """ "torch", for callbacks that ask as in RLlib."""
+        return "torch"
+
     def get_rollout_fragment_length(self, worker_index: int | None = None) -> int:
         """The steps of each env in one sample() call without a number.
 
-        With "auto" they are `train_batch_size_per_learner` divided by the envs of all runners, but 1 at least. Where
+        With "auto" they are `total_train_batch_size` divided by the envs of all runners, but 1 at least. Where
         that leaves a rest, the first runners make one more in each env, until it is used up.
 
         Args:
@@ -309,7 +335,7 @@ class EnvRunnerConfig:
             return self.rollout_fragment_length
         index = self.worker_index if worker_index is None else worker_index
         envs = self.num_envs_per_env_runner
-        length, rest = divmod(self.train_batch_size_per_learner, envs * self.num_env_runners)
+        length, rest = divmod(self.total_train_batch_size, envs * self.num_env_runners)
         return max(1, length + ((index - 1) * envs < rest and rest > 0))
 
     def is_policy_to_train(self, module_id: str, batch: Any = None) -> bool:

@@ -139,9 +139,37 @@ def test_a_checkpoint_of_a_given_state(tmp_path):
         with pytest.raises(ConfigError, match="num_resets must be"):
             runner.save_to_path(tmp_path, state={"num_resets": 5})
         for call in (runner.save_to_path, runner.restore_from_path, type(runner).from_checkpoint):
-            with pytest.raises(ConfigError, match="local folders, without a filesystem; got 5"):
+            with pytest.raises(ConfigError, match=r"None or a pyarrow.fs.FileSystem, got 5"):
                 call(tmp_path, filesystem=5)
     assert os.listdir(tmp_path)
+
+
+def test_the_place_of_a_component_stands_for_the_folder(tmp_path):
+    """As RLlib's runner is called, whose components have folders of their own."""
+    with make_runner() as runner, make_runner(seed=4) as other:
+        path = Path(runner.save_to_path(tmp_path / "rl_module"))
+        other.restore_from_path(path, component="rl_module")
+        assert_same(other.get_weights(), runner.get_weights())
+        for component in ("num_resets", "rl_module/default_policy"):
+            other.restore_from_path(path / component, component=component)
+        with pytest.raises(CheckpointError, match="does not exist"):
+            other.restore_from_path(path / "elsewhere", component="rl_module")
+
+
+@pytest.mark.needs("pyarrow")
+def test_checkpoints_on_another_file_system(tmp_path):
+    from pyarrow import fs
+
+    options = {"filesystem": fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())}
+    with make_runner() as runner, make_runner(seed=4) as other:
+        assert runner.save_to_path("deep/folder", **options) == "deep/folder"
+        assert "state.json" in os.listdir(tmp_path / "deep" / "folder")
+        other.restore_from_path("deep/folder", **options)
+        assert_same(other.get_weights(), runner.get_weights())
+        with type(runner).from_checkpoint("deep/folder", other.config, **options) as made:
+            assert_same(made.get_weights(), runner.get_weights())
+        with pytest.raises(CheckpointError, match="nowhere does not exist on SubTreeFileSystem"):
+            other.restore_from_path("nowhere", **options)
 
 
 class Net(fastmarl.RLModule):

@@ -15,6 +15,7 @@ from fastmarl.core.runner import config_changes
 from fastmarl.errors import ConfigError, EnvCheckError, ObservationError, RunnerStoppedError
 
 AT_ONCE = {
+    "num_learners",
     "explore",
     "rollout_fragment_length",
     "train_batch_size_per_learner",

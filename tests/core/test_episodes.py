@@ -107,7 +107,7 @@ def test_numbers(chunk):
     assert chunk.agent_episode_ids == {"ann": "e_ann", "cy": "e_cy"}
     assert chunk.get_agents_that_stepped() == chunk.get_agents_to_act() == {"ann"}
     assert chunk.module_for("cy") == "p0"
-    assert chunk.is_numpy and chunk.is_reset and not chunk.is_done
+    assert chunk.is_numpy and chunk.is_finalized and chunk.is_reset and not chunk.is_done
     assert chunk.to_numpy() is chunk.finalize() is chunk
     assert [(part.t_started, part.t, part.lookback) for part in chunk.agent_episodes.values()] == [(2, 6, 1), (0, 2, 0)]
     assert chunk.get_common_infos()[3] == {"common": 3}

@@ -36,6 +36,15 @@ def test_a_recreated_runner_draws_from_other_streams():
     assert seeds_of(runner) == seeds_of(fastmarl.MultiAgentEnvRunner(replace(SEEDED, incarnation=1)))
 
 
+def test_a_runner_that_evaluates_draws_from_other_streams():
+    training, evaluating = (fastmarl.MultiAgentEnvRunner(replace(SEEDED, in_evaluation=each)) for each in (False, True))
+    weights = [runner.get_weights()["default_policy"] for runner in (training, evaluating)]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    assert not set(seeds_of(training)) & set(seeds_of(evaluating))
+    with pytest.raises(ConfigError, match="in_evaluation is True, not False"):
+        fastmarl.MultiAgentEnvRunner(replace(SEEDED, in_evaluation=True)).config = SEEDED
+
+
 def test_the_config_counts_where_nothing_is_given():
     config = replace(SEEDED, worker_index=3, num_env_runners=4)
     with fastmarl.MultiAgentEnvRunner(config, worker_index=None, num_workers=None) as runner:

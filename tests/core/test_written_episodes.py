@@ -155,6 +155,15 @@ def test_a_running_episode_shows_everybody_and_what_waits():
     assert seen[1][1]["slow"] == episode.agent_episodes["slow"].get_actions(0)
 
 
+@pytest.mark.parametrize(("env", "env_config"), [(Turns, {}), ("fastmarl.gridworld", {"max_steps": 20})])
+def test_the_last_step_says_that_the_episode_is_over(env, env_config):
+    seen = []
+    note = on_step(lambda episode: seen.append((episode.is_terminated, episode.is_truncated)))
+    episodes, _ = sample(60, env=env, env_config=env_config, **note)
+    ends = [(episode.is_terminated, episode.is_truncated) for episode in episodes if episode.is_done]
+    assert [flags for flags in seen if any(flags)] == ends != []
+
+
 def test_at_the_end_of_an_episode_and_of_a_call():
     def at_end(episode, **kwargs):
         episode.set_rewards(new_data={"fast": [2.0] * len(episode.agent_episodes["fast"])})

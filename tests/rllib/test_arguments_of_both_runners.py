@@ -3,12 +3,9 @@
 import inspect
 from dataclasses import replace
 
-import gymnasium as gym
-import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.env_context import EnvContext as RLlibsContext
-from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.tune.registry import register_env
 from support.rllib_walk import Walk
 
@@ -59,8 +56,10 @@ def test_forked_workers_do_not_ask_ray_for_an_env():
 @pytest.mark.parametrize("num_envs", [1, 3, 20])
 @pytest.mark.parametrize("num_runners", [1, 2, 4])
 @pytest.mark.parametrize("batch_size", [1, 3, 32, 500, 512, 2500, 4000])
-def test_automatic_lengths_are_those_of_rllib(num_envs, num_runners, batch_size):
+@pytest.mark.parametrize("num_learners", [0, 1, 3])
+def test_automatic_lengths_are_those_of_rllib(num_envs, num_runners, batch_size, num_learners):
     theirs = PPOConfig().environment(Walk).training(train_batch_size_per_learner=batch_size)
+    theirs = theirs.learners(num_learners=num_learners)
     theirs = theirs.env_runners(
         num_env_runners=num_runners, num_envs_per_env_runner=num_envs, rollout_fragment_length="auto"
     )
@@ -68,6 +67,7 @@ def test_automatic_lengths_are_those_of_rllib(num_envs, num_runners, batch_size)
         env=Walk,
         rollout_fragment_length="auto",
         train_batch_size_per_learner=batch_size,
+        num_learners=num_learners,
         num_env_runners=num_runners,
         num_envs_per_env_runner=num_envs,
     )
@@ -86,28 +86,3 @@ def test_contexts_are_as_rllib_s():
         one, other = theirs.copy_with_overrides(**overrides), ours.copy_with_overrides(**overrides)
         assert dict(one) == dict(other)
         assert vars(one) == {name: value for name, value in vars(other).items() if name != "num_envs"}
-
-
-class Told(Walk):
-    contexts: list = []  # noqa: RUF012
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.contexts.append(config)
-        self.observation_spaces = dict.fromkeys("ab", gym.spaces.Box(-1, 1, (2,), np.float32))
-
-
-@pytest.mark.parametrize("index", [0, 2])
-def test_runners_are_made_with_rllib_s_arguments(index):
-    arguments = {"worker_index": index, "num_workers": 3, "spaces": {}, "log_dir": None, "recreated_worker": False}
-    theirs = PPOConfig().environment(Told).env_runners(num_env_runners=3, create_env_on_local_worker=True)
-    theirs = theirs.multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, episode: "p")
-    ours = fastmarl.EnvRunnerConfig(env=Told, policies={"p"}, num_env_runners=3)
-    seen = []
-    for cls, config in ((MultiAgentEnvRunner, theirs), (fastmarl.MultiAgentEnvRunner, ours)):
-        runner = cls(config, **arguments)
-        told = Told.contexts[-1]
-        seen.append((runner.worker_index, runner.num_workers, runner.spaces, runner.ping(),
-                     told.worker_index, told.num_workers, told.vector_index, told.remote))  # fmt: skip
-        runner.stop()
-    assert seen[0] == seen[1]

@@ -1,6 +1,5 @@
 """The state of the standalone runner by RLlib's names: which components come, and what is taken."""
 
-import inspect
 import warnings
 
 import numpy as np
@@ -21,24 +20,6 @@ OF_RLLIB = {
     "num_env_steps_sampled_lifetime",
 }
 POLICIES = ["p0", "p1"]
-METHODS = (
-    "get_state",
-    "set_state",
-    "get_weights",
-    "set_weights",
-    "save_to_path",
-    "restore_from_path",
-    "get_ctor_args_and_kwargs",
-    "get_metadata",
-    "get_checkpointable_components",
-    "make_env",
-    "make_module",
-    "sample",
-    "get_spaces",
-    "get_metrics",
-    "assert_healthy",
-    "stop",
-)
 
 
 def of_agent(agent_id, episode=None, **kwargs):
@@ -70,17 +51,6 @@ def test_components_are_those_of_rllib(runners, components, not_components, opti
     theirs, ours = (runner.get_state(components, not_components=not_components, **options) for runner in runners)
     assert ours.keys() & OF_RLLIB == theirs.keys()
     assert ours.get("rl_module", {}).keys() == theirs.get("rl_module", {}).keys()
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_signatures_are_those_of_rllib(name):
-    """Each parameter of RLlib's method is one here, of the same kind, place and default."""
-    classes = MultiAgentEnvRunner, fastmarl.MultiAgentEnvRunner
-    theirs, ours = (inspect.signature(getattr(cls, name)).parameters for cls in classes)
-    by_place = [name for name, parameter in ours.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    for place, (name, parameter) in enumerate(theirs.items()):
-        assert (ours[name].kind, ours[name].default) == (parameter.kind, parameter.default)
-        assert parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or by_place[place] == name
 
 
 def test_what_is_taken_is_what_rllib_takes(runners):

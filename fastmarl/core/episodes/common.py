@@ -23,6 +23,11 @@ class Episode:
     def is_numpy(self) -> bool:
         return True
 
+    @property
+    def is_finalized(self) -> bool:
+        """The old name of `is_numpy`."""
+        return self.is_numpy
+
     def __len__(self) -> int:
         raise NotImplementedError
 

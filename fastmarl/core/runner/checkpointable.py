@@ -3,12 +3,14 @@
 import os
 import tempfile
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Self
 
 from fastmarl.core.checkpoint import STATE_FILE, load_state
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.native._call_guard import CallGuard
+from fastmarl.core.runner.filesystems import read_from, written_to
 from fastmarl.core.runner.resources import Resources
 from fastmarl.core.runner.saved_config import CONFIG, config_from
 from fastmarl.core.runner.state import RunnerState
@@ -94,7 +96,7 @@ class Checkpointable:
         path: str | os.PathLike | None = None,
         *,
         state: dict[str, Any] | None = None,
-        filesystem: None = None,
+        filesystem: Any = None,
         use_msgpack: bool = False,
     ) -> str:
         """Write a state to a folder, and what `from_checkpoint()` and `fastmarl.Policy.from_checkpoint()` need.
@@ -102,7 +104,7 @@ class Checkpointable:
         Args:
             path: the folder. None: one with a name of its own among the system's temporary files.
             state: (parts of) what `get_state()` returned. None: its state of now.
-            filesystem: None; a checkpoint is written to a local folder.
+            filesystem: a `pyarrow.fs.FileSystem` that `path` is on. None: this machine's.
             use_msgpack: is ignored: a checkpoint is of JSON and safetensors.
 
         Returns:
@@ -110,15 +112,15 @@ class Checkpointable:
 
         Raises:
             CheckpointError: a value that no checkpoint can hold.
-            ConfigError: `state` is none of this runner, or there is a `filesystem`.
+            ConfigError: `state` is none of this runner, or `filesystem` is none of pyarrow.
         """
-        _check_local(filesystem)
-        folder = tempfile.mkdtemp(prefix="fastmarl-") if path is None else path
-        self._state.save(folder, state)
-        return str(folder)
+        place = tempfile.mkdtemp(prefix="fastmarl-") if path is None else path
+        with written_to(place, filesystem) as folder:
+            self._state.save(folder, state)
+        return str(place)
 
     def restore_from_path(
-        self, path: str | os.PathLike, *, component: str | None = None, filesystem: None = None, **kwargs: Any
+        self, path: str | os.PathLike, *, component: str | None = None, filesystem: Any = None, **kwargs: Any
     ) -> None:
         """Take the state from a folder that `save_to_path()` wrote, weights of whatever number included.
 
@@ -126,22 +128,23 @@ class Checkpointable:
         exploration goes on in a stream that follows from the saved one, the same for all who restore it.
 
         Args:
-            path: the folder of the whole runner.
+            path: the folder of the whole runner; with a component, its place in there will do as well, as in RLlib:
+                `path / "rl_module"`.
             component: only this part of it, such as "rl_module" or "rl_module/p0". None: all.
-            filesystem: None; see `save_to_path()`.
+            filesystem: see `save_to_path()`; then `path` is the folder of the whole runner.
             kwargs: are ignored, as by RLlib.
 
         Raises:
             CheckpointError: the folder is missing, damaged, from a newer version, or of other modules or observations,
                 or lacks the component; the runner keeps its state.
-            ConfigError: there is a `filesystem`.
+            ConfigError: `filesystem` is none of pyarrow.
         """
-        _check_local(filesystem)
-        self._state.restore(path, component)
+        with read_from(path, filesystem) as folder:
+            self._state.restore(_folder_of(folder, component), component)
 
     @classmethod
     def from_checkpoint(
-        cls, path: str | os.PathLike, config: EnvRunnerConfig | None = None, *, filesystem: None = None, **options: Any
+        cls, path: str | os.PathLike, config: EnvRunnerConfig | None = None, *, filesystem: Any = None, **options: Any
     ) -> Self:
         """A new runner with the state in a folder that `save_to_path()` wrote.
 
@@ -149,25 +152,23 @@ class Checkpointable:
             path: the folder.
             config: of the new runner. None: as it was saved. A checkpoint holds plain data only, so an env that has no
                 name, functions, classes and folders to write to must be given again, as `options`.
-            filesystem: None; see `save_to_path()`.
+            filesystem: see `save_to_path()`.
             options: of the config, in place of those that were saved.
 
         Raises:
             CheckpointError: the folder holds no state that such a runner can take, or no config; the message names the
                 options that must be given.
-            ConfigError: there are both a config and options.
+            ConfigError: there are both a config and options, or `filesystem` is none of pyarrow.
         """
-        _check_local(filesystem)
-        if config is None:
-            config = saved_config(path, options)
-        elif options:
+        if config is not None and options:
             raise ConfigError(f"give a config or the options {list(options)}, not both")
-        runner = cls(config)  # type: ignore[call-arg]
-        try:
-            runner.restore_from_path(path)
-        except BaseException:
-            runner.stop()  # type: ignore[attr-defined]
-            raise
+        with read_from(path, filesystem) as folder:
+            runner = cls(saved_config(folder, options) if config is None else config)  # type: ignore[call-arg]
+            try:
+                runner.restore_from_path(folder)
+            except BaseException:
+                runner.stop()  # type: ignore[attr-defined]
+                raise
         return runner
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
@@ -198,6 +199,8 @@ def saved_config(path: str | os.PathLike, options: dict[str, Any]) -> EnvRunnerC
         raise CheckpointError(f"no config can be made from {path}: {error}") from error
 
 
-def _check_local(filesystem: Any) -> None:
-    if filesystem is not None:
-        raise ConfigError(f"checkpoints are local folders, without a filesystem; got {filesystem!r:.200}")
+def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
+    """The runner's folder. RLlib's `path` is that of the component, which has no folder of its own here."""
+    folder, names = Path(path), Path(component or "").parts
+    is_of_component = names and folder.parts[-len(names) :] == names and not folder.exists()
+    return folder.parents[len(names) - 1] if is_of_component else folder

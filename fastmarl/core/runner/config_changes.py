@@ -54,6 +54,7 @@ FIXED = (  # what they decide is made once, with the runner
     "seed",
     "worker_index",
     "incarnation",
+    "in_evaluation",
     "device",
     "num_gpus_per_env_runner",
     "metrics_num_episodes_for_smoothing",

@@ -44,7 +44,7 @@ class Envs:
                 num_workers=config.num_env_workers,
                 options=WorkerOptions(config.env_worker_start_method, config.step_timeout_s),
                 records_states=config.record_env_state,
-                entropy=Streams(config.seed, config.worker_index, config.incarnation).of_worker,
+                entropy=Streams(config.seed, config.stream_index, config.incarnation).of_worker,
             )
             self.all = self.workers.envs
             self._to_close = [self.workers]

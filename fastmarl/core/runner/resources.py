@@ -48,7 +48,7 @@ class Resources:
         self.weights_seq_no = 0
         self._coming_weights: tuple[dict[str, Any], int] | None = None
         self.change: Callable[[], None] | None = None
-        self.streams = Streams(config.seed, config.worker_index, config.incarnation)
+        self.streams = Streams(config.seed, config.stream_index, config.incarnation)
         self.seeds = ResetSeeds(self.streams, config.num_envs_per_env_runner, always=config.record_actions is not None)
         self.transfer = make_transfer(choose_device(config))
         self.generator = self.streams.torch_generator(self.transfer.device)

@@ -155,6 +155,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return self._resources.counts.logger
 
     @property
+    def episodes_to_numpy(self) -> bool:
+        """The option of this name, which is always True."""
+        return self.config.episodes_to_numpy
+
+    @property
     def inference_backends(self) -> dict[str, str]:
         """Module id -> what runs it: "lean", "cuda graph" and for how many batch sizes, or "torch" (or "torch.compile")
         and why not by these; see docs/inference.md."""

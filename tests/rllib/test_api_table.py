@@ -1,0 +1,34 @@
+"""The API of RLlib's runner and episodes, row by row on both faces; docs/rllib_api.md is made of it."""
+
+import pytest
+from support.rllib_api import page
+from support.rllib_api.table import NOTES, PARTS, REASONS, all_rows
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # Ray's, Gymnasium's, and ours of arguments without effect
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__.split(".")[-1])
+def test_rows_hold_unless_there_is_a_reason(part):
+    failed = {row.key: error for row in part.rows() if (error := row.error()) is not None}
+    expected = {row.key for row in part.rows()} & REASONS.keys()
+    assert {key: error for key, error in failed.items() if key not in expected} == {}
+    mended = expected - failed.keys()
+    assert not mended, f"they hold by now: take them out of REASONS, and run {page.COMMAND}"
+
+
+def test_reasons_and_notes_are_of_rows():
+    keys = [row.key for row in all_rows()]
+    assert len(set(keys)) == len(keys)
+    assert REASONS.keys() | NOTES.keys() <= set(keys)
+    assert not REASONS.keys() & NOTES.keys()
+
+
+def test_at_least_95_percent_hold():
+    assert len(REASONS) <= 0.05 * len(all_rows())
+
+
+def test_the_page_is_up_to_date():
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(all_rows()), f"run {page.COMMAND}"
