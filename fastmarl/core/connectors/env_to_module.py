@@ -135,8 +135,9 @@ def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: An
 
     Args:
         option: "env_to_module_connector" or "module_to_env_connector".
-        given: None, a connector, a list of them, a function `(env, spaces, device)` that makes such, or a dict of any
-            of these by module id.
+        given: None, a connector, a list of them, a function that makes such, or a dict of any of these by module id.
+            The function is called as RLlib calls it: with `(env, spaces, device)`, and after the module with
+            `(env, spaces)`.
         module_id: of the module.
         env, spaces, device: for the function; spaces are (observation space, action space) by module id.
 
@@ -146,7 +147,7 @@ def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: An
     if isinstance(given, Mapping):
         given = given.get(module_id)
     if callable(given) and not isinstance(given, (ConnectorPiece, type)) and not is_rllib_piece(given):
-        given = given(env, spaces, device)
+        given = given(env, spaces, device) if option == "env_to_module_connector" else given(env, spaces)
     if given is None:
         return []
     where = f"{option} of module {module_id!r}"

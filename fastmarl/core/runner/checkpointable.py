@@ -181,7 +181,7 @@ class Checkpointable:
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Names of components of `get_state()` that have a `get_state()` and `set_state()` of their own, and these."""
-        return [("rl_module", self._resources.module), ("env_to_module_connector", self._resources.env_to_module)]
+        return [("rl_module", self._resources.module), *self._resources.env_to_module.sides().items()]
 
 
 def saved_config(path: str | os.PathLike, options: dict[str, Any]) -> EnvRunnerConfig:

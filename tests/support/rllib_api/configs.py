@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import FlattenObservations as RLlibFlatten
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig as RLlibModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec as RLlibSpec
@@ -169,6 +170,14 @@ def callback(name: str) -> Field:
     return Field(lambda **kwargs: calls.append(name), observe)
 
 
+class Ones(ConnectorV2):
+    """Has all agents choose action 1."""
+
+    def __call__(self, *, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        self.foreach_batch_item_change_in_place(batch, "actions", lambda action, *who: np.int64(1))
+        return batch
+
+
 class Counting(fastmarl.Callbacks):
     """Counts its calls in an attribute of the runner."""
 
@@ -208,6 +217,7 @@ FIELDS = {
     "episodes_to_numpy": Field(False, lambda runner: runner.sample(num_timesteps=5)[0].is_numpy),
     "explore": Field(False, explores),
     "gym_env_vectorize_mode": Field("sync", lambda runner: len(runner.env.envs), changes=False),
+    "module_to_env_connector": Field(lambda env, spaces: Ones(), actions),
     "metrics_num_episodes_for_smoothing": Field(1, smoothed, {"env_config": {"length": 9, "longer": -2}}),
     "model_config": Field(RLlibModelConfig(fcnet_hiddens=[HIDDEN]), has_small_layers, own={"fcnet_hiddens": [HIDDEN]}),
     "normalize_actions": Field(True, exceeds, AS_RECEIVED),

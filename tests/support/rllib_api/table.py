@@ -10,14 +10,12 @@ PIECES = "it is the time of one connector piece; here all connectors of a stage 
 MISPLACED = "a timer of resets, which RLlib's runner puts at the top level by a mistyped argument"
 LENGTHS = "the steps of the chunks that RLlib's pipeline looks at: here it looks at none"
 FILES = "a name in RLlib's form of checkpoints, which is pickle; `fastmarl` writes JSON and safetensors"
-PIPELINE = "there are no default pieces to leave out: what they do is part of the sampler"
+PIPELINE = "default pieces can't be left out: what they do is part of the sampler"
 OF_SPACES = "spaces are those of the environment, or of an `RLModuleSpec`"
-NOT_YET = "not yet"
 REASONS = {
     "MultiAgentEnvRunner: CLASS_AND_CTOR_ARGS_FILE_NAME": FILES,
     "MultiAgentEnvRunner: METADATA_FILE_NAME": FILES,
     "MultiAgentEnvRunner: STATE_FILE_NAME": FILES,
-    "MultiAgentEnvRunner: get_checkpointable_components": f"without `module_to_env_connector`: {NOT_YET}",
     "Metrics: timers/(piece)": MISPLACED,
     "Metrics: env_to_module_connector/timers/(piece)": PIECES,
     "Metrics: module_to_env_connector/timers/(piece)": PIECES,
@@ -32,7 +30,6 @@ REASONS = {
     "Config: enable_tf1_exec_eagerly": "of TensorFlow",
     "Config: episodes_to_numpy": "`True` alone: columns of episodes are arrays from the start",
     "Config: local_gpu_idx": '`device="cuda:1"` says it',
-    "Config: module_to_env_connector": NOT_YET,
     "Config: remote_worker_envs": '`gym_env_vectorize_mode="async"` steps environments in worker processes',
     "Config: stats_cls_lookup": "the reductions of `MetricsLogger` are fixed",
     "Config: train_batch_size": "a batch size for the learner of RLlib's old API stack",
@@ -50,7 +47,7 @@ NOTES = {  # of rows that hold, where there is more to say
     "MultiAgentEnvRunner: num_env_steps_sampled_lifetime": "counts by itself; RLlib's is set from outside",
     "Metrics: connector_pipeline_timer": "of resets; in its place, under `env_to_module_connector`",
     "Config: gym_env_vectorize_mode": '`"async"` as well, which RLlib refuses',
-    "Config: env_to_module_connector": "pieces are those of `fastmarl.connectors`",
+    "Config: env_to_module_connector": "or `fastmarl.connectors`; what RLlib's pieces make is not recorded",
     "Config: disable_env_checking": "the check is made in the first `reset()` and `step()`, not before",
     **{f"MultiAgentEpisode: {name}": SLICES for name in ("__getitem__", "slice")},
     **{f"SingleAgentEpisode: {name}": SLICES for name in ("__getitem__", "slice", "cut")},
