@@ -51,6 +51,18 @@ def on_step(function):
     return {"callbacks_on_episode_step": lambda episode, **kwargs: function(episode)}
 
 
+def test_an_episode_is_over_in_its_last_step():
+    seen = []
+
+    def look(episode, **kwargs):
+        seen.append((episode.env_t, episode.is_done, episode.is_truncated, episode.get_truncateds()["__all__"]))
+        assert not episode.is_terminated and episode.get_agents_to_act() <= {"fast", "slow"}
+        assert bool(episode.get_agents_to_act()) is not episode.is_done
+
+    sample(12, callbacks_on_episode_start=look, callbacks_on_episode_step=look)
+    assert seen == [(t % 6, *[t % 6 == 5] * 3) for t in range(len(seen))] and len(seen) == 15
+
+
 def test_rewards_are_on_record_in_batches_and_in_metrics():
     def write(episode):
         episode.set_rewards(new_data={"fast": episode.env_t * 10.0}, at_indices=-1)

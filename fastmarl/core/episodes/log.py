@@ -12,7 +12,7 @@ from fastmarl.core.episodes.summaries import CallSummary, summary_of
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.core.native._records import EpisodeRecord, open_all, settle_all, steps_by_agent
 from fastmarl.core.store.env_states import EnvStates
-from fastmarl.core.store.lanes import EpisodeIds
+from fastmarl.core.store.lanes import TERMINATED, TRUNCATED, EpisodeIds
 from fastmarl.core.store.store import RowStore
 
 ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
@@ -120,12 +120,18 @@ class EpisodeLog:
         opened: MultiAgentEpisode = record.opened
         return opened
 
-    def shown_chunk(self, env_index: int) -> MultiAgentEpisode:
-        """The running episode's chunk for callbacks: with all of its agents, and what they write goes on record."""
+    def shown_chunk(self, env_index: int, all_done: int = 0) -> MultiAgentEpisode:
+        """The running episode's chunk for callbacks: with all of its agents, and what they write goes on record.
+
+        Args:
+            all_done: the flags of `__all__` in the step that callbacks are called for.
+        """
         episode, record = self.running_chunk(env_index), self.store.table.record(env_index)
-        assert episode.chunk.lanes is not None
-        episode.chunk.lanes.is_under_way = True
-        episode.chunk.agent_to_module_mapping_fn = record.policy_mapping_fn
+        chunk = episode.chunk
+        assert chunk.lanes is not None
+        chunk.is_terminated, chunk.is_truncated = bool(all_done & TERMINATED), bool(all_done & TRUNCATED)
+        chunk.lanes.is_under_way = True
+        chunk.agent_to_module_mapping_fn = record.policy_mapping_fn
         return episode
 
     def take_over(self, env_index: int, episode: MultiAgentEpisode) -> None:

@@ -249,7 +249,7 @@ class Rollout:
         if all_done & FAILED:
             self.goal.take_back(env_index, *self.store.taken_back)
         elif self._listeners.by_event["on_episode_step"]:
-            self._call("on_episode_step", env_index, self.log.shown_chunk(env_index))
+            self._call("on_episode_step", env_index, self.log.shown_chunk(env_index, all_done))
         if all_done == FAILED:
             self.store.drop_episode(env_index)
             self.to_reset.add(env_index)
