@@ -126,8 +126,8 @@ def drop_documented(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     mine = ours.setdefault("action_logp", np.full(logp.shape, np.nan, np.float32))
     if mine.shape == logp.shape[: mine.ndim]:
         drawn = ~np.isnan(mine)
-        # Zeros among others make RLlib's float64.
-        theirs["action_logp"] = logp[drawn] if drawn.all() else logp[drawn].astype(np.float32)
+        # Zeros among others, also in a lookback beyond ours, make RLlib's float64.
+        theirs["action_logp"] = logp[drawn].astype(np.float32) if logp.dtype == np.float64 else logp[drawn]
         ours["action_logp"] = mine[drawn]
         if logp[~drawn].any():
             ours["action_logp where nothing was drawn"] = logp[~drawn]
