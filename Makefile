@@ -124,7 +124,7 @@ test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and 
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/peers $(PYTEST_ARGS)
 
 FUZZ_TESTS := $(patsubst %,tests/core/test_%.py,tapes recording_properties array_envs resuming) tests/test_flipped_bytes.py \
-	tests/rllib/test_equality_fuzz.py
+	tests/rllib/test_equality_fuzz.py tests/rllib/test_standalone_fuzz.py
 
 fuzz: $(VENV)/.test build ## random worlds against oracles and RLlib, and flipped bytes in files: FUZZ_CASES of each kind
 	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(TEST) $(FUZZ_TESTS) $(PYTEST_ARGS)

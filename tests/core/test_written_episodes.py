@@ -51,6 +51,18 @@ def on_step(function):
     return {"callbacks_on_episode_step": lambda episode, **kwargs: function(episode)}
 
 
+def test_an_episode_is_over_in_its_last_step():
+    seen = []
+
+    def look(episode, **kwargs):
+        seen.append((episode.env_t, episode.is_done, episode.is_truncated, episode.get_truncateds()["__all__"]))
+        assert not episode.is_terminated and episode.get_agents_to_act() <= {"fast", "slow"}
+        assert bool(episode.get_agents_to_act()) is not episode.is_done
+
+    sample(12, callbacks_on_episode_start=look, callbacks_on_episode_step=look)
+    assert seen == [(t % 6, *[t % 6 == 5] * 3) for t in range(len(seen))] and len(seen) == 15
+
+
 def test_rewards_are_on_record_in_batches_and_in_metrics():
     def write(episode):
         episode.set_rewards(new_data={"fast": episode.env_t * 10.0}, at_indices=-1)
@@ -155,11 +167,10 @@ def test_a_running_episode_shows_everybody_and_what_waits():
     assert seen[1][1]["slow"] == episode.agent_episodes["slow"].get_actions(0)
 
 
-@pytest.mark.parametrize(("env", "env_config"), [(Turns, {}), ("fastmarl.gridworld", {"max_steps": 20})])
-def test_the_last_step_says_that_the_episode_is_over(env, env_config):
+def test_so_it_is_where_envs_step_in_arrays():
     seen = []
     note = on_step(lambda episode: seen.append((episode.is_terminated, episode.is_truncated)))
-    episodes, _ = sample(60, env=env, env_config=env_config, **note)
+    episodes, _ = sample(60, env="fastmarl.gridworld", env_config={"max_steps": 20}, **note)
     ends = [(episode.is_terminated, episode.is_truncated) for episode in episodes if episode.is_done]
     assert [flags for flags in seen if any(flags)] == ends != []
 
