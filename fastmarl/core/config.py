@@ -115,8 +115,8 @@ class EnvRunnerConfig:
     module id."""
     module_to_env_connector: Any = None
     """Connectors that change modules' outputs and actions: a `fastmarl.connectors.OutputConnector`, or several, in the
-    forms of `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the actions that go on record,
-    unless `GetActions` and `NormalizeAndClipActions` stand among them and say where these are made."""
+    forms of `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the actions that go on
+    record, unless `GetActions` and `NormalizeAndClipActions` stand among them and say where these are made."""
     reward_scale: float = 1.0
     """Recorded rewards are those paid, multiplied by it; metrics report the returns as paid."""
     clip_rewards: bool | float | tuple[float, float] | None = None
