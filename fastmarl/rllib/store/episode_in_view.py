@@ -206,6 +206,13 @@ class EpisodeInView:
         stepped = self._stepped()
         return None if stepped is None else set(dict.fromkeys(stepped).keys())
 
+    def get_agents_to_act(self) -> set[Hashable] | None:
+        """Those of them that have not ended; RLlib's set of them, for its order."""
+        stepped = self._stepped()
+        if stepped is None:
+            return None
+        return {agent_id for agent_id in stepped if not any(self.flags_of(self.record.lane_of[agent_id]))}
+
     def _stepped(self) -> list[Hashable] | None:
         record = self.record
         if record.ended_before or record.unseen:
