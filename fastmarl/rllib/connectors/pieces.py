@@ -67,6 +67,11 @@ class EnvToModule(NamedTuple):
         return cls(pieces[:first], pieces[first:end], pieces[end:])
 
     @property
+    def shows_episodes(self) -> bool:
+        """Whether pieces of the user's own are given episodes."""
+        return bool(self.last) or not all(map(_is_known, self.own))
+
+    @property
     def makes_batches(self) -> bool:
         """Whether pieces of the user's own may have a part in batches, or in the data that pieces share."""
         return bool(self.last) or any(not _is_known(piece) and not _only_rewrites(piece) for piece in self.own)

@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
+from torch import Tensor
 
 from fastmarl.core.inference.recurrent_state import LaneState
 from fastmarl.core.native._actions import ActionDicts
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.rllib.connectors.pieces import EnvToModule, are_rewriting, normalizing_piece, own_of_module_to_env
 from fastmarl.rllib.connectors.pipeline import Connectors
 from fastmarl.rllib.inference.env_actions import RLlibEnvActions
-from fastmarl.rllib.inference.inference import ExactInference
+from fastmarl.rllib.inference.inference import NARROWED, ExactInference
 from fastmarl.rllib.sampling.shared_data import Mapped, SharedData
 from fastmarl.rllib.store.records import CallCounts, RLlibLanes, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
@@ -31,6 +33,7 @@ class Core:
         to_module: the pieces of the env-to-module pipeline.
         connectors: what rewrites observations on their way to the modules.
         shared_data: what pieces leave for one another.
+        shows_episodes: whether pieces of the user's own are given running episodes.
         action_structs, action_options: see RLlibEnvActions.
     """
 
@@ -52,8 +55,9 @@ class Core:
         own = self.to_module.own
         self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(own))
         self.connectors = Connectors(own, self.store, self.spaces)
-        is_read = self.to_module.makes_batches or bool(own_of_module_to_env(runner._module_to_env.connectors))
-        self.shared_data = SharedData(runner, is_read=is_read)
+        acts = bool(own_of_module_to_env(runner._module_to_env.connectors))
+        self.shared_data = SharedData(runner, is_read=acts or self.to_module.makes_batches)
+        self.shows_episodes = acts or self.to_module.shows_episodes
         self._unsquash = normalizing_piece(runner._module_to_env.connectors)
         self.action_structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self.action_options = self._action_options()
@@ -98,7 +102,7 @@ class Core:
         state = None
         if module.is_stateful():
             self.store.stateful.add(len(self.states))
-            state = LaneState(module.get_initial_state(), self.table, casting="unsafe")
+            state = LaneState(_narrowed(module.get_initial_state()), self.table, casting="unsafe")
         self.states.append(state)
         self.store.add_module(module_id)
 
@@ -136,6 +140,16 @@ class Core:
                 agents[agent_id] = agents.get(agent_id, 0) + 1
                 modules[module_id] = modules.get(module_id, 0) + 1
         return sum(map(len, actions))
+
+
+def _narrowed(state: Any) -> Any:
+    """An initial state with arrays of the dtypes that RLlib's connectors give them."""
+
+    def narrowed(leaf: Any) -> Any:
+        array = leaf.numpy(force=True) if isinstance(leaf, Tensor) and leaf.ndim else leaf
+        return array.astype(NARROWED.get(array.dtype, array.dtype)) if isinstance(array, np.ndarray) else array
+
+    return map_struct(narrowed, state)
 
 
 def _already_mapped(agent_id: Hashable, env_index: int) -> int:

@@ -10,7 +10,7 @@ from ray.rllib.utils import force_list
 from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
-from fastmarl.rllib.store.episode_in_view import EpisodeInView
+from fastmarl.rllib.store.episode_in_view import EpisodeInView, prune
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
@@ -136,6 +136,8 @@ class EpisodeEvents:
         """What callbacks and connectors are given of an episode that has ended."""
         if chunk.view is None:
             chunk.view = EpisodeInView(self._episodes, chunk.record)
+        elif chunk.view.is_whole and chunk.view.ended is None:
+            prune(chunk.view.episode)
         chunk.view.ended = chunk
         return chunk.view
 

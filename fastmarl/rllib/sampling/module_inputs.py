@@ -50,15 +50,18 @@ class ModuleInputs:
             obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
         else:
             obs = block.layout.nest([self._tensor(leaf, first, end, shares) for leaf in block.obs])
-        state = core.states[module]
-        if state is None:
+        if core.states[module] is None:
             return {**added, Columns.OBS: obs}
-        read = state.read(block.lane_R[first:end])
-        return {
-            **added,
-            Columns.OBS: map_struct(lambda leaf: leaf.unsqueeze(1), obs),
-            Columns.STATE_IN: state.nest([self._on_device(torch.from_numpy(_as_float(leaf))) for leaf in read]),
-        }
+        obs = map_struct(lambda leaf: leaf.unsqueeze(1), obs)
+        return {**added, Columns.OBS: obs, Columns.STATE_IN: self.read_state(module)}
+
+    def read_state(self, module: int) -> Any:
+        """The recurrent states that a module's agents act in next, whose successors it will answer; None without."""
+        store, state = self._core.store, self._core.states[module]
+        if state is None:
+            return None
+        read = state.read(store.blocks[module].lane_R[store.acting_from[module] : store.rows[module].n])
+        return state.nest([self._on_device(torch.from_numpy(_as_float(leaf))) for leaf in read])
 
     def _tensor(self, leaf: np.ndarray, first: int, end: int, shares: bool) -> torch.Tensor:
         """Rows of a leaf; where that may be, without a copy."""

@@ -356,8 +356,9 @@ class FastSampler:
         core, builder, config = self.core, self._builder, self._runner.config
         if record.awaits_reset:
             return
+        is_shown = bool(self._events.listened) or core.shows_episodes
         window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
-        self._mapping.at_cut(record, window, config.episode_lookback_horizon, bool(self._events.listened))
+        self._mapping.at_cut(record, window, config.episode_lookback_horizon, is_shown)
         core.store.lookback_E[record.env_index] = window.lookback
         live = core.table.envs[record.env_index].lane_of
         record.map_order = window.map_order

@@ -82,7 +82,7 @@ class ToEnv:
         inference, answers, given = self._core.inference, None, Given()
         if self.runs_whole:
             batch = self._run(self._pieces[: self._n_head], inference.forward(batches, explore=explore, t=t))
-            if self._is_usual and batch.keys() == mapped.keys():
+            if self._is_usual and self._is_regular(batch, mapped):
                 answers = inference.act(batch, explore=explore)
             else:
                 batch = self._run(self._pieces[self._n_head :], batch)
@@ -95,6 +95,17 @@ class ToEnv:
         for_env = batch.pop(Columns.ACTIONS_FOR_ENV, actions)
         self._record({Columns.ACTIONS: actions, **batch}, answers or {}, given)
         return Acted(actions, for_env)
+
+    def _is_regular(self, batch: dict, mapped: Mapped) -> bool:
+        """Whether there is something of each module, and that of recurrent ones has its time axis."""
+        modules = self._core.runner.module
+        return batch.keys() == mapped.keys() and all(
+            len(getattr(leaf, "shape", ())) > 1
+            for module_id, columns in batch.items()
+            if modules[module_id].is_stateful()
+            for key, leaf in leaves_of(columns).items()
+            if not is_state(key)
+        )
 
     def _run(self, pieces: list[Any], batch: dict) -> dict:
         for piece in pieces:

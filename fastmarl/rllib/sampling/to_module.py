@@ -78,9 +78,11 @@ class ToModule:
 
     def next_batches(self) -> dict[str, Batch]:
         """What the modules act upon next, in RLlib's order."""
-        if self.batches is not None:
-            return self.batches
         ids = self._core.store.module_ids
+        if self.batches is not None:
+            for module_id in self.batches:
+                self._inputs.read_state(ids.index(module_id))
+            return self.batches
         return {module_id: self._inputs.batch(ids.index(module_id)) for module_id in self.mapped}
 
     def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
