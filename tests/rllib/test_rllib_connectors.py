@@ -40,31 +40,31 @@ def make_runner(*pieces, runner_class=MultiAgentEnvRunner, num_envs=2, **callbac
     return runner_class(config=config)
 
 
-class Reads(ConnectorV2):
-    def __call__(self, *, batch, episodes, **kwargs):
-        batch.setdefault("mine", [])
-        return batch
-
-
-class Adds(ConnectorV2):
-    def __call__(self, *, batch, episodes, **kwargs):
-        for each in self.single_agent_episode_iterator(episodes):
-            self.add_batch_item(batch, Columns.OBS, each.get_observations(-1), each)
-        return batch
-
-
-class Captures(ConnectorV2):
-    def __call__(self, *, batch, episodes, **kwargs):
-        def change():
-            batch["mine"] = []
-
-        change()
-        return batch
-
-
 class ReadsMore(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         kwargs["rewards"]
+        return batch
+
+
+class HandsOn(ConnectorV2):
+    def __call__(self, *, batch, **anything):
+        return super().__call__(batch=batch, **anything)
+
+
+class CapturesMore(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        return [kwargs["rewards"] for _ in batch]
+
+
+class Logs(ConnectorV2):
+    def __call__(self, *, batch, metrics=None, **kwargs):
+        if metrics is not None:
+            metrics.log_value("logged", 1)
+        return batch
+
+
+class NeedsMetrics(ConnectorV2):
+    def __call__(self, *, batch, metrics, **kwargs):
         return batch
 
 
@@ -73,23 +73,156 @@ class TakesLocals(ConnectorV2):
         return locals()["batch"]
 
 
+REFUSED = {ReadsMore: "kwargs", HandsOn: "anything", CapturesMore: "kwargs", Logs: "metrics",
+           NeedsMetrics: "metrics", TakesLocals: "locals"}  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", REFUSED)
+def test_a_piece_that_reads_what_rllibs_loop_has_needs_it(piece):
+    default = make_runner()
+    to_module, to_env = default._env_to_module.connectors, default._module_to_env.connectors
+    assert not [*problems(to_module)] and not [*module_to_env_problems(to_env)]
+    text = f"the connector piece {piece.__name__} reads what only RLlib's loop has: {REFUSED[piece]}"
+    assert [*problems([piece(), *to_module])] == [*problems([*to_module, piece()])] == [("connector_piece", text)]
+    assert [*module_to_env_problems([piece(), *to_env])] == [("module_to_env_piece", text)]
+
+
+def test_a_default_piece_that_is_missing_or_at_another_place_needs_rllibs_loop():
+    runner = make_runner()
+    to_module, to_env = runner._env_to_module.connectors, runner._module_to_env.connectors
+    for found in (
+        problems([*to_module[:2], Plain(), *to_module[2:]]),
+        problems(to_module[1:]),
+        module_to_env_problems(to_env[1:]),
+        module_to_env_problems([to_env[1], to_env[0], *to_env[2:]]),
+    ):
+        assert [code for code, _ in found] == ["connector_pipeline"]
+
+
+def test_frames_and_batches_of_ones_own_need_rllibs_loop():
+    own = [AddsBonus(), FrameStacking(num_frames=2, multi_agent=True)]
+    ((code, text),) = problems([*own, *make_runner()._env_to_module.connectors])
+    assert code == "connector_piece" and text == "the connector piece FrameStacking is beside AddsBonus"
+
+
+def test_one_with_a_call_of_its_own_needs_rllibs_loop():
+    piece = Plain()
+    piece.__call__ = lambda **kwargs: {}
+    assert [code for code, _ in problems([piece, *make_runner()._env_to_module.connectors])] == ["connector_piece"]
+
+
+def dropping(module_to_env):
+    """A runner with a piece that leaves an agent's action out, or adds one."""
+
+    class Drops(ConnectorV2):
+        def __call__(self, *, batch, **kwargs):
+            key = next(iter(batch[Columns.ACTIONS]))
+            if module_to_env == "less":
+                del batch[Columns.ACTIONS][key]
+            else:
+                batch[Columns.ACTIONS][key[0], "nobody", key[2]] = [0]
+                batch[Columns.ACTIONS_FOR_ENV] = {key: [0] for key in batch[Columns.ACTIONS]}
+            return batch
+
+    runner = make_runner()
+    runner._module_to_env.insert_after("NormalizeAndClipActions", Drops())
+    return runner
+
+
+@pytest.mark.parametrize("how", ["less", "more"])
+def test_actions_of_other_agents_than_those_observed_are_an_error(how):
+    with pytest.raises(ConnectorError, match="connector Drops: expected .* set 'actions_for_env'"):
+        dropping(how).sample(num_timesteps=4)
+
+
+class AddsForOne(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        for part in self.single_agent_episode_iterator(episodes):
+            if part.agent_id == 1:
+                self.add_batch_item(batch, "mine", np.zeros(2), part)
+        return batch
+
+
+def test_a_first_column_that_lacks_agents_is_an_error():
+    """RLlib takes the agents from it."""
+    with pytest.raises(ConnectorError, match="AddsForOne: expected an item of the first column for each of"):
+        make_runner(AddsForOne).sample(num_timesteps=4)
+
+
+class Reversed(ConnectorV2):
+    """Gives RLlib the agents in another order than their observations have: it takes one's action for the other's."""
+
+    def __call__(self, *, batch, episodes, **kwargs):
+        for part in reversed([*self.single_agent_episode_iterator(episodes)]):
+            self.add_batch_item(batch, "mine", np.zeros(2), part)
+        return batch
+
+
+@pytest.mark.parametrize("runner_class", [MultiAgentEnvRunner.options(fixes={"28"}), MultiAgentEnvRunner])
+def test_columns_in_another_order(runner_class):
+    theirs, ours = [], []
+    for kind, taken in ((RLlibEnvRunner, theirs), (runner_class, ours)):
+        torch.manual_seed(3)
+        runner = make_runner(Reversed, runner_class=kind)
+        episodes = [episode for _ in range(2) for episode in runner.sample(num_timesteps=40)]
+        for part in (part for episode in episodes for part in episode.agent_episodes.values()):
+            taken.append([part.agent_id, part.get_actions().tolist(), part.get_observations().tolist()])
+            taken.append(part.get_extra_model_outputs(Columns.ACTION_DIST_INPUTS).tolist())
+    assert runner.is_accelerated and ours == theirs
+
+
+@pytest.mark.parametrize("fixes", [(), ("28",)])
+def test_actions_that_begin_with_another_number(fixes):
+    """With and without a piece, envs are told the same."""
+
+    class Notes(MultiAgentCartPole):
+        told = []
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2, start=3))
+
+        def step(self, actions):
+            Notes.told.append({agent: (type(action), int(action)) for agent, action in actions.items()})
+            return super().step({agent: int(action) % 2 for agent, action in actions.items()})
+
+    said = []
+    for to_env in ((), (Sticky,)):
+        Notes.told = []
+        torch.manual_seed(3)
+        runner = make_runner(runner_class=MultiAgentEnvRunner.options(fixes=set(fixes)), env=Notes)
+        for piece in to_env:
+            runner._module_to_env.prepend(NoisyLogits())
+            runner._module_to_env.connectors[0].rng = np.random.default_rng(0)
+            runner._module_to_env.connectors[0].__class__ = Untouched
+            assert piece is Sticky
+        runner.sample(num_timesteps=20)
+        assert runner.is_accelerated
+        said.append(Notes.told)
+    assert said[0] == said[1]
+
+
+class Untouched(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        return batch
+
+
+class Captures(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        def change():
+            batch.clear()
+
+        change()
+        return batch
+
+
 class ReturnsAnother(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         return {}
 
 
-@pytest.mark.parametrize("piece", [Reads, Adds, Captures, ReadsMore, TakesLocals, ReturnsAnother])
-def test_a_piece_that_does_more_than_rewrite_needs_rllibs_loop(piece):
-    from fastmarl.rllib.connectors.pieces import problems
-
-    default = make_runner()._env_to_module.connectors
-    assert not [*problems(default)]
-    text = f"the connector piece {piece.__name__} does more than put observations in the place of others"
-    assert [*problems([piece(), *default])] == [("connector_piece", text)]
-
-
-@pytest.mark.parametrize("piece", [Plain, Scaled, lambda: FlattenObservations(multi_agent=True)])
-def test_a_piece_that_only_rewrites_does_not(piece):
+@pytest.mark.parametrize("piece", [Captures, ReturnsAnother, AddsBonus, Plain, Scaled, lambda: FlattenObservations(multi_agent=True)])
+def test_others_do_not(piece):
     runner = make_runner(piece)
     runner.sample(num_timesteps=4)
     assert runner.is_accelerated
