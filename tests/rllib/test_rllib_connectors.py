@@ -3,11 +3,14 @@
 import copy
 import logging
 import pickle
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.connectors.common.frame_stacking import FrameStacking
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter
 from ray.rllib.connectors.env_to_module.observation_preprocessor import SingleAgentObservationPreprocessor
@@ -15,19 +18,21 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+from rllib.differential.batch_pieces import AddsBonus, Sticky
 from rllib.differential.pieces import Plain, Scaled
 
-from fastmarl.errors import RunnerBusyError, RunningEpisodeError
+from fastmarl.errors import ConnectorError, RunnerBusyError, RunningEpisodeError
 from fastmarl.rllib import MultiAgentEnvRunner
+from fastmarl.rllib.connectors.pieces import module_to_env_problems, problems
 
 # Every runner registers its envs under this one name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env")
 
 
-def make_runner(*pieces, runner_class=MultiAgentEnvRunner, num_envs=2, **callbacks):
+def make_runner(*pieces, runner_class=MultiAgentEnvRunner, num_envs=2, env=MultiAgentCartPole, **callbacks):
     config = (
         PPOConfig()
-        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .environment(env, env_config={"num_agents": 2})
         .multi_agent(policies=["p0"], policy_mapping_fn=lambda agent_id, episode, **kwargs: "p0")
         .env_runners(
             num_env_runners=0,
@@ -111,28 +116,27 @@ def test_one_with_a_call_of_its_own_needs_rllibs_loop():
     assert [code for code, _ in problems([piece, *make_runner()._env_to_module.connectors])] == ["connector_piece"]
 
 
-def dropping(module_to_env):
-    """A runner with a piece that leaves an agent's action out, or adds one."""
+class Leaves(ConnectorV2):
+    """An agent's action out."""
 
-    class Drops(ConnectorV2):
-        def __call__(self, *, batch, **kwargs):
-            key = next(iter(batch[Columns.ACTIONS]))
-            if module_to_env == "less":
-                del batch[Columns.ACTIONS][key]
-            else:
-                batch[Columns.ACTIONS][key[0], "nobody", key[2]] = [0]
-                batch[Columns.ACTIONS_FOR_ENV] = {key: [0] for key in batch[Columns.ACTIONS]}
-            return batch
+    def __call__(self, *, batch, **kwargs):
+        del batch[Columns.ACTIONS][next(iter(batch[Columns.ACTIONS]))]
+        return batch
 
+
+class ActsForNobody(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        episode_id, _, module_id = next(iter(batch[Columns.ACTIONS]))
+        batch[Columns.ACTIONS][episode_id, "nobody", module_id] = [0]
+        return batch
+
+
+@pytest.mark.parametrize("piece", [Leaves, ActsForNobody])
+def test_actions_of_other_agents_than_those_observed_are_an_error(piece):
     runner = make_runner()
-    runner._module_to_env.insert_after("NormalizeAndClipActions", Drops())
-    return runner
-
-
-@pytest.mark.parametrize("how", ["less", "more"])
-def test_actions_of_other_agents_than_those_observed_are_an_error(how):
-    with pytest.raises(ConnectorError, match="connector Drops: expected .* set 'actions_for_env'"):
-        dropping(how).sample(num_timesteps=4)
+    runner._module_to_env.insert_after("NormalizeAndClipActions", piece())
+    with pytest.raises(ConnectorError, match=f"connector {piece.__name__}: expected .* set 'actions_for_env'"):
+        runner.sample(num_timesteps=4)
 
 
 class AddsForOne(ConnectorV2):
@@ -158,53 +162,78 @@ class Reversed(ConnectorV2):
         return batch
 
 
-@pytest.mark.parametrize("runner_class", [MultiAgentEnvRunner.options(fixes={"28"}), MultiAgentEnvRunner])
-def test_columns_in_another_order(runner_class):
+def test_columns_in_another_order():
     theirs, ours = [], []
-    for kind, taken in ((RLlibEnvRunner, theirs), (runner_class, ours)):
+    for kind, taken in ((RLlibEnvRunner, theirs), (MultiAgentEnvRunner, ours)):
         torch.manual_seed(3)
         runner = make_runner(Reversed, runner_class=kind)
-        episodes = [episode for _ in range(2) for episode in runner.sample(num_timesteps=40)]
-        for part in (part for episode in episodes for part in episode.agent_episodes.values()):
+        for part in (part for episode in runner.sample(num_timesteps=80) for part in episode.agent_episodes.values()):
             taken.append([part.agent_id, part.get_actions().tolist(), part.get_observations().tolist()])
             taken.append(part.get_extra_model_outputs(Columns.ACTION_DIST_INPUTS).tolist())
     assert runner.is_accelerated and ours == theirs
 
 
-@pytest.mark.parametrize("fixes", [(), ("28",)])
-def test_actions_that_begin_with_another_number(fixes):
-    """With and without a piece, envs are told the same."""
-
-    class Notes(MultiAgentCartPole):
-        told = []
-
-        def __init__(self, config):
-            super().__init__(config)
-            self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2, start=3))
-
-        def step(self, actions):
-            Notes.told.append({agent: (type(action), int(action)) for agent, action in actions.items()})
-            return super().step({agent: int(action) % 2 for agent, action in actions.items()})
-
-    said = []
-    for to_env in ((), (Sticky,)):
-        Notes.told = []
-        torch.manual_seed(3)
-        runner = make_runner(runner_class=MultiAgentEnvRunner.options(fixes=set(fixes)), env=Notes)
-        for piece in to_env:
-            runner._module_to_env.prepend(NoisyLogits())
-            runner._module_to_env.connectors[0].rng = np.random.default_rng(0)
-            runner._module_to_env.connectors[0].__class__ = Untouched
-            assert piece is Sticky
-        runner.sample(num_timesteps=20)
-        assert runner.is_accelerated
-        said.append(Notes.told)
-    assert said[0] == said[1]
-
-
 class Untouched(ConnectorV2):
     def __call__(self, *, batch, **kwargs):
         return batch
+
+
+class FromThree(MultiAgentCartPole):
+    """Has actions 3 and 4."""
+
+    told: ClassVar[list[dict]] = []
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2, start=3))
+
+    def step(self, actions):
+        FromThree.told.append({agent: (type(action), int(action)) for agent, action in actions.items()})
+        return super().step({agent: int(action) % 2 for agent, action in actions.items()})
+
+
+@pytest.mark.parametrize("fixes", [set(), {"28"}])
+def test_envs_are_told_the_same_with_a_piece(fixes):
+    told = []
+    for pieces in ([], [Untouched()]):
+        runner = make_runner(runner_class=MultiAgentEnvRunner.options(fixes=fixes), env=FromThree)
+        FromThree.told = []
+        torch.manual_seed(3)
+        for piece in pieces:
+            runner._module_to_env.insert_before("NormalizeAndClipActions", piece)
+        runner.sample(num_timesteps=20)
+        assert runner.is_accelerated
+        told.append(FromThree.told)
+    assert told[0] == told[1] and {number for _, number in told[0][0].values()} <= ({3, 4} if fixes else {0, 1})
+
+
+class FailsToAct(ConnectorV2):
+    calls = 0
+
+    def __call__(self, *, batch, **kwargs):
+        self.calls += 1
+        if self.calls == 120:
+            raise ValueError("broken piece")
+        return batch
+
+
+def test_a_module_to_env_piece_that_fails_loses_nothing_that_had_finished():
+    ended = []
+    runner = make_runner(on_episode_end=lambda *, episode, **kwargs: ended.append(episode.id_))
+    runner._module_to_env.prepend(FailsToAct())
+    returned = [episode.id_ for episode in runner.sample(num_timesteps=100)]
+    with pytest.raises(ValueError, match="broken piece"):
+        runner.sample(num_timesteps=400)
+    returned += [episode.id_ for episode in runner.sample(num_timesteps=1)]
+    assert ended and {*ended} <= {*returned}
+
+
+def test_a_random_piece_goes_on_from_its_state():
+    runner = make_runner()
+    runner._module_to_env.insert_before("NormalizeAndClipActions", Sticky())
+    before = runner.get_state()["module_to_env_connector"]
+    runner.sample(num_timesteps=20)
+    assert before["Sticky"] != runner.get_state()["module_to_env_connector"]["Sticky"]
 
 
 class Captures(ConnectorV2):
@@ -221,7 +250,9 @@ class ReturnsAnother(ConnectorV2):
         return {}
 
 
-@pytest.mark.parametrize("piece", [Captures, ReturnsAnother, AddsBonus, Plain, Scaled, lambda: FlattenObservations(multi_agent=True)])
+@pytest.mark.parametrize(
+    "piece", [Captures, ReturnsAnother, AddsBonus, Plain, Scaled, lambda: FlattenObservations(multi_agent=True)]
+)
 def test_others_do_not(piece):
     runner = make_runner(piece)
     runner.sample(num_timesteps=4)

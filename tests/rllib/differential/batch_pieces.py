@@ -192,7 +192,7 @@ class AddsBonus(ConnectorV2):
 
 
 class AddsBonusOfAll(ConnectorV2):
-    """For all agents, also such that have not stepped; arrays that have a batch axis; and a second column, of numbers."""
+    """For all agents, also such that have not stepped; with a batch axis; and a second column, of numbers."""
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         for part in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
