@@ -182,7 +182,7 @@ class NoisyLogits(Sticky):
 
 
 class StopsForEnv(ConnectorV2):
-    """Envs are told 0 in the place of agent 0's action, which is recorded."""
+    """Envs get 0 in the place of agent 0's action, which is recorded."""
 
     def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
         batch[Columns.ACTIONS_FOR_ENV] = [
@@ -201,7 +201,7 @@ class AddsAge(ConnectorV2):
 
 
 class AddsAgeLast(ConnectorV2):
-    """The same, behind all of RLlib's pieces, of what is observed."""
+    """Adds the column behind all of RLlib's pieces, from the observations."""
 
     def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
         for columns in batch.values():

@@ -68,12 +68,12 @@ class EnvToModule(NamedTuple):
 
     @property
     def shows_episodes(self) -> bool:
-        """Whether pieces of the user's own are given episodes."""
+        """True if pieces of the user's own are given episodes."""
         return bool(self.last) or not all(map(_is_known, self.own))
 
     @property
     def makes_batches(self) -> bool:
-        """Whether pieces of the user's own may have a part in batches, or in the data that pieces share."""
+        """True if pieces of the user's own may have a part in batches, or in the data that pieces share."""
         return bool(self.last) or any(not _is_known(piece) and not _only_rewrites(piece) for piece in self.own)
 
 
@@ -112,7 +112,7 @@ def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def module_to_env_problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """The same of a module-to-env pipeline."""
+    """See `problems()`; of a module-to-env pipeline."""
     if [type(piece) for piece in pieces if type(piece) in MODULE_TO_ENV] != MODULE_TO_ENV:
         names = [type(piece).__name__ for piece in pieces]
         yield "connector_pipeline", f"the module-to-env connector pipeline lacks RLlib's default pieces: {names}"

@@ -69,7 +69,7 @@ class Connectors:
             pass_ended: called when they have run upon the episodes that have ended.
 
         Returns:
-            What pieces have made of an empty batch.
+            The empty batch as pieces have left it.
         """
         batch: Batch = {}
         newest = [Newest.of(module, block, self._store.table) for module, block in enumerate(self._store.blocks)]

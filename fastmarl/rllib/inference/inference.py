@@ -159,15 +159,14 @@ class ExactInference:
             return {module_id: parts[module_id].act(outputs[module_id], explore) for module_id in batches}
 
     def forward(self, batches: dict[str, Any], *, explore: bool, t: int) -> dict[str, dict[str, Any]]:
-        """What the modules' own forward pass returns; see `answer()`."""
+        """Return the outputs of the modules' own forward pass; see `answer()`."""
         module = self._module
         outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
         self.forwarded_at = perf_counter()
         return outputs
 
     def act(self, outputs: dict[str, dict[str, Any]], *, explore: bool) -> dict[str, dict[Key, np.ndarray]]:
-        """What `answer()` returns where the modules' forward pass has returned these outputs, as others have left
-        them."""
+        """Go on as `answer()` does after the forward pass, with these outputs of it, as others have left them."""
         if not all_hold(self._watched, self._module._rl_modules, outputs):
             self.refresh()
         with self._mode:
@@ -268,7 +267,7 @@ class ModulePart:
         return self.act_upon(outputs, explore, copies=not self.is_quick)  # who else may write to it later
 
     def act_upon(self, outputs: dict[str, Any], explore: bool, *, copies: bool = True) -> dict[Key, np.ndarray]:
-        """The same upon any outputs; arrays have memory of their own if `copies`."""
+        """As `act()`, upon any outputs; arrays have memory of their own if `copies`."""
         logits: Any = outputs.get(LOGITS)
         leaves = leaves_of(outputs)
         if ACTIONS in outputs:

@@ -67,7 +67,7 @@ class Acting:
         return {ids[module]: self._inputs.batch(module, is_shown=is_shown) for module in order}
 
     def _mapped(self) -> Mapped:
-        """The rows of the batches."""
+        """The agents whose rows these are, see `Mapped`."""
         if self._core.to_module.makes_batches:
             return self._to_module.mapped
         mapped = self._core.rows_to_act()

@@ -79,7 +79,7 @@ class PiecesInPython:
         return batch
 
     def call_default(self, piece: Any, batch: dict[str, Any]) -> dict[str, Any]:
-        """The same of one of RLlib's default pieces, upon the episodes that go on."""
+        """Call one of RLlib's default pieces, upon the episodes that go on."""
         return self._call(piece, batch, self.views(has_ended=False), has_ended=False)
 
     def views(self, *, has_ended: bool) -> dict[int, EpisodeInView]:

@@ -1,4 +1,4 @@
-"""What connector pieces leave for one another in RLlib's `shared_data`, where pieces of the user's own may read it."""
+"""RLlib's `shared_data`, which connector pieces leave for one another, where pieces of the user's own may read it."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -20,7 +20,7 @@ class SharedData:
         self.is_read = is_read
 
     def reset(self) -> None:
-        """All envs are reset."""
+        """Forget all of it, as RLlib does when it resets all envs."""
         self._runner._shared_data = {}
 
     def note_end(self, ended: str, begun: str) -> None:
@@ -29,7 +29,7 @@ class SharedData:
             self._runner._shared_data["vector_env_episodes_map"][ended] = begun
 
     def note_actions(self) -> None:
-        """Agents have acted."""
+        """Forget the ends of episodes, as agents have acted."""
         if self.is_read:
             self._runner._shared_data["vector_env_episodes_map"] = {}
 

@@ -34,7 +34,7 @@ NUMBERS = "biufc"  # kinds of dtypes
 
 
 class Acted(NamedTuple):
-    """What agents do, a dict for each env by agent id."""
+    """Actions of all agents, a dict for each env by agent id."""
 
     actions: list[dict]
     """As they are recorded."""
@@ -72,7 +72,7 @@ class ToEnv:
         self._structs = core.action_structs
 
     def act(self, batches: dict[str, Any], mapped: Mapped, *, explore: bool, t: int) -> Acted:
-        """What all agents do; it is recorded.
+        """Have all agents act, and record it.
 
         Args:
             batches: see `ExactInference.answer()`.
@@ -97,7 +97,7 @@ class ToEnv:
         return Acted(actions, for_env)
 
     def _is_regular(self, batch: dict, mapped: Mapped) -> bool:
-        """Whether there is something of each module, and that of recurrent ones has its time axis."""
+        """True if there is something of each module, and that of recurrent ones has its time axis."""
         modules = self._core.runner.module
         return batch.keys() == mapped.keys() and all(
             len(getattr(leaf, "shape", ())) > 1
@@ -194,7 +194,7 @@ class ToEnv:
 
     def _wrong_agents(self, module_id: str, expected: str) -> ConnectorError:
         names = ", ".join(type(piece).__name__ for piece in own_of_module_to_env(self._pieces))
-        problem = f"expected {expected}; to have an env told something else, set {Columns.ACTIONS_FOR_ENV!r}"
+        problem = f"expected {expected}; to have an env get something else, set {Columns.ACTIONS_FOR_ENV!r}"
         return ConnectorError(module_id, names, problem)
 
     def _record_module(

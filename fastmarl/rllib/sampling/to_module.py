@@ -77,7 +77,7 @@ class ToModule:
             raise ConnectorError([*self.mapped], names, f"expected a batch for each module, got {[*self.batches]}")
 
     def next_batches(self) -> dict[str, Batch]:
-        """What the modules act upon next, in RLlib's order."""
+        """The batches that the modules act upon next, in RLlib's order."""
         ids = self._core.store.module_ids
         if self.batches is not None:
             for module_id in self.batches:
@@ -86,7 +86,7 @@ class ToModule:
         return {module_id: self._inputs.batch(ids.index(module_id)) for module_id in self.mapped}
 
     def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
-        """The same, where RLlib's default pieces have made `batches` of the same episodes."""
+        """See `next_batches()`; RLlib's default pieces have made `batches` of these episodes."""
         self._core.shared_data.note_batches(self.mapped)
         if self.batches is not None:
             return self.batches
@@ -122,14 +122,14 @@ class ToModule:
 
 
 class _EpisodeToAct:
-    """What RLlib's AgentToModuleMapping asks of an episode."""
+    """Answers what RLlib's AgentToModuleMapping asks of an episode."""
 
     def __init__(self, id_: str, agents: set[Hashable]):
         self.id_ = id_
         self._agents = agents
 
     def get_agents_to_act(self) -> set[Hashable]:
-        """See RLlib's method."""
+        """Agents that have not ended; see RLlib's method."""
         return self._agents
 
 

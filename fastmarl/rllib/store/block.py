@@ -197,7 +197,7 @@ class RLlibBlock(Block):
         self.former += items
 
     def is_by_items(self, first: int) -> bool:
-        """Whether the rows right before `first` have their outputs one by one, as those after them will."""
+        """True if the rows right before `first` have their outputs one by one, as those after them will."""
         return first > 0 and len(self.former) >= first and not self.outputs
 
     def _end_columns(self, first: int) -> None:

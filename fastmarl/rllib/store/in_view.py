@@ -61,7 +61,7 @@ class _InView:
         return _whole(self).get_agents_that_stepped() if known is None else known
 
     def get_agents_to_act(self) -> set[Hashable]:
-        """See RLlib's method."""
+        """Return the agents observed last that have not ended."""
         known = self._origin[0].get_agents_to_act() if isinstance(self, _InView) else None
         return _whole(self).get_agents_to_act() if known is None else known
 

@@ -1,4 +1,4 @@
-"""Connector pieces such as users write that have a part in batches: in those of modules, and in what envs are told.
+"""Connector pieces such as users write that have a part in batches, of modules and of actions.
 
 Those that are random have generators of their own. What they see goes on tape, with numbers for ids of episodes.
 """
@@ -41,13 +41,15 @@ class Noting(ConnectorV2):
             return {self.number(key): self.number(part) for key, part in value.items()}
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.number, value))
-        is_id = isinstance(value, str) and len(value) == 32
+        is_id = isinstance(value, str) and len(value) >= 32
         return self.ids.setdefault(value, len(self.ids)) if is_id else value
 
     def note(self, batch: Batch, episodes: list[Any], explore: Any, shared_data: dict) -> None:
         for episode in episodes:
             self.number(episode.id_)
-        seen = [[len(each), each.env_t, each.is_done, repr(sorted(map(repr, each.agent_ids)))] for each in episodes]
+        seen = [
+            [len(each), each.env_t, bool(each.is_done), repr(sorted(map(repr, each.agent_ids)))] for each in episodes
+        ]
         frozen = (tape.freeze(_named(self.number(each))) for each in (batch, shared_data))
         tape.note("pieces", type(self).__name__, explore, tape.freeze(seen), *frozen)
 
@@ -124,7 +126,7 @@ class OwnActions(ConnectorV2):
 
 
 class AddsNotes(ConnectorV2):
-    """A column more for the record."""
+    """Adds a column for the record, in parts."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         batch["note"] = {key: [{"n": np.float32(i), "all": np.arange(2)}] for i, key in enumerate(batch["actions"])}
@@ -132,7 +134,7 @@ class AddsNotes(ConnectorV2):
 
 
 class ForEnv(ConnectorV2):
-    """Envs are told something else than what is recorded."""
+    """Envs get something else than what is recorded."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         told = batch.setdefault(Columns.ACTIONS_FOR_ENV, dict(batch[Columns.ACTIONS]))
@@ -142,7 +144,7 @@ class ForEnv(ConnectorV2):
 
 
 class ForEnvLast(ConnectorV2):
-    """The same behind all others, and in another order of agents."""
+    """Stands behind all others, and changes the order of agents, too."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         told = batch.get(Columns.ACTIONS_FOR_ENV, batch[Columns.ACTIONS])
@@ -181,7 +183,7 @@ class ReadsObservations(ConnectorV2):
 
 
 class AddsBonus(ConnectorV2):
-    """A column that modules read, of an item for each agent, which depends on what it was paid last."""
+    """A column that modules read, of an item for each agent, which depends on its last reward."""
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         for part in self.single_agent_episode_iterator(episodes):
@@ -202,7 +204,7 @@ class AddsBonusOfAll(ConnectorV2):
 
 
 class AddsObservations(ConnectorV2):
-    """What RLlib's default piece does, but halved."""
+    """Takes the place of RLlib's default piece; it halves them."""
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         for part in self.single_agent_episode_iterator(episodes):

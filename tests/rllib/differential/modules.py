@@ -160,4 +160,4 @@ class ReadsBonus(AnySpaces):
 
 
 class RemembersBonus(ReadsBonus, Memory):
-    """The same with recurrent state."""
+    """A recurrent module that reads them."""

@@ -102,7 +102,7 @@ DEFAULT_TO_ENV = ("GetActions", "TensorToNumpy", "UnBatchToIndividualItems", "Mo
 
 @dataclass(frozen=True)
 class Put:
-    """What users do to a new runner: an env-to-module piece behind all others, or a module-to-env piece before the
+    """Adds a piece to a new runner: an env-to-module piece behind all others, or a module-to-env piece before the
     default one with this number."""
 
     name: str
