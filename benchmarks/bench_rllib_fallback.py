@@ -83,11 +83,11 @@ class Foragers(MultiAgentEnv):
         }
 
 
-class LooksIntoBatch(ConnectorV2):
-    """A piece that changes nothing, which only RLlib's loop can know."""
+class LooksAtArguments(ConnectorV2):
+    """A piece that changes nothing, but reads what only RLlib's loop has."""
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
-        assert isinstance(batch, dict)
+        assert "data" in kwargs
         return batch
 
 
@@ -143,13 +143,13 @@ def own_flatten() -> Any:
 
 KINDS = {
     "callback": Kind(callbacks=ReadsEpisodes),
-    "piece": Kind(to_module=(LooksIntoBatch,)),
-    "flatten": Kind(to_module=(rllibs_flatten, LooksIntoBatch)),
+    "piece": Kind(to_module=(LooksAtArguments,)),
+    "flatten": Kind(to_module=(rllibs_flatten, LooksAtArguments)),
     "vector_env": Kind(runner_class=with_own_vector_env),
     "lists": Kind(options=(("episodes_to_numpy", False),)),
     "subclass": Kind(runner_class=with_own_internals),
-    "to_env": Kind(to_env=(LooksIntoBatch,)),
-    "recurrent": Kind(to_module=(LooksIntoBatch,), is_recurrent=True),
+    "to_env": Kind(to_env=(LooksAtArguments,)),
+    "recurrent": Kind(to_module=(LooksAtArguments,), is_recurrent=True),
 }
 
 

@@ -18,15 +18,22 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.common.frame_stacking import FrameStacking
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from ray.rllib.connectors.env_to_module.observation_preprocessor import (
     MultiAgentObservationPreprocessor,
     SingleAgentObservationPreprocessor,
 )
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
@@ -138,6 +145,79 @@ class AppendsReward(SingleAgentObservationPreprocessor):
         return np.append(observation, np.float32(episode.get_rewards(-1) if len(episode) else 0.0))
 
 
+class Sticky(ConnectorV2):
+    """Agents repeat their last action with a probability of 0.25."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.rng = np.random.default_rng(SEED)
+
+    def __call__(self, *, batch: dict, episodes: list, **kwargs: Any) -> dict:
+        by_id = {episode.id_: episode for episode in episodes}
+        for (episode_id, agent_id, _), items in batch[Columns.ACTIONS].items():
+            agent = by_id[episode_id].agent_episodes[agent_id]
+            if len(agent) and self.rng.random() < 0.25:
+                items[0] = agent.get_actions(-1)
+        return batch
+
+
+class Epsilon(Sticky):
+    """They do anything with a probability of 0.1, as an int64."""
+
+    def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
+        for items in batch[Columns.ACTIONS].values():
+            if self.rng.random() < 0.1:
+                items[0] = self.rng.integers(2)
+        return batch
+
+
+class NoisyLogits(Sticky):
+    """Stands before all of RLlib's pieces."""
+
+    def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
+        for outputs in batch.values():
+            logits = outputs[Columns.ACTION_DIST_INPUTS]
+            logits += torch.from_numpy(self.rng.normal(0, 0.1, logits.shape).astype(np.float32))
+        return batch
+
+
+class StopsForEnv(ConnectorV2):
+    """Envs get 0 in the place of agent 0's action, which is recorded."""
+
+    def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
+        batch[Columns.ACTIONS_FOR_ENV] = [
+            of_env | ({0: 0} if 0 in of_env else {}) for of_env in batch[Columns.ACTIONS_FOR_ENV]
+        ]
+        return batch
+
+
+class AddsAge(ConnectorV2):
+    """A column that the module reads."""
+
+    def __call__(self, *, batch: dict, episodes: list, **kwargs: Any) -> dict:
+        for agent in self.single_agent_episode_iterator(episodes):
+            self.add_n_batch_items(batch, "age", [np.array([agent.t / 100], np.float32)], 1, agent)
+        return batch
+
+
+class AddsAgeLast(ConnectorV2):
+    """Adds the column behind all of RLlib's pieces, from the observations."""
+
+    def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
+        for columns in batch.values():
+            columns["age"] = columns[Columns.OBS][:, :1] / 100
+        return batch
+
+
+class ReadsAge(DefaultPPOTorchRLModule):
+    """Adds it to the logits."""
+
+    def _forward(self, batch: dict, **kwargs: Any) -> dict:
+        outputs = super()._forward(batch, **kwargs)
+        outputs[Columns.ACTION_DIST_INPUTS] = outputs[Columns.ACTION_DIST_INPUTS] + batch["age"]
+        return outputs
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """What a config has beside the defaults."""
@@ -145,6 +225,12 @@ class Kind:
     env: type[MultiAgentCartPole] = MultiAgentCartPole
     callbacks: type | None = None
     pieces: Callable[[], list[Any]] | None = None
+    to_env: type | None = None
+    to_env_at: Mapping[str, type] = field(default_factory=dict)
+    """Methods of the module-to-env pipeline that put pieces there."""
+    last: type | None = None
+    """A piece behind RLlib's env-to-module pieces."""
+    module: type | None = None
     model: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -174,6 +260,15 @@ KINDS = {
     "LSTM of 64": Kind(model={"use_lstm": True, "lstm_cell_size": 64}),
     "Box actions": Kind(env=BoxActions),
     "Dict actions": Kind(env=DictActions),
+    "sticky actions": Kind(to_env=Sticky),
+    "random actions": Kind(to_env=Epsilon),
+    "noise on logits": Kind(to_env_at={"prepend": NoisyLogits}),
+    "actions for envs, last": Kind(to_env_at={"append": StopsForEnv}),
+    "a column": Kind(pieces=lambda: [AddsAge()], module=ReadsAge),
+    "a column, last": Kind(last=AddsAgeLast, module=ReadsAge),
+    "a column, sticky actions, MeanStdFilter": Kind(
+        pieces=lambda: [AddsAge(), MeanStdFilter(multi_agent=True)], module=ReadsAge, to_env=Sticky
+    ),
 }
 
 
@@ -183,15 +278,36 @@ def make_config(kind: Kind) -> PPOConfig:
     if kind.pieces is not None:
         make = kind.pieces
         pipelines["env_to_module_connector"] = lambda env, spaces, device: make()
+    if kind.to_env is not None:
+        to_env = kind.to_env
+        pipelines["module_to_env_connector"] = lambda env, spaces: to_env()
+    config_of_model = DefaultModelConfig(**model)
+    module: dict[str, Any] = {"model_config": config_of_model}
+    if kind.module is not None:
+        module["rl_module_spec"] = MultiRLModuleSpec(
+            rl_module_specs={
+                name: RLModuleSpec(kind.module, model_config=config_of_model, catalog_class=PPOCatalog)
+                for name in ("p0", "p1")
+            }
+        )
     config = (
         PPOConfig()
         .environment(kind.env, env_config={"num_agents": 8})
         .multi_agent(policies=["p0", "p1"], policy_mapping_fn=lambda agent_id, *args, **kwargs: f"p{agent_id % 2}")
-        .rl_module(model_config=DefaultModelConfig(**model))
+        .rl_module(**module)
         .env_runners(num_env_runners=0, num_envs_per_env_runner=8, **pipelines)
         .debugging(seed=SEED)
     )
     return config.callbacks(kind.callbacks) if kind.callbacks else config
+
+
+def make_runner(runner_class: type, kind: Kind) -> Any:
+    runner = runner_class(config=make_config(kind))
+    for method, piece in kind.to_env_at.items():
+        getattr(runner._module_to_env, method)(piece())
+    if kind.last is not None:
+        runner._env_to_module.append(kind.last())
+    return runner
 
 
 class Contest:
@@ -207,7 +323,7 @@ class Contest:
         self.runners: list[Any] = []
         for runner_class in RUNNERS:
             seed_everything(SEED)
-            self.runners.append(runner_class(config=make_config(kind)))
+            self.runners.append(make_runner(runner_class, kind))
         for i in range(2):
             self.round(i)
         gc.collect()
@@ -247,7 +363,16 @@ def measure(kind: str, rounds: int) -> list[list[float]]:
 
 @pytest.mark.benchmark(group="RLlib's pieces in our loop")
 @pytest.mark.parametrize(
-    "kind", ["columns by agent", "MeanStdFilter", "own piece, rewards", "LSTM of 64", "Dict actions"]
+    "kind",
+    [
+        "columns by agent",
+        "MeanStdFilter",
+        "own piece, rewards",
+        "LSTM of 64",
+        "Dict actions",
+        "sticky actions",
+        "a column",
+    ],
 )
 def bench_pieces(benchmark: Any, kind: str) -> None:
     with measuring():

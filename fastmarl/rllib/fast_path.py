@@ -13,15 +13,6 @@ from fastmarl.rllib.connectors import pieces as connecting
 from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
 
-MODULE_TO_ENV = [
-    module_to_env.GetActions,
-    module_to_env.TensorToNumpy,
-    module_to_env.UnBatchToIndividualItems,
-    module_to_env.ModuleToAgentUnmapping,
-    module_to_env.RemoveSingleTsTimeRankFromBatch,
-    module_to_env.NormalizeAndClipActions,
-    module_to_env.ListifyDataForVectorEnv,
-]
 # What only RLlib's own loop has.
 LOOP_STATE = {"_cached_to_module", "_done_episodes_for_metrics", "_ongoing_episodes", "_shared_data"}
 INTERNALS = (
@@ -63,25 +54,14 @@ def _of_parts(runner: Any) -> Iterator[Reason]:
         yield Reason("module", "there is no module")
     elif not isinstance(runner.module, MultiRLModule):
         yield Reason("module", f"the module is {type(runner.module).__name__}")
-    if type(runner._env_to_module) is not env_to_module.EnvToModulePipeline:
-        yield Reason("connector_pipeline", f"the connector pipeline is {type(runner._env_to_module).__name__}")
-    else:
-        for code, text in connecting.problems(runner._env_to_module.connectors):
-            yield Reason(code, text)
-    yield from _of_module_to_env(runner._module_to_env)
-
-
-def _of_module_to_env(pipeline: Any) -> Iterator[Reason]:
-    if type(pipeline) is not module_to_env.ModuleToEnvPipeline:
-        yield Reason("connector_pipeline", f"the connector pipeline is {type(pipeline).__name__}")
-        return
-    found = [type(piece) for piece in pipeline.connectors]
-    if foreign := [piece.__name__ for piece in found if piece not in MODULE_TO_ENV]:
-        yield Reason("module_to_env_piece", f"the connector pieces {', '.join(foreign)} need running episodes")
-    elif found != MODULE_TO_ENV:
-        names = [piece.__name__ for piece in found]
-        text = f"the module-to-env connector pipeline has other pieces than RLlib's default: {names}"
-        yield Reason("connector_pipeline", text)
+    for pipeline, kind, problems in (
+        (runner._env_to_module, env_to_module.EnvToModulePipeline, connecting.problems),
+        (runner._module_to_env, module_to_env.ModuleToEnvPipeline, connecting.module_to_env_problems),
+    ):
+        if type(pipeline) is not kind:
+            yield Reason("connector_pipeline", f"the connector pipeline is {type(pipeline).__name__}")
+        else:
+            yield from (Reason(code, text) for code, text in problems(pipeline.connectors))
 
 
 def _of_subclass(runner: Any, own_class: type) -> Iterator[Reason]:

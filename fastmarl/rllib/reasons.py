@@ -26,10 +26,10 @@ CODES = {  # code -> what to change
     "connector_pipeline": "keep RLlib's default pieces at their places: "
     "config.env_runners(add_default_connectors_to_env_to_module_pipeline=True, "
     "add_default_connectors_to_module_to_env_pipeline=True), and no pipeline class of your own",
-    "connector_piece": "let the piece only put observations in the place of others, and return `batch` untouched: "
-    "derive it from SingleAgentObservationPreprocessor or MultiAgentObservationPreprocessor, or do it in the env",
-    "module_to_env_piece": "do it in the module's forward methods or in the env; RLlib's own pieces must stay as "
-    "they are",
+    "connector_piece": "let the piece read `batch`, `episodes`, `explore`, `rl_module` and `shared_data` alone; "
+    "rewards and infos are in the episodes. Or derive it from SingleAgentObservationPreprocessor or "
+    "MultiAgentObservationPreprocessor",
+    "module_to_env_piece": "let the piece read `batch`, `episodes`, `explore`, `rl_module` and `shared_data` alone",
     "overridden_internal": "override methods that are part of the API (sample(), get_metrics(), ...), or use callbacks",
     "callback_reads_runner": "read the `episode` that the callback is given, or use on_sample_end(samples=...), which "
     "is given all episodes; a callback can keep its own notes in episode.custom_data",

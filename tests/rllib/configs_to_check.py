@@ -17,11 +17,11 @@ class ReadsRunner(RLlibCallback):
         assert env_runner._ongoing_episodes
 
 
-class CountsBatch(ConnectorV2):
-    """Looks into the batch."""
+class CountsArguments(ConnectorV2):
+    """Counts the arguments that RLlib's loop alone gives it."""
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
-        assert len(batch) >= 0
+        assert len(kwargs) >= 0
         return batch
 
 
@@ -40,7 +40,7 @@ def not_set() -> PPOConfig:
 
 def slow() -> PPOConfig:
     config = not_set().callbacks(ReadsRunner)
-    return config.env_runners(env_to_module_connector=lambda env, spaces, device: CountsBatch())
+    return config.env_runners(env_to_module_connector=lambda env, spaces, device: CountsArguments())
 
 
 def with_options() -> PPOConfig:

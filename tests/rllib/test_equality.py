@@ -7,6 +7,7 @@ from rllib.differential.broken import BROKEN
 from rllib.differential.cases import CASES, METRICS, both, case, world
 from rllib.differential.compare import Comparison, Report
 from rllib.differential.known import unexpected
+from rllib.differential.piece_cases import PIECE_CASES
 from rllib.differential.runs import Run, Sample, differences, play, wrong_path
 from rllib.differential.witness import findings, witnessed
 
@@ -15,9 +16,12 @@ from fastmarl.rllib import MultiAgentEnvRunner
 MOST_LINES = 20
 
 
-@pytest.mark.parametrize("name", CASES)
+ALL_CASES = {**CASES, **{f"piece {name}": each for name, each in PIECE_CASES.items()}}
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
 def test_equal(name: str) -> None:
-    chosen = CASES[name]
+    chosen = ALL_CASES[name]
     want, got = play(chosen, RLlibEnvRunner), play(chosen, MultiAgentEnvRunner)
     if chosen.raises is None and want.error is not None:
         raise want.error

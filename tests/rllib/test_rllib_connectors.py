@@ -3,11 +3,14 @@
 import copy
 import logging
 import pickle
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.connectors.common.frame_stacking import FrameStacking
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter
 from ray.rllib.connectors.env_to_module.observation_preprocessor import SingleAgentObservationPreprocessor
@@ -15,19 +18,21 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+from rllib.differential.batch_pieces import AddsBonus, Sticky
 from rllib.differential.pieces import Plain, Scaled
 
-from fastmarl.errors import RunnerBusyError, RunningEpisodeError
+from fastmarl.errors import ConnectorError, RunnerBusyError, RunningEpisodeError
 from fastmarl.rllib import MultiAgentEnvRunner
+from fastmarl.rllib.connectors.pieces import module_to_env_problems, problems
 
 # Every runner registers its envs under this one name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env")
 
 
-def make_runner(*pieces, runner_class=MultiAgentEnvRunner, num_envs=2, **callbacks):
+def make_runner(*pieces, runner_class=MultiAgentEnvRunner, num_envs=2, env=MultiAgentCartPole, **callbacks):
     config = (
         PPOConfig()
-        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .environment(env, env_config={"num_agents": 2})
         .multi_agent(policies=["p0"], policy_mapping_fn=lambda agent_id, episode, **kwargs: "p0")
         .env_runners(
             num_env_runners=0,
@@ -40,31 +45,31 @@ def make_runner(*pieces, runner_class=MultiAgentEnvRunner, num_envs=2, **callbac
     return runner_class(config=config)
 
 
-class Reads(ConnectorV2):
-    def __call__(self, *, batch, episodes, **kwargs):
-        batch.setdefault("mine", [])
-        return batch
-
-
-class Adds(ConnectorV2):
-    def __call__(self, *, batch, episodes, **kwargs):
-        for each in self.single_agent_episode_iterator(episodes):
-            self.add_batch_item(batch, Columns.OBS, each.get_observations(-1), each)
-        return batch
-
-
-class Captures(ConnectorV2):
-    def __call__(self, *, batch, episodes, **kwargs):
-        def change():
-            batch["mine"] = []
-
-        change()
-        return batch
-
-
 class ReadsMore(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         kwargs["rewards"]
+        return batch
+
+
+class HandsOn(ConnectorV2):
+    def __call__(self, *, batch, **anything):
+        return super().__call__(batch=batch, **anything)
+
+
+class CapturesMore(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        return [kwargs["rewards"] for _ in batch]
+
+
+class Logs(ConnectorV2):
+    def __call__(self, *, batch, metrics=None, **kwargs):
+        if metrics is not None:
+            metrics.log_value("logged", 1)
+        return batch
+
+
+class NeedsMetrics(ConnectorV2):
+    def __call__(self, *, batch, metrics, **kwargs):
         return batch
 
 
@@ -73,23 +78,182 @@ class TakesLocals(ConnectorV2):
         return locals()["batch"]
 
 
+REFUSED = {ReadsMore: "kwargs", HandsOn: "anything", CapturesMore: "kwargs", Logs: "metrics",
+           NeedsMetrics: "metrics", TakesLocals: "locals"}  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", REFUSED)
+def test_a_piece_that_reads_what_rllibs_loop_has_needs_it(piece):
+    default = make_runner()
+    to_module, to_env = default._env_to_module.connectors, default._module_to_env.connectors
+    assert not [*problems(to_module)] and not [*module_to_env_problems(to_env)]
+    text = f"the connector piece {piece.__name__} reads what only RLlib's loop has: {REFUSED[piece]}"
+    assert [*problems([piece(), *to_module])] == [*problems([*to_module, piece()])] == [("connector_piece", text)]
+    assert [*module_to_env_problems([piece(), *to_env])] == [("module_to_env_piece", text)]
+
+
+def test_a_default_piece_that_is_missing_or_at_another_place_needs_rllibs_loop():
+    runner = make_runner()
+    to_module, to_env = runner._env_to_module.connectors, runner._module_to_env.connectors
+    for found in (
+        problems([*to_module[:2], Plain(), *to_module[2:]]),
+        problems(to_module[1:]),
+        module_to_env_problems(to_env[1:]),
+        module_to_env_problems([to_env[1], to_env[0], *to_env[2:]]),
+    ):
+        assert [code for code, _ in found] == ["connector_pipeline"]
+
+
+def test_frames_and_batches_of_ones_own_need_rllibs_loop():
+    own = [AddsBonus(), FrameStacking(num_frames=2, multi_agent=True)]
+    ((code, text),) = problems([*own, *make_runner()._env_to_module.connectors])
+    assert code == "connector_piece" and text == "the connector piece FrameStacking is beside AddsBonus"
+
+
+def test_one_with_a_call_of_its_own_needs_rllibs_loop():
+    piece = Plain()
+    piece.__call__ = lambda **kwargs: {}
+    assert [code for code, _ in problems([piece, *make_runner()._env_to_module.connectors])] == ["connector_piece"]
+
+
+class Leaves(ConnectorV2):
+    """An agent's action out."""
+
+    def __call__(self, *, batch, **kwargs):
+        del batch[Columns.ACTIONS][next(iter(batch[Columns.ACTIONS]))]
+        return batch
+
+
+class ActsForNobody(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        episode_id, _, module_id = next(iter(batch[Columns.ACTIONS]))
+        batch[Columns.ACTIONS][episode_id, "nobody", module_id] = [0]
+        return batch
+
+
+@pytest.mark.parametrize("piece", [Leaves, ActsForNobody])
+def test_actions_of_other_agents_than_those_observed_are_an_error(piece):
+    runner = make_runner()
+    runner._module_to_env.insert_after("NormalizeAndClipActions", piece())
+    with pytest.raises(ConnectorError, match=f"connector {piece.__name__}: expected .* set 'actions_for_env'"):
+        runner.sample(num_timesteps=4)
+
+
+class AddsForOne(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        for part in self.single_agent_episode_iterator(episodes):
+            if part.agent_id == 1:
+                self.add_batch_item(batch, "mine", np.zeros(2), part)
+        return batch
+
+
+def test_a_first_column_that_lacks_agents_is_an_error():
+    """RLlib takes the agents from it."""
+    with pytest.raises(ConnectorError, match="AddsForOne: expected an item of the first column for each of"):
+        make_runner(AddsForOne).sample(num_timesteps=4)
+
+
+class Reversed(ConnectorV2):
+    """Gives RLlib the agents in another order than their observations have: it takes one's action for the other's."""
+
+    def __call__(self, *, batch, episodes, **kwargs):
+        for part in reversed([*self.single_agent_episode_iterator(episodes)]):
+            self.add_batch_item(batch, "mine", np.zeros(2), part)
+        return batch
+
+
+def test_columns_in_another_order():
+    theirs, ours = [], []
+    for kind, taken in ((RLlibEnvRunner, theirs), (MultiAgentEnvRunner, ours)):
+        torch.manual_seed(3)
+        runner = make_runner(Reversed, runner_class=kind)
+        for part in (part for episode in runner.sample(num_timesteps=80) for part in episode.agent_episodes.values()):
+            taken.append([part.agent_id, part.get_actions().tolist(), part.get_observations().tolist()])
+            taken.append(part.get_extra_model_outputs(Columns.ACTION_DIST_INPUTS).tolist())
+    assert runner.is_accelerated and ours == theirs
+
+
+class Untouched(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        return batch
+
+
+class FromThree(MultiAgentCartPole):
+    """Has actions 3 and 4."""
+
+    told: ClassVar[list[dict]] = []
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2, start=3))
+
+    def step(self, actions):
+        FromThree.told.append({agent: (type(action), int(action)) for agent, action in actions.items()})
+        return super().step({agent: int(action) % 2 for agent, action in actions.items()})
+
+
+@pytest.mark.parametrize("fixes", [set(), {"28"}])
+def test_envs_get_the_same_with_a_piece(fixes):
+    told = []
+    for pieces in ([], [Untouched()]):
+        runner = make_runner(runner_class=MultiAgentEnvRunner.options(fixes=fixes), env=FromThree)
+        FromThree.told = []
+        torch.manual_seed(3)
+        for piece in pieces:
+            runner._module_to_env.insert_before("NormalizeAndClipActions", piece)
+        runner.sample(num_timesteps=20)
+        assert runner.is_accelerated
+        told.append([*FromThree.told])
+    assert told[0] == told[1] and {number for _, number in told[0][0].values()} <= ({3, 4} if fixes else {0, 1})
+
+
+class FailsToAct(ConnectorV2):
+    calls = 0
+
+    def __call__(self, *, batch, **kwargs):
+        self.calls += 1
+        if self.calls == 120:
+            raise ValueError("broken piece")
+        return batch
+
+
+def test_a_module_to_env_piece_that_fails_loses_nothing_that_had_finished():
+    ended = []
+    runner = make_runner(on_episode_end=lambda *, episode, **kwargs: ended.append(episode.id_))
+    runner._module_to_env.prepend(FailsToAct())
+    returned = [episode.id_ for episode in runner.sample(num_timesteps=100)]
+    with pytest.raises(ValueError, match="broken piece"):
+        runner.sample(num_timesteps=400)
+    returned += [episode.id_ for episode in runner.sample(num_timesteps=1)]
+    assert ended and {*ended} <= {*returned}
+
+
+def test_a_random_piece_goes_on_from_its_state():
+    runner = make_runner()
+    runner._module_to_env.insert_before("NormalizeAndClipActions", Sticky())
+    before = runner.get_state()["module_to_env_connector"]
+    runner.sample(num_timesteps=20)
+    assert before["Sticky"] != runner.get_state()["module_to_env_connector"]["Sticky"]
+
+
+class Captures(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        def change():
+            batch.clear()
+
+        change()
+        return batch
+
+
 class ReturnsAnother(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         return {}
 
 
-@pytest.mark.parametrize("piece", [Reads, Adds, Captures, ReadsMore, TakesLocals, ReturnsAnother])
-def test_a_piece_that_does_more_than_rewrite_needs_rllibs_loop(piece):
-    from fastmarl.rllib.connectors.pieces import problems
-
-    default = make_runner()._env_to_module.connectors
-    assert not [*problems(default)]
-    text = f"the connector piece {piece.__name__} does more than put observations in the place of others"
-    assert [*problems([piece(), *default])] == [("connector_piece", text)]
-
-
-@pytest.mark.parametrize("piece", [Plain, Scaled, lambda: FlattenObservations(multi_agent=True)])
-def test_a_piece_that_only_rewrites_does_not(piece):
+@pytest.mark.parametrize(
+    "piece", [Captures, ReturnsAnother, AddsBonus, Plain, Scaled, lambda: FlattenObservations(multi_agent=True)]
+)
+def test_others_do_not(piece):
     runner = make_runner(piece)
     runner.sample(num_timesteps=4)
     assert runner.is_accelerated

@@ -1,12 +1,13 @@
-"""Which env-to-module connector pieces need not run in RLlib's own loop."""
+"""Which connector pieces need not run in RLlib's own loop."""
 
 import dis
 from collections.abc import Iterator
 from functools import cache
+from inspect import Parameter, signature
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ray.rllib.connectors import common, env_to_module
+from ray.rllib.connectors import common, env_to_module, module_to_env
 from ray.rllib.connectors.common.flatten_observations import FlattenObservations
 from ray.rllib.connectors.common.frame_stacking import FrameStacking
 from ray.rllib.connectors.connector_v2 import ConnectorV2
@@ -14,8 +15,9 @@ from ray.rllib.connectors.env_to_module.observation_preprocessor import (
     MultiAgentObservationPreprocessor,
     SingleAgentObservationPreprocessor,
 )
+from ray.rllib.core.columns import Columns
 
-# What RLlib's pipeline ends with, and `sampling.acting` does.
+# What makes batches in RLlib's pipeline, and `sampling.acting` does.
 DEFAULT_PIECES = [
     common.AddObservationsFromEpisodesToBatch,
     common.AddTimeDimToBatchAndZeroPad,
@@ -24,53 +26,115 @@ DEFAULT_PIECES = [
     common.BatchIndividualItems,
     common.NumpyToTensor,
 ]
+MODULE_TO_ENV = [
+    module_to_env.GetActions,
+    module_to_env.TensorToNumpy,
+    module_to_env.UnBatchToIndividualItems,
+    module_to_env.ModuleToAgentUnmapping,
+    module_to_env.RemoveSingleTsTimeRankFromBatch,
+    module_to_env.NormalizeAndClipActions,
+    module_to_env.ListifyDataForVectorEnv,
+]
 REWRITERS = (FlattenObservations, env_to_module.MeanStdFilter, env_to_module.PrevActionsPrevRewards)
 PREPROCESSORS = (SingleAgentObservationPreprocessor, MultiAgentObservationPreprocessor)
-READ_NOWHERE = {"batch", "kwargs", "metrics", "shared_data"}
-"""Arguments of a piece that the fast way lacks."""
+NOT_GIVEN = {
+    "data", "metrics", "metrics_prefix_key",
+    Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS, Columns.TERMINATEDS, Columns.TRUNCATEDS,
+}  # fmt: skip
+"""Arguments that RLlib's loop gives a piece, and the fast way does not."""
 
 
-def own_pieces(pieces: list[Any]) -> list[Any]:
-    """Those of a pipeline beside RLlib's default ones."""
-    return pieces[: -len(DEFAULT_PIECES)]
+class EnvToModule(NamedTuple):
+    """The pieces of an env-to-module pipeline.
+
+    Attributes:
+        own: those before RLlib's default ones.
+        default: these.
+        last: those behind them, which see the modules' batches.
+    """
+
+    own: list[Any]
+    default: list[Any]
+    last: list[Any]
+
+    @classmethod
+    def of(cls, pieces: list[Any]) -> "EnvToModule":
+        """All are `own` if the default ones aren't there, one after the other."""
+        first = next((i for i, piece in enumerate(pieces) if type(piece) is DEFAULT_PIECES[0]), len(pieces))
+        end = first + len(DEFAULT_PIECES)
+        if [type(piece) for piece in pieces[first:end]] != DEFAULT_PIECES:
+            return cls(pieces, [], [])
+        return cls(pieces[:first], pieces[first:end], pieces[end:])
+
+    @property
+    def shows_episodes(self) -> bool:
+        """True if pieces of the user's own are given episodes."""
+        return bool(self.last) or not all(map(_is_known, self.own))
+
+    @property
+    def makes_batches(self) -> bool:
+        """True if pieces of the user's own may have a part in batches, or in the data that pieces share."""
+        return bool(self.last) or any(not _is_known(piece) and not _only_rewrites(piece) for piece in self.own)
 
 
-def after_rewriting(pieces: list[Any]) -> list[Any]:
-    """The pieces of a pipeline that make a batch of the observations on record."""
-    return [piece for piece in own_pieces(pieces) if type(piece) is FrameStacking] + pieces[-len(DEFAULT_PIECES) :]
-
-
-def are_rewriting(pieces: list[Any]) -> bool:
+def are_rewriting(own: list[Any]) -> bool:
     """Whether the record has other observations than the envs send."""
-    return any(type(piece) is not FrameStacking for piece in pieces)
+    return any(type(piece) is not FrameStacking for piece in own)
+
+
+def own_of_module_to_env(pieces: list[Any]) -> list[Any]:
+    """Those of a module-to-env pipeline beside RLlib's default ones."""
+    return [piece for piece in pieces if type(piece) not in MODULE_TO_ENV]
+
+
+def normalizing_piece(pieces: list[Any]) -> Any:
+    """RLlib's default piece of a module-to-env pipeline that scales or clips actions; None if it is not there."""
+    return next((piece for piece in pieces if type(piece) is module_to_env.NormalizeAndClipActions), None)
 
 
 def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """Why a pipeline's pieces need RLlib's own loop: (code, sentence part); none if they don't."""
-    own = own_pieces(pieces)
-    if [type(piece) for piece in pieces[-len(DEFAULT_PIECES) :]] != DEFAULT_PIECES:
+    """Why an env-to-module pipeline's pieces need RLlib's own loop: (code, sentence part); none if they don't."""
+    own, default, last = parts = EnvToModule.of(pieces)
+    if not default:
         names = [type(piece).__name__ for piece in pieces]
-        text = f"the env-to-module connector pipeline does not end with RLlib's default pieces: {names}"
+        text = f"the env-to-module connector pipeline lacks RLlib's default pieces, one after the other: {names}"
         yield "connector_pipeline", text
         return
     for i, piece in enumerate(own):
         name = type(piece).__name__
-        if type(piece) is FrameStacking:
-            if i < len(own) - 1:
-                yield "connector_piece", f"the connector piece {name} is followed by {type(own[i + 1]).__name__}"
-        elif type(piece) not in REWRITERS and not _only_rewrites(piece):
-            yield (
-                "connector_piece",
-                f"the connector piece {name} does more than put observations in the place of others",
-            )
+        if type(piece) is FrameStacking and (i < len(own) - 1 or parts.makes_batches):
+            others = [type(other).__name__ for other in [*own[i + 1 :], *own[:i], *last]]
+            yield "connector_piece", f"the connector piece {name} is beside {', '.join(others)}"
         if getattr(piece, "_as_learner_connector", False):
             yield "connector_piece", f"the connector piece {name} is one for learners"
+    for piece in [piece for piece in own if not _is_known(piece)] + last:
+        yield from (("connector_piece", text) for text in _problems_of(piece))
+
+
+def module_to_env_problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
+    """See `problems()`; of a module-to-env pipeline."""
+    if [type(piece) for piece in pieces if type(piece) in MODULE_TO_ENV] != MODULE_TO_ENV:
+        names = [type(piece).__name__ for piece in pieces]
+        yield "connector_pipeline", f"the module-to-env connector pipeline lacks RLlib's default pieces: {names}"
+        return
+    for piece in own_of_module_to_env(pieces):
+        yield from (("module_to_env_piece", text) for text in _problems_of(piece))
+
+
+def _is_known(piece: Any) -> bool:
+    return type(piece) in (FrameStacking, *REWRITERS)
+
+
+def _problems_of(piece: Any) -> Iterator[str]:
+    name, call = type(piece).__name__, type(piece).__call__
+    if not isinstance(piece, ConnectorV2) or "__call__" in vars(piece) or not isinstance(call, FunctionType):
+        yield f"the connector piece {name} is no ConnectorV2 with a plain __call__() method"
+    elif read := _read_in_vain(call):
+        yield f"the connector piece {name} reads what only RLlib's loop has: {', '.join(sorted(read))}"
 
 
 def _only_rewrites(piece: Any) -> bool:
     """Whether a piece of the user's own works upon episodes alone, and leaves the batch as it is."""
-    if not isinstance(piece, ConnectorV2) or "__call__" in vars(piece):
-        return False
     call = type(piece).__call__
     if any(isinstance(piece, kind) and call is kind.__call__ for kind in PREPROCESSORS):
         return True
@@ -78,19 +142,41 @@ def _only_rewrites(piece: Any) -> bool:
 
 
 @cache
+def _read_in_vain(call: FunctionType) -> set[str]:
+    """Arguments that a method reads, or has to have, and does not get as RLlib gives them."""
+    code, missing = call.__code__, set()
+    for each in signature(call, follow_wrapped=False).parameters.values():
+        if each.kind in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL) or each.name in NOT_GIVEN:
+            missing.add(each.name)
+            if each.name in NOT_GIVEN and each.default is Parameter.empty:
+                return {each.name}
+    read = missing & {*code.co_cellvars, *code.co_freevars} | {"locals", "vars", "eval", "exec"} & {*code.co_names}
+    return read | missing & {name for names in map(_locals_in, _instructions(call)) for name in names}
+
+
+@cache
 def _returns_batch_untouched(call: FunctionType) -> bool:
-    """Whether a method only returns its argument `batch`, and does nothing with those that the fast way lacks."""
-    code = call.__code__
-    if READ_NOWHERE & {*code.co_cellvars, *code.co_freevars} or {"locals", "vars", "eval", "exec"} & {*code.co_names}:
+    """Whether a method only returns its argument `batch`, and does nothing with what pieces share."""
+    read_nowhere, code = {"batch", "shared_data"}, call.__code__
+    if _read_in_vain(call) or read_nowhere & {*code.co_cellvars, *code.co_freevars}:
         return False
     returned = False
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in ("NOP", "CACHE", "RESUME")]
+    instructions = _instructions(call)
     for i, instruction in enumerate(instructions):
-        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
-        if "FAST" not in instruction.opname or not READ_NOWHERE & {name for name in names if isinstance(name, str)}:
+        if not read_nowhere & {*_locals_in(instruction)}:
             continue
         is_return = instruction.opname in ("LOAD_FAST", "LOAD_FAST_BORROW") and instruction.argval == "batch"
         if not is_return or instructions[i + 1].opname != "RETURN_VALUE":
             return False
         returned = True
     return returned
+
+
+def _instructions(call: FunctionType) -> list[dis.Instruction]:
+    return [each for each in dis.get_instructions(call) if each.opname not in ("NOP", "CACHE", "RESUME")]
+
+
+def _locals_in(instruction: dis.Instruction) -> list[str]:
+    """Names of the local variables that an instruction reads or writes."""
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return [name for name in names if isinstance(name, str)] if "FAST" in instruction.opname else []

@@ -5,7 +5,7 @@ go on. Each piece puts another observation in the place of each agent's newest o
 what the record keeps. By columns where the result is bit-identical; else RLlib's piece, or the user's, runs itself.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from ray.rllib.connectors import env_to_module
@@ -21,6 +21,7 @@ from fastmarl.rllib.store.store import RLlibStore
 
 Spaces = list[tuple[dict[Hashable, Any], dict[Hashable, Any]]]
 
+Batch = dict[str, Any]
 Parts = dict[tuple[int, Hashable], Any]
 """Agents' episodes by (env index, agent id)."""
 
@@ -28,7 +29,7 @@ Parts = dict[tuple[int, Hashable], Any]
 class Episodes(Protocol):
     """What connectors need of the episodes; `PiecesInPython` has it."""
 
-    def run(self, piece: Any, newest: list[Newest], *, has_ended: bool) -> None:
+    def run(self, piece: Any, newest: list[Newest], batch: Batch, *, has_ended: bool) -> Batch:
         """Have a piece rewrite what has come, itself; of episodes that have ended, or of those that go on."""
 
     def whole_parts(self, *, has_ended: bool) -> Parts:
@@ -59,50 +60,59 @@ class Connectors:
             else:
                 self._rewriters.append((piece, _by_columns(piece, spaces)))
 
-    def run(self, done: list[int], episodes: Episodes) -> None:
+    def run(self, done: list[int], episodes: Episodes, pass_ended: Callable[[], None]) -> Batch:
         """Have all that has come go through the pieces, and on record.
 
         Args:
             done: envs whose episodes have ended, and begun anew.
             episodes: those that pieces run upon where columns won't do.
+            pass_ended: called when they have run upon the episodes that have ended.
+
+        Returns:
+            The empty batch as pieces have left it.
         """
+        batch: Batch = {}
         newest = [Newest.of(module, block, self._store.table) for module, block in enumerate(self._store.blocks)]
         parts = [(newest, False)]
         if done:
             of_done, others = zip(*(each.parted(done) for each in newest), strict=True)
             parts = [([*of_done], True), ([*others], False)]
         for part, has_ended in parts:
+            part, batch = [each for each in part if len(each)], {}
             for piece, by_columns in self._rewriters:
-                self._run(piece, by_columns, [each for each in part if len(each)], has_ended, episodes)
-            for each in part:
-                if len(each) and self._rewriters:
-                    each.record()
+                batch = self._run(piece, by_columns, part, batch, has_ended, episodes)
+            for each in part if self._rewriters else ():
+                each.record()
+            if has_ended:
+                pass_ended()
         if self.frames is not None:
             whole = episodes.whole_parts(has_ended=False)
             for each in newest:
                 self.frames.stack(each, whole)
         for block in self._store.blocks:
             block.n_connected, block.n_finals_connected = block.rows.n, block.rows.n_finals
+        return batch
 
     def _run(
         self,
         piece: Any,
         by_columns: ColumnConnector | None,
         newest: list[Newest],
+        batch: Batch,
         has_ended: bool,
         episodes: Episodes,
-    ) -> None:
+    ) -> Batch:
         whole, change = episodes.whole_parts(has_ended=has_ended), None
         if by_columns is not None and not (by_columns.reads_steps and whole):
             change = by_columns.rewrite(newest)
         if by_columns is None or change is None:
-            episodes.run(piece, newest, has_ended=has_ended)
-            return
+            return episodes.run(piece, newest, batch, has_ended=has_ended)
         change()
         for each in newest:
             self._store.spaces.update(dict.fromkeys(each.lanes.tolist(), by_columns.space))
             if whole:
                 _show(each, by_columns.space, whole)
+        return batch
 
 
 def _show(newest: Newest, space: Any, whole: Parts) -> None:

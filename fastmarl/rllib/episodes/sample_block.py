@@ -187,8 +187,7 @@ class SampleBlock:
 
 def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str, Any]]:
     """(actions, other outputs as RLlib has them) from flat ones; `seq_nos` is recorded beside others only."""
-    if any(type(key) is not str for key in columns):
-        columns = _nested({key if isinstance(key, tuple) else (key,): column for key, column in columns.items()})
+    columns = nested_columns(columns)  # type: ignore[assignment]
     extras: dict[str, Any] = {}
     for name, column in columns.items():
         if name != "actions":
@@ -196,6 +195,14 @@ def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str
             if len(extras) == 1:
                 extras[Columns.WEIGHTS_SEQ_NO] = seq_nos
     return columns.get("actions"), extras
+
+
+def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
+    """Columns by their names, nested as a module gave them, from flat ones."""
+    if all(type(key) is str for key in columns):
+        return columns  # type: ignore[return-value]
+    nested: dict[str, Any] = _nested({key if isinstance(key, tuple) else (key,): columns[key] for key in columns})
+    return nested
 
 
 def is_set(episode: RLlibEpisode, slot: str) -> bool:

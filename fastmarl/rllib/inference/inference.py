@@ -158,6 +158,23 @@ class ExactInference:
             self.forwarded_at = perf_counter()
             return {module_id: parts[module_id].act(outputs[module_id], explore) for module_id in batches}
 
+    def forward(self, batches: dict[str, Any], *, explore: bool, t: int) -> dict[str, dict[str, Any]]:
+        """Return the outputs of the modules' own forward pass; see `answer()`."""
+        module = self._module
+        outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
+        self.forwarded_at = perf_counter()
+        return outputs
+
+    def act(self, outputs: dict[str, dict[str, Any]], *, explore: bool) -> dict[str, dict[Key, np.ndarray]]:
+        """Go on as `answer()` does after the forward pass, with these outputs of it, as others have left them."""
+        if not all_hold(self._watched, self._module._rl_modules, outputs):
+            self.refresh()
+        with self._mode:
+            return {
+                module_id: self._parts[module_id].act_upon(of_module, explore)
+                for module_id, of_module in outputs.items()
+            }
+
 
 class ModulePart:
     """One of the modules.
@@ -241,15 +258,20 @@ class ModulePart:
             columns = self._columns(logits_NK, actions, logp, explore)
             if not self._is_stateful:
                 return columns
-            return {**self._to_arrays(leaves_of({Columns.STATE_OUT: outputs[Columns.STATE_OUT]})), **columns}
+            states = leaves_of({Columns.STATE_OUT: outputs[Columns.STATE_OUT]})
+            return {**self._to_arrays(states, not self.is_quick), **columns}
         if isinstance(logits, np.ndarray):
             if (draws := self._draws_of_rows[explore]) is not None:
                 return self._columns(logits, *_choose(draws, logits, explore), explore)
-            logits = torch.from_numpy(logits)
-            outputs = {LOGITS: logits}
+            outputs = {LOGITS: torch.from_numpy(logits)}
+        return self.act_upon(outputs, explore, copies=not self.is_quick)  # who else may write to it later
+
+    def act_upon(self, outputs: dict[str, Any], explore: bool, *, copies: bool = True) -> dict[Key, np.ndarray]:
+        """As `act()`, upon any outputs; arrays have memory of their own if `copies`."""
+        logits: Any = outputs.get(LOGITS)
         leaves = leaves_of(outputs)
         if ACTIONS in outputs:
-            return self._to_arrays(leaves)
+            return self._to_arrays(leaves, copies)
         if logits is None:
             problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
             raise ModuleOutputError(self._id, problem)
@@ -257,7 +279,7 @@ class ModulePart:
             self.module.get_exploration_action_dist_cls() if explore else self.module.get_inference_action_dist_cls()
         )
         if LOGP not in outputs and (drawn := self._draw(dist_cls, logits, explore)) is not None:
-            arrays = self._to_arrays(leaves | drawn)
+            arrays = self._to_arrays(leaves | drawn, copies)
             if explore and first_unfit(arrays[LOGP], LEAST, MOST) >= 0:
                 self._let_rllib_raise(dist_cls, logits)
             return arrays
@@ -266,7 +288,7 @@ class ModulePart:
         leaves |= leaves_of({ACTIONS: actions})
         if LOGP not in outputs:
             leaves[LOGP] = distribution.logp(actions)
-        return self._to_arrays(leaves)
+        return self._to_arrays(leaves, copies)
 
     def _columns(
         self, logits: np.ndarray, actions: np.ndarray, logp: np.ndarray, explore: bool
@@ -306,11 +328,11 @@ class ModulePart:
                 error.add_note(f"module {self._id!r}: rows {rows} of its batch gave these; are weights or inputs NaN?")
                 raise
 
-    def _to_arrays(self, leaves: dict[Key, Any]) -> dict[Key, np.ndarray]:
+    def _to_arrays(self, leaves: dict[Key, Any], copies: bool) -> dict[Key, np.ndarray]:
         if self._transfer is not None:
             tensors = {key: leaf.to(self._device) for key, leaf in leaves.items() if isinstance(leaf, Tensor)}
             leaves = leaves | self._transfer.to_host(tensors)
-        copies = self._transfer is not None or not self.is_quick  # who else may write to it later
+        copies |= self._transfer is not None
         arrays = {key: self._array(key, leaf, copies) for key, leaf in leaves.items()}
         if not self._is_stateful:
             return arrays

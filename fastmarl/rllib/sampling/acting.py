@@ -6,16 +6,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
-from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Block, Key, leaves_of
 from fastmarl.rllib.inference.inference import Batch
 from fastmarl.rllib.sampling.core import Core
-
-ALIGNMENT = 16  # bytes
+from fastmarl.rllib.sampling.module_inputs import ModuleInputs
+from fastmarl.rllib.sampling.shared_data import Mapped
+from fastmarl.rllib.sampling.to_env import Acted, ToEnv
+from fastmarl.rllib.sampling.to_module import ToModule
 
 
 class Acting:
@@ -23,67 +23,56 @@ class Acting:
 
     Args:
         core: the parts to work with.
+        inputs: makes the modules' batches.
+        to_module, to_env: know what pieces of the user's own make of them, and of the modules' answers.
     """
 
-    def __init__(self, core: Core):
+    def __init__(self, core: Core, inputs: ModuleInputs, to_module: ToModule, to_env: ToEnv):
         self._core = core
+        self._inputs = inputs
+        self._to_module = to_module
+        self._to_env = to_env
 
-    def act(self, explore: bool, t: int) -> list[dict]:
+    def act(self, explore: bool, t: int) -> Acted:
         """All modules answer to their agents' rows; what they say is recorded and made ready for the envs."""
         core, ids, seconds = self._core, self._core.store.module_ids, self._core.counts.seconds
         began = time.perf_counter()
-        order = core.store.scatter.acting_modules(core.store.acting_from)
-        if not order:
-            return [{} for _ in core.table.envs]
-        batches = {ids[module]: self._batch(module) for module in order}
+        batches = self._next_batches()
+        if not batches:
+            nothing: list[dict] = [{} for _ in core.table.envs]
+            return Acted(nothing, nothing)
         connected = time.perf_counter()
-        answers = core.inference.answer(batches, explore=explore, t=t)
-        for module in order:
-            self._take(module, answers[ids[module]])
-        actions = core.action_dicts.by_module(order)
+        if self._to_env.is_own or self._to_module.is_reordered:
+            acted = self._to_env.act(batches, self._mapped(), explore=explore, t=t)
+        else:
+            answers = core.inference.answer(batches, explore=explore, t=t)
+            order = [ids.index(module_id) for module_id in batches]
+            for module in order:
+                self._take(module, answers[ids[module]])
+            actions = core.action_dicts.by_module(order)
+            acted = Acted(actions, actions)
         core.counts.forwards += 1
         seconds["connect"] += connected - began
         seconds["forward"] += core.inference.forwarded_at - connected
         seconds["act"] += time.perf_counter() - core.inference.forwarded_at
-        return actions
+        return acted
 
-    def _batch(self, module: int) -> Batch:
-        """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too."""
-        core, store = self._core, self._core.store
-        block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
-        frames = core.connectors.frames
-        if frames is None and core.inference.reads(store.module_ids[module], block.layout, end - first):
-            return block.obs[0][first:end]
-        shares = core.inference.leaves_input_untouched(store.module_ids[module])
-        if frames is not None:
-            obs: Any = map_struct(self._own_tensor, frames.of(module))
-        elif block.layout.is_array:
-            obs = self._tensor(block.obs[0], first, end, shares)
-        elif block.layout.whole:
-            obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
-        else:
-            obs = block.layout.nest([self._tensor(leaf, first, end, shares) for leaf in block.obs])
-        state = core.states[module]
-        if state is None:
-            return {Columns.OBS: obs}
-        read = state.read(block.lane_R[first:end])
-        return {
-            Columns.OBS: map_struct(lambda leaf: leaf.unsqueeze(1), obs),
-            Columns.STATE_IN: state.nest([self._on_device(torch.from_numpy(_as_float(leaf))) for leaf in read]),
-        }
+    def _next_batches(self) -> dict[str, Batch]:
+        """By module id, in RLlib's order."""
+        core = self._core
+        if core.to_module.makes_batches:
+            return self._to_module.next_batches()
+        ids, order = core.store.module_ids, core.store.scatter.acting_modules(core.store.acting_from)
+        is_shown = self._to_env.runs_whole
+        return {ids[module]: self._inputs.batch(module, is_shown=is_shown) for module in order}
 
-    def _tensor(self, leaf: np.ndarray, first: int, end: int, shares: bool) -> torch.Tensor:
-        """Rows of a leaf; where that may be, without a copy."""
-        if not shares or leaf.dtype == np.float64 or first * leaf.strides[0] % ALIGNMENT:
-            return self._own_tensor(leaf[first:end])
-        return self._on_device(torch.from_numpy(leaf[first:end]))
-
-    def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
-        """As RLlib's NumpyToTensor makes it: float64 becomes float32. It has memory of its own, as NumPy allocates."""
-        return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
-
-    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self._core.inference.is_on_cpu else tensor.to(self._core.runner._device)
+    def _mapped(self) -> Mapped:
+        """The agents whose rows these are, see `Mapped`."""
+        if self._core.to_module.makes_batches:
+            return self._to_module.mapped
+        mapped = self._core.rows_to_act()
+        self._core.shared_data.note_batches(mapped)
+        return mapped
 
     def _take(self, module: int, columns: dict[Key, np.ndarray]) -> None:
         """Record a module's answers, and keep its actions for the envs."""
@@ -100,7 +89,7 @@ class Acting:
         agent_ids = self._core.table.agent_ids
         return [agent_ids[lane] for lane in block.lane_R[first : block.rows.n]]
 
-    def act_at_random(self) -> list[dict]:
+    def act_at_random(self) -> Acted:
         """Actions drawn from the env's own spaces, recorded without anything beside them."""
         store, table = self._core.store, self._core.table
         actions: list[dict] = []
@@ -117,7 +106,7 @@ class Acting:
                 block.boxes_scalars = isinstance(chosen[0], np.ndarray)
                 actions_of_module = leaves_of({Columns.ACTIONS: batch_of(chosen)})
                 store.record(module, {key: np.asarray(leaf) for key, leaf in actions_of_module.items()})
-        return actions
+        return Acted(actions, actions)
 
     def _acting_agents(self, lanes: Any, record: Any) -> set[Hashable]:
         """The agents that act next; a set made as RLlib makes it, for its order."""
@@ -125,8 +114,3 @@ class Acting:
             return set()
         observed = set(record.observed)
         return {agent_id for agent_id in record.order if agent_id in observed and agent_id in lanes.lane_of}
-
-
-def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:
-    """Of float32 if it was of float64."""
-    return array.astype(np.float32 if array.dtype == np.float64 else array.dtype, copy=copy)

@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
+from torch import Tensor
 
 from fastmarl.core.inference.recurrent_state import LaneState
 from fastmarl.core.native._actions import ActionDicts
-from fastmarl.rllib.connectors.pieces import are_rewriting, own_pieces
+from fastmarl.core.spaces.structs import map_struct
+from fastmarl.rllib.connectors.pieces import EnvToModule, are_rewriting, normalizing_piece, own_of_module_to_env
 from fastmarl.rllib.connectors.pipeline import Connectors
 from fastmarl.rllib.inference.env_actions import RLlibEnvActions
-from fastmarl.rllib.inference.inference import ExactInference
+from fastmarl.rllib.inference.inference import NARROWED, ExactInference
+from fastmarl.rllib.sampling.shared_data import Mapped, SharedData
 from fastmarl.rllib.store.records import CallCounts, RLlibLanes, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
 
@@ -27,7 +30,11 @@ class Core:
         counts: of the call under way.
         counts_actions: whether agents that act are counted, and not those that are observed (18).
         spaces: per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
+        to_module: the pieces of the env-to-module pipeline.
         connectors: what rewrites observations on their way to the modules.
+        shared_data: what pieces leave for one another.
+        shows_episodes: whether pieces of the user's own are given running episodes.
+        action_structs, action_options: see RLlibEnvActions.
     """
 
     def __init__(self, runner: Any, draws: np.random.Generator | None):
@@ -43,26 +50,33 @@ class Core:
         n_agents = [len(getattr(env.unwrapped, "possible_agents", None) or ()) for env in runner.env.envs]
         merge_flags = "01" not in runner.fixes
         self.spaces = _spaces_of(runner.env.envs)
-        pieces = own_pieces(runner._env_to_module.connectors)
-        self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(pieces))
-        self.connectors = Connectors(pieces, self.store, self.spaces)
-        self._unsquash = runner._module_to_env.connectors[-2]
-        self._structs = get_base_struct_from_space(self._unsquash.input_action_space)
-        self._options = self._action_options()
+        self._pieces = self._all_pieces()
+        self.to_module = EnvToModule.of(list(runner._env_to_module.connectors))
+        own = self.to_module.own
+        self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(own))
+        self.connectors = Connectors(own, self.store, self.spaces)
+        acts = bool(own_of_module_to_env(runner._module_to_env.connectors))
+        self.shared_data = SharedData(runner, is_read=acts or self.to_module.makes_batches)
+        self.shows_episodes = acts or self.to_module.shows_episodes
+        self._unsquash = normalizing_piece(runner._module_to_env.connectors)
+        self.action_structs = get_base_struct_from_space(self._unsquash.input_action_space)
+        self.action_options = self._action_options()
         self.env_actions: list[RLlibEnvActions] = []  # this and what follows by module index, see refresh()
         self.action_dicts = ActionDicts(self.table, [])
         self.states: list[LaneState | None] = []
 
     def changes(self) -> list[str]:
         """What of the runner is no longer what these parts were made for, a sentence part each."""
-        changes = []
-        unsquash = self.runner._module_to_env.connectors[-2]
-        if unsquash is not self._unsquash or self._action_options() != self._options:
+        changes, pieces = [], self._all_pieces()
+        unsquash = normalizing_piece(self.runner._module_to_env.connectors)
+        if unsquash is not self._unsquash or self._action_options() != self.action_options:
             changes.append("actions are scaled or clipped in another way than before")
-        pieces = own_pieces(self.runner._env_to_module.connectors)
-        if [*map(id, pieces)] != [*map(id, self.connectors.pieces)]:
+        if [*map(id, pieces)] != [*map(id, self._pieces)]:
             changes.append("there are other connector pieces than before")
         return changes
+
+    def _all_pieces(self) -> list[Any]:
+        return [*self.runner._env_to_module.connectors, None, *self.runner._module_to_env.connectors]
 
     def _action_options(self) -> dict[str, bool]:
         return {
@@ -82,13 +96,13 @@ class Core:
                 self._add_module(module_id, module)
 
     def _add_module(self, module_id: str, module: Any) -> None:
-        actions = RLlibEnvActions(self._structs, **self._options, boxed=module.is_stateful())
+        actions = RLlibEnvActions(self.action_structs, **self.action_options, boxed=module.is_stateful())
         self.env_actions.append(actions)
         self.action_dicts.modules.append(actions.rows)
         state = None
         if module.is_stateful():
             self.store.stateful.add(len(self.states))
-            state = LaneState(module.get_initial_state(), self.table, casting="unsafe")
+            state = LaneState(_narrowed(module.get_initial_state()), self.table, casting="unsafe")
         self.states.append(state)
         self.store.add_module(module_id)
 
@@ -101,6 +115,15 @@ class Core:
     def running(self) -> list[RLlibRecord]:
         """The running episodes, in env order."""
         return [self.record_of(i) for i, record in enumerate(self.table.records) if record is not None]
+
+    def rows_to_act(self) -> Mapped:
+        """Whose rows act next, in the order of RLlib's batches."""
+        store, table, rows = self.store, self.table, Mapped()
+        ids = [None if record is None else record.id_ for record in table.records]
+        for module in store.scatter.acting_modules(store.acting_from):
+            lanes = store.blocks[module].lane_R[store.acting_from[module] : store.rows[module].n].tolist()
+            rows[store.module_ids[module]] = [(ids[table.env_L[lane]], table.agent_ids[lane]) for lane in lanes]
+        return rows
 
     def count(self, record: RLlibRecord) -> None:
         """Add what was observed of the episode to the call's counts, which RLlib takes for steps."""
@@ -117,6 +140,16 @@ class Core:
                 agents[agent_id] = agents.get(agent_id, 0) + 1
                 modules[module_id] = modules.get(module_id, 0) + 1
         return sum(map(len, actions))
+
+
+def _narrowed(state: Any) -> Any:
+    """An initial state with arrays of the dtypes that RLlib's connectors give them."""
+
+    def narrowed(leaf: Any) -> Any:
+        array = leaf.numpy(force=True) if isinstance(leaf, Tensor) and leaf.ndim else leaf
+        return array.astype(NARROWED.get(array.dtype, array.dtype)) if isinstance(array, np.ndarray) else array
+
+    return map_struct(narrowed, state)
 
 
 def _already_mapped(agent_id: Hashable, env_index: int) -> int:

@@ -10,7 +10,7 @@ from ray.rllib.utils import force_list
 from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
-from fastmarl.rllib.store.episode_in_view import EpisodeInView
+from fastmarl.rllib.store.episode_in_view import EpisodeInView, prune
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
@@ -126,7 +126,7 @@ class EpisodeEvents:
                     f"{event} ended the episode of env {env_index} (is_terminated or is_truncated), which its env goes "
                     "on with; let the env end it"
                 )
-            self._write_back(view, record)
+            self.write_back(view)
 
     def whole_episode(self, record: RLlibRecord) -> Any:
         """The running episode as RLlib's loop has it."""
@@ -136,6 +136,8 @@ class EpisodeEvents:
         """What callbacks and connectors are given of an episode that has ended."""
         if chunk.view is None:
             chunk.view = EpisodeInView(self._episodes, chunk.record)
+        elif chunk.view.is_whole and chunk.view.ended is None:
+            prune(chunk.view.episode)
         chunk.view.ended = chunk
         return chunk.view
 
@@ -179,8 +181,9 @@ class EpisodeEvents:
             extra_model_outputs={agent_id: extras for agent_id, (_, extras, _) in acted.items() if extras},
         )
 
-    def _write_back(self, view: EpisodeInView, record: RLlibRecord) -> None:
+    def write_back(self, view: EpisodeInView) -> None:
         """Modules and connectors are to see what callbacks have made of the newest observations."""
+        record = view.record
         table, live = self._core.table, self._core.table.envs[record.env_index].lane_of
         for agent_id, lane in record.lane_of.items():
             block, final = self._core.store.blocks[table.module_L[lane]], int(table.final_L[lane])

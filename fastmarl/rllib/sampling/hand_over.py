@@ -7,20 +7,19 @@ import tree
 from ray.rllib.core.columns import Columns
 
 from fastmarl.rllib.connectors.frames import StackedFrames
-from fastmarl.rllib.connectors.pieces import after_rewriting
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+from fastmarl.rllib.sampling.to_module import ToModule
 from fastmarl.rllib.store.records import ChunkNumbers
 
 
-def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], pieces: list[Any], explore: bool) -> None:
+def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], to_module: ToModule, explore: bool) -> None:
     """Set RLlib's runner up as if its own loop had sampled up to now.
 
     Args:
         events: has the running episodes as callbacks know them.
         autoreset: per env, whether it is to be reset instead of stepped.
-        pieces: of the env-to-module connector pipeline in the last call; what they make of the last observations is
-            what the modules act upon next. Those that rewrite them have done so.
+        to_module: has what pieces made of the last observations, upon which the modules act next.
     """
     runner = core.runner
     runner._ongoing_episodes = [events.whole_episode(record) for record in core.running()]
@@ -29,9 +28,9 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], pieces: 
     for record in core.running():
         events.complete_earlier_chunks(record)
     runner.env._autoreset_envs = np.array(autoreset, np.bool_)
-    runner._shared_data = {}
     batch: Any = {}
-    for piece in after_rewriting(pieces):
+    frames = core.connectors.frames
+    for piece in [*([] if frames is None else [frames.piece]), *core.to_module.default]:  # others have run
         batch = piece(
             rl_module=runner.module,
             batch=batch,
@@ -39,10 +38,9 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], pieces: 
             explore=explore,
             shared_data=runner._shared_data,
         )
-        frames = core.connectors.frames
         if frames is not None and piece is frames.piece:
             batch[Columns.OBS].update(_as_before(core, frames))
-    runner._cached_to_module = batch
+    runner._cached_to_module = to_module.hand_over(batch) if core.to_module.makes_batches else batch
 
 
 def _as_before(core: Core, frames: StackedFrames) -> dict[tuple, list[Any]]:

@@ -61,7 +61,7 @@ class PolicyMapping:
         """RLlib asks again for all agents of the next chunk, and does not use the answers.
 
         Args:
-            is_shown: whether callbacks may look at the next chunk.
+            is_shown: whether callbacks or connectors may look at the next chunk.
         """
         env_t = self._core.table.envs[record.env_index].env_t
 

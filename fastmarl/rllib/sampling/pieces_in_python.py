@@ -4,9 +4,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Hashable
 from contextlib import ExitStack
+from operator import is_
 from time import perf_counter
 from typing import Any
 
+from fastmarl.core.errors import ConnectorError
 from fastmarl.rllib.connectors.newest import Newest
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
@@ -36,45 +38,72 @@ class PiecesInPython:
         self._seconds: dict[str, float] = defaultdict(float)  # by names of pieces, in this call of sample()
         self._told: set[str] = set()
 
-    def run(self, piece: Any, newest: list[Newest], *, has_ended: bool) -> None:
-        """Have a piece rewrite what has come.
+    def run(self, piece: Any, newest: list[Newest], batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
+        """Have a piece rewrite what has come; returns what it has made of the batch.
 
         Args:
             has_ended: whether that is of the episodes that have ended, and not of those that go on.
         """
-        events, began = self._events, perf_counter()
-        if has_ended:
-            views = {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
-        else:
-            views = {record.env_index: events.view_of_running(record) for record in self._core.running()}
-        passing = events.passing
-        passing |= {lane: item for each in newest for lane, item in zip(each.lanes.tolist(), each.items(), strict=True)}
+        began, views, passing = perf_counter(), self.views(has_ended=has_ended), self._events.passing
+        given = [(each, each.lanes.tolist(), each.items()) for each in newest]
+        passing |= {lane: item for _, lanes, items in given for lane, item in zip(lanes, items, strict=True)}
         try:
-            self._call(piece, list(views.values()))
+            batch = self._call(piece, batch, views, has_ended=has_ended)
             for view in views.values():
                 view.write_back()
-            for each in newest:
-                items = []
-                for lane, (env_index, agent_id) in zip(each.lanes.tolist(), each.who, strict=True):
+            for each, lanes, items in given:
+                made = []
+                for lane, (env_index, agent_id) in zip(lanes, each.who, strict=True):
                     if views[env_index].is_whole:
-                        items.append(views[env_index].episode.agent_episodes[agent_id].observations.data[-1])
+                        made.append(views[env_index].episode.agent_episodes[agent_id].observations.data[-1])
                     else:
-                        items.append(passing[lane])
-                each.rewrite_items(items)
+                        made.append(passing[lane])
+                if not each.layout.is_array or not all(map(is_, made, items)):  # a nested one may be another inside
+                    each.rewrite_items(made)
         finally:
             passing.clear()
             self._seconds[type(piece).__name__] += perf_counter() - began
+        return batch
 
-    def _call(self, piece: Any, views: list[EpisodeInView]) -> None:
+    def call(self, piece: Any, batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
+        """Have a piece make something of a batch, with the episodes as they are on record."""
+        began, views = perf_counter(), self.views(has_ended=has_ended)
+        try:
+            batch = self._call(piece, batch, views, has_ended=has_ended)
+            for view in views.values():
+                view.write_back()
+                if view.is_whole and not has_ended:
+                    self._events.write_back(view)
+        finally:
+            self._seconds[type(piece).__name__] += perf_counter() - began
+        return batch
+
+    def call_default(self, piece: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        """Call one of RLlib's default pieces, upon the episodes that go on."""
+        return self._call(piece, batch, self.views(has_ended=False), has_ended=False)
+
+    def views(self, *, has_ended: bool) -> dict[int, EpisodeInView]:
+        """The episodes by env, those that have ended in this step or those that go on."""
+        events = self._events
+        if has_ended:
+            return {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
+        return {record.env_index: events.view_of_running(record) for record in self._core.running()}
+
+    def _call(
+        self, piece: Any, batch: dict[str, Any], views: dict[int, EpisodeInView], *, has_ended: bool
+    ) -> dict[str, Any]:
         runner = self._core.runner
         with ExitStack() as stack:
-            piece(
+            made = piece(
                 rl_module=runner.module,
-                batch={},
-                episodes=[stack.enter_context(view) for view in views],
+                batch=batch,
+                episodes=[stack.enter_context(view) for view in views.values()],
                 explore=self.explore,
                 shared_data=runner._shared_data,
             )
+        if not isinstance(made, dict):
+            raise ConnectorError("of all", type(piece).__name__, f"expected the batch to be returned, got {made!r}")
+        return made
 
     def tell(self, seconds: float) -> None:
         """Say once of each piece that it runs in Python, and what that costs; a call took so many seconds."""

@@ -16,8 +16,11 @@ from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
 from fastmarl.rllib.sampling.hand_over import hand_over
 from fastmarl.rllib.sampling.mapping import PolicyMapping
+from fastmarl.rllib.sampling.module_inputs import ModuleInputs
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.step_writer import StepWriter
+from fastmarl.rllib.sampling.to_env import ToEnv
+from fastmarl.rllib.sampling.to_module import ToModule
 from fastmarl.rllib.sampling.window import Window
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.records import CallCounts, ChunkNumbers, RLlibRecord
@@ -39,7 +42,6 @@ class FastSampler:
     def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
         self._runner = runner
         self.core = Core(runner, draws)
-        self._acting = Acting(self.core)
         spaces, self._connectors = self.core.spaces, self.core.connectors
         self._builder = Builder(self.core.store, spaces, runner.episode_class, runner.fixes)
         episodes = RunningEpisodes(self.core.store, self._builder, spaces, runner.episode_class)
@@ -47,6 +49,9 @@ class FastSampler:
         self._recording = StepWriter(self.core, self._mapping)
         self._events = EpisodeEvents(self.core, self._builder, episodes)
         self._in_python = PiecesInPython(self.core, self._events)
+        inputs = ModuleInputs(self.core)
+        self._to_module = ToModule(self.core, inputs, self._in_python)
+        self._acting = Acting(self.core, inputs, self._to_module, ToEnv(self.core, self._in_python))
         self._resets: dict[int, tuple] = {}  # envs that gave an episode's first observations in this tick -> these
         self._as_steps: dict[int, tuple] = {}  # and whose reset is recorded as a step -> that
         self._stepped_at = 0.0  # when the envs had stepped last
@@ -60,7 +65,7 @@ class FastSampler:
 
     def hand_over(self, explore: bool) -> None:
         """Leave the running episodes to RLlib's own loop."""
-        hand_over(self.core, self._events, self._autoreset, self._pieces, explore)
+        hand_over(self.core, self._events, self._autoreset, self._to_module, explore)
 
     # Sampling.
 
@@ -77,7 +82,6 @@ class FastSampler:
         """What RLlib's `_sample()` does; what it returns is added to `kept`. Should that fail, only what had finished
         is, and this can't sample again."""
         runner, began = self._runner, time.perf_counter()
-        self._pieces = list(runner._env_to_module.connectors)
         self.core.counts = CallCounts()
         self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
         self._counts_env_steps = runner.config.count_steps_by == "env_steps"
@@ -122,12 +126,13 @@ class FastSampler:
         """Agents act, envs step, steps are recorded, episodes end."""
         acting, counts = self._acting, self.core.counts
         t = (self._env_ts_before + self._env_ts) * self._n_runners  # of all runners, as RLlib estimates it
-        actions = acting.act_at_random() if random_actions else acting.act(explore, t)
+        actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
+        self.core.shared_data.note_actions()
         if self.core.counts_actions:
             self._agent_ts += self.core.count_actions(actions)
         self.core.store.advance()
         self._all_anew = False
-        done, n_finished = self._step_envs(actions), len(self._finished)
+        done, n_finished = self._step_envs(actions, for_env), len(self._finished)
         if self._all_anew:  # connectors come before callbacks where all envs are reset
             self._connect(n_finished)
         if self._events.listened:
@@ -141,12 +146,15 @@ class FastSampler:
 
     def _connect(self, n_finished: int) -> None:
         """Have connectors rewrite what was observed; `n_finished` episodes had ended before that."""
-        if not self._connectors.pieces:
+        if not self._connectors.pieces and not self.core.to_module.last:
             return
         began = time.perf_counter()
         self._in_python.ended = ended = self._finished[n_finished:]
         try:
-            self._connectors.run([chunk.record.env_index for chunk in ended], self._in_python)
+            done = [chunk.record.env_index for chunk in ended]
+            batch = self._connectors.run(done, self._in_python, self._to_module.pass_ended)
+            if self.core.to_module.makes_batches:
+                self._to_module.take(batch)
         except BaseException:
             del self._finished[n_finished:]  # whose last observations nobody knows
             raise
@@ -163,6 +171,7 @@ class FastSampler:
         core.store.renew()
         for env_index in range(runner.num_envs):
             self._open_record(env_index)
+        core.shared_data.reset()
         seed = runner._seed if runner._needs_initial_reset else None
         observations, infos = runner._try_env_reset(seed=seed, options=None)
         core.counts.resets += 1
@@ -190,10 +199,11 @@ class FastSampler:
         for chunk in self._finished:
             chunk.record.earlier.clear()
 
-    def _step_envs(self, actions: list[dict]) -> list[int]:
-        """Step all envs, or reset them, and record what they return. Returns the envs whose episodes are over."""
+    def _step_envs(self, actions: list[dict], for_env: list[dict]) -> list[int]:
+        """Step all envs with their actions, or reset them, and record what they return. Returns the envs whose episodes
+        are over."""
         core, resets, began = self.core, self._autoreset, time.perf_counter()
-        results, over = step_envs(self._runner.env.envs, actions, resets, self._idle, self._restart)
+        results, over = step_envs(self._runner.env.envs, for_env, resets, self._idle, self._restart)
         stepped = time.perf_counter()
         core.counts.seconds["env_step"] += stepped - began
         self._stepped_at = stepped
@@ -243,6 +253,7 @@ class FastSampler:
         else:  # as RLlib, which begins to count anew
             self._env_ts = self._agent_ts = 0
             self._all_anew = True
+            core.shared_data.reset()
             self._forget_earlier_chunks()
         core.store.drop_episode(env_index)
         self._open_record(env_index)
@@ -276,6 +287,7 @@ class FastSampler:
             self.core.counts.episodes += 1
             self.core.store.close_record(env_index)
             self._open_record(env_index)
+            self.core.shared_data.note_end(record.id_, self.core.record_of(env_index).id_)
             if num_episodes is not None and len(self._finished) >= num_episodes:
                 return True
             if num_episodes is not None and "59" in self._runner.fixes:
@@ -344,8 +356,9 @@ class FastSampler:
         core, builder, config = self.core, self._builder, self._runner.config
         if record.awaits_reset:
             return
+        is_shown = bool(self._events.listened) or core.shows_episodes
         window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
-        self._mapping.at_cut(record, window, config.episode_lookback_horizon, bool(self._events.listened))
+        self._mapping.at_cut(record, window, config.episode_lookback_horizon, is_shown)
         core.store.lookback_E[record.env_index] = window.lookback
         live = core.table.envs[record.env_index].lane_of
         record.map_order = window.map_order

@@ -23,8 +23,8 @@ class RLlibBlock(Block):
     With a `raw_layout`, what envs write (`raw_obs`) is not what is recorded: see record_newest().
 
     Attributes:
-        former: per row carried over that acted with other outputs than this block's (another mode of sampling), what
-            it acted with; rows from `len(former)` on have theirs in `outputs`.
+        former: per row that acted with other outputs than the block's newest (in another mode of sampling, or as a
+            connector made them), what it acted with; rows from `len(former)` on have theirs in `outputs`.
         completed: row -> outputs that take() copies in place of those it acted with.
     """
 
@@ -179,9 +179,7 @@ class RLlibBlock(Block):
         if _store.write_rows(self.outputs, outputs, first, n):
             return
         if self.outputs and not self._same_columns(outputs):
-            self.seq_no_R[self.unstamped_from : first] = self.seq_no
-            self.former = [self.acted_with(row) for row in range(first)]
-            self.outputs = {}
+            self._end_columns(first)
         if not self.outputs:
             self._boxed = self.boxes_scalars
         for key, values in outputs.items():
@@ -189,6 +187,24 @@ class RLlibBlock(Block):
             if column is None:
                 column = self.outputs[key] = self._output_array(key, values, values.dtype)
             column[first : first + n] = values
+
+    def record_items(self, first: int, items: list[Outputs]) -> None:
+        """Store, row by row from `first` on, answers that make no columns."""
+        self._end_columns(first)
+        for row in items:
+            if any(name_of(key) != Columns.ACTIONS for key in row):
+                row[Columns.WEIGHTS_SEQ_NO] = self.seq_no
+        self.former += items
+
+    def is_by_items(self, first: int) -> bool:
+        """True if the rows right before `first` have their outputs one by one, as those after them will."""
+        return first > 0 and len(self.former) >= first and not self.outputs
+
+    def _end_columns(self, first: int) -> None:
+        """Let the rows before `first` have their outputs one by one."""
+        self.seq_no_R[self.unstamped_from : first] = self.seq_no
+        self.former += [self.acted_with(row) for row in range(len(self.former), first)]
+        self.outputs = {}
 
     def _same_columns(self, outputs: dict[Key, np.ndarray]) -> bool:
         return self.outputs.keys() == outputs.keys() and all(

@@ -26,6 +26,12 @@ OF_RECORD = {"id_": "id_", "agent_to_module_mapping_fn": "policy_mapping_fn", "_
 OWN = ("_custom_data", "observation_space")  # slots that an episode keeps when it is made whole
 
 
+def prune(episode: Any) -> None:
+    """Take the agents away that have no step, as RLlib does when an episode has ended."""
+    for agent_id in [agent_id for agent_id, part in episode.agent_episodes.items() if not len(part)]:
+        del episode.agent_episodes[agent_id]
+
+
 class EpisodeInView:
     """Answers for an episode from its record, and makes it whole if the record has no answer.
 
@@ -88,6 +94,8 @@ class EpisodeInView:
             return
         self.check_open()
         made, record = self._made(), self.record
+        if self.ended is not None:
+            prune(made)
         made._agent_to_module_mapping = record.mapping
         made._last_step_time = perf_counter() if len(made) else None
         agents = made.agent_episodes
@@ -186,7 +194,13 @@ class EpisodeInView:
     @property
     def agent_ids(self) -> set[Hashable]:
         """The agents that have been observed."""
-        return set(self.record.order)
+        lane_of = self.record.lane_of
+        known = [
+            agent_id
+            for agent_id in self.record.order
+            if self.ended is None or (agent_id in lane_of and self._is_there(lane_of[agent_id]))
+        ]
+        return set(known)
 
     def get_return(self) -> Any:
         """Sum of the sums of the agents' rewards in this chunk."""
@@ -205,6 +219,13 @@ class EpisodeInView:
         """The agents observed in the last env step; RLlib's set of them, for its order."""
         stepped = self._stepped()
         return None if stepped is None else set(dict.fromkeys(stepped).keys())
+
+    def get_agents_to_act(self) -> set[Hashable] | None:
+        """Those of them that have not ended; RLlib's set of them, for its order."""
+        stepped = self._stepped()
+        if stepped is None:
+            return None
+        return {agent_id for agent_id in stepped if not any(self.flags_of(self.record.lane_of[agent_id]))}
 
     def _stepped(self) -> list[Hashable] | None:
         record = self.record

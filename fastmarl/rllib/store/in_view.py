@@ -11,7 +11,7 @@ from typing import Any
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from fastmarl.rllib.store.lane_steps import actions_of, last_reward_of, rewards_of
+from fastmarl.rllib.store.lane_steps import actions_of, last_action_of, last_reward_of, rewards_of
 
 
 def _answered(name: str) -> property:
@@ -59,6 +59,11 @@ class _InView:
         """See RLlib's method."""
         known = self._origin[0].get_agents_that_stepped() if isinstance(self, _InView) else None
         return _whole(self).get_agents_that_stepped() if known is None else known
+
+    def get_agents_to_act(self) -> set[Hashable]:
+        """Return the agents observed last that have not ended."""
+        known = self._origin[0].get_agents_to_act() if isinstance(self, _InView) else None
+        return _whole(self).get_agents_to_act() if known is None else known
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_origin") and name in RLlibEpisode.__slots__ and not self._origin[0].takes(name, value):
@@ -227,7 +232,8 @@ class _AgentInView(SingleAgentEpisode):
         """See RLlib's method."""
         if not options and (indices is None or is_last(indices)) and (place := _running(self)):
             view, lane = place
-            if actions := actions_of(view.store, lane):
+            actions = actions_of(view.store, lane) if indices is None else last_action_of(view.store, lane)
+            if actions:
                 return _chosen(actions, indices, *place)
         return _whole_agent(self).get_actions(indices, **options)
 

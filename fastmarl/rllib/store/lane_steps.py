@@ -8,6 +8,7 @@ from fastmarl.core.native._rllib_scatter import as_object
 from fastmarl.rllib.episodes.lists import items_of, stacked
 from fastmarl.rllib.episodes.sample_block import nested_outputs
 from fastmarl.rllib.store.block import INT, OTHER, PYTHON_FLOAT, RLlibBlock
+from fastmarl.rllib.store.mixed_outputs import as_nested
 from fastmarl.rllib.store.store import RLlibStore
 
 FLOAT32 = 2
@@ -45,6 +46,15 @@ def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
         return None
     actions, _ = nested_outputs({key: column[rows] for key, column in block.outputs.items()}, None)
     return None if actions is None else items_of(actions, block.type_of_scalars("actions"))
+
+
+def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
+    """That of a lane's last completed step, if there is one."""
+    table = store.table
+    block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
+    if table.final_L[lane] < 0:
+        row = int(block.prev_R[row])
+    return [as_nested(block.acted_with(row))[0]] if row >= 0 else []
 
 
 def reward_array(

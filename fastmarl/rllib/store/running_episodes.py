@@ -85,10 +85,11 @@ class RunningEpisodes:
         # What the env has sent last stands in where an agent ends unobserved.
         newest = int(table.row_L[lane]), int(table.final_L[lane])
         raw = items[-1] if block.raw_layout is None else block.raw_newest(*newest)
-        if block.awaits_connectors(*newest):
+        is_raw = block.awaits_connectors(*newest)
+        if is_raw:
             items[-1] = raw
         agent_episode._last_added_observation = raw
-        _list_column(observations, items, None if block.layout.whole else arrays)
+        _list_column(observations, items, None if block.layout.whole or is_raw else arrays)
         if len(rewards.data):
             if is_plain:
                 _list_column(rewards, rewards.data.tolist(), arrays)

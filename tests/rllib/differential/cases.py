@@ -237,8 +237,7 @@ def _changes() -> dict[str, Case]:
             goes_on = "callback" in what or "function" in what
             cases[f"{what}, {name}"] = case(rules, calls, num_envs=3, expects_fast=goes_on)
         calls = (*plain, Change(what), *plain, reset, METRICS, *EPISODES)
-        stays = goes_on or what == "actions clipped"
-        cases[f"{what}, then reset"] = case(one_space(action="box", **WAITING), calls, expects_fast=stays)
+        cases[f"{what}, then reset"] = case(one_space(action="box", **WAITING), calls)
         calls = (*plain, Change(what), *plain, METRICS)
         recurrent = both("memory")
         cases[f"{what}, recurrent"] = case(late, calls, modules=recurrent, expects_fast=goes_on)

@@ -13,7 +13,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from rllib.differential import modules, pieces
+from rllib.differential import batch_pieces, modules, pieces
 from rllib.differential.callbacks import CALLBACKS
 from rllib.differential.mappings import mapping_fn
 from rllib.differential.worlds import Rules, World
@@ -32,6 +32,7 @@ CONNECTORS: dict[str, Callable[[], Any]] = {
     "own, joint": pieces.Joint,
     "own, curious": pieces.Curious,
     "own, as a piece": pieces.Plain,
+    **batch_pieces.TO_MODULE,
 }
 MODULES: dict[str, type] = {
     "any": modules.AnySpaces,
@@ -42,6 +43,8 @@ MODULES: dict[str, type] = {
     "own_actions": modules.OwnActions,
     "heuristic": modules.Heuristic,
     "memory": modules.Memory,
+    "bonus": modules.ReadsBonus,
+    "memory, bonus": modules.RemembersBonus,
 }
 SMALL = {"fcnet_hiddens": [8]}
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
@@ -69,6 +72,8 @@ class Setup:
     mapping: str = "group"
     """One of rllib.differential.mappings; those that ask the episode need the same spaces for all."""
     connectors: tuple[str, ...] = ()
+    to_env: tuple[str, ...] = ()
+    """Module-to-env pieces at the place where RLlib puts them."""
     callbacks: str = "none"
     num_envs: int = 1
     num_env_runners: int = 0
@@ -117,6 +122,8 @@ def _set_env_runners(config: PPOConfig, setup: Setup) -> None:
     options: dict[str, Any] = {}
     if setup.connectors:
         options["env_to_module_connector"] = lambda env, spaces, device: [CONNECTORS[c]() for c in setup.connectors]
+    if setup.to_env:
+        options["module_to_env_connector"] = lambda env, spaces: [batch_pieces.TO_ENV[c]() for c in setup.to_env]
     config.env_runners(
         num_env_runners=setup.num_env_runners,
         num_envs_per_env_runner=setup.num_envs,

@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from rllib.differential import spaces
+from rllib.differential.batch_pieces import PLACES, TO_ENV
 from rllib.differential.callbacks import READERS
 from rllib.differential.cases import COLLIDING, MIXED, NAMES, STRINGS
 from rllib.differential.configs import LSTM, SMALL, Setup
 from rllib.differential.mappings import BY_EPISODE
-from rllib.differential.runs import Call, Case, GetMetrics, Make, Remap, Sample, SetState
+from rllib.differential.runs import Call, Case, GetMetrics, Make, Put, Remap, Sample, SetState
 from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
 
 IDS = (tuple(range(6)), COLLIDING, STRINGS, NAMES, MIXED)
@@ -142,6 +143,23 @@ def _setup(rng: random.Random, rules: Rules, modules: dict[str, str]) -> Setup:
         to_numpy=not lists_kept,
         window=rng.choice((1, 3, 100)),
     )
+
+
+def piece_case(seed: int) -> Case:
+    """A random case with connector pieces that have a part in batches."""
+    case, rng = random_case(seed), random.Random(f"pieces of {seed}")
+    assert case.setup.rules is not None
+    nested = bool({*spaces.NESTED_ACTIONS} & {*case.setup.rules.action_kinds.values()})
+    is_plain = {*case.setup.rules.obs_kinds.values()} <= {"f32", "f64"}
+    usual = [name for name in TO_ENV if name not in PLACES and not (nested and name == "epsilon")]
+    usual = [name for name in usual if is_plain or name != "reads observations"]
+    to_env = tuple(rng.sample(usual, rng.choice((0, 1, 1, 2))))
+    to_module = rng.choice(((), ("bonus",), ("bonus of all",), ("noting", "bonus"), ("noting",)))
+    put: list[Call] = [Put(name, PLACES[name]) for name in ("logits", "for env, last") if rng.random() < 0.2]
+    put += [Put(rng.choice(("noting", "bonus last")))] if rng.random() < 0.3 else []
+    put += [Put("noting", rng.randint(0, 7))] if rng.random() < 0.3 else []
+    setup = replace(case.setup, to_env=to_env, connectors=(*to_module, *case.setup.connectors))
+    return replace(case, setup=setup, calls=(*put, *case.calls))
 
 
 def _connectors(rng: random.Random) -> tuple[str, ...]:

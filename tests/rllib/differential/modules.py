@@ -143,3 +143,21 @@ class Memory(AnySpaces):
         h = torch.tanh(rows + 0.5 * state["h"])
         outputs = {Columns.STATE_OUT: {"h": h, "n": (state["n"][0] + 1,)}}
         return {**outputs, Columns.ACTION_DIST_INPUTS: self.layer(h)[:, None]}
+
+
+class ReadsBonus(AnySpaces):
+    """Reads all that connectors have put into its batch, and writes it down."""
+
+    def _forward(self, batch: Batch, **kwargs: Any) -> Batch:
+        tape.note("forward", type(self).__name__, tape.freeze(batch))
+        outputs = super()._forward(batch, **kwargs)
+        for name, column in batch.items():
+            if name not in (Columns.OBS, Columns.STATE_IN):
+                more = column.reshape(len(column), -1).sum(1).to(torch.float32)
+                logits = outputs[Columns.ACTION_DIST_INPUTS]
+                outputs[Columns.ACTION_DIST_INPUTS] = logits + 0.1 * more.reshape(-1, *[1] * (logits.dim() - 1))
+        return outputs
+
+
+class RemembersBonus(ReadsBonus, Memory):
+    """A recurrent module that reads them."""

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 import tree
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
-from rllib.differential import tape
+from rllib.differential import batch_pieces, tape
 from rllib.differential.callbacks import EndsOnly, note_step
 from rllib.differential.compare import Comparison, Report, shared_memory
 from rllib.differential.configs import Setup, Shifted, make_config
@@ -95,6 +96,29 @@ class Change:
         CHANGES[self.what](runner)
 
 
+DEFAULT_TO_ENV = ("GetActions", "TensorToNumpy", "UnBatchToIndividualItems", "ModuleToAgentUnmapping",
+                  "RemoveSingleTsTimeRankFromBatch", "NormalizeAndClipActions", "ListifyDataForVectorEnv")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Put:
+    """Adds a piece to a new runner: an env-to-module piece behind all others, or a module-to-env piece before the
+    default one with this number."""
+
+    name: str
+    place: int | None = None
+
+    def on(self, runner: Any) -> Any:
+        if self.place is None:
+            runner._env_to_module.append(batch_pieces.TO_MODULE[self.name]())
+        else:
+            pipeline, piece = runner._module_to_env, batch_pieces.TO_ENV[self.name]()
+            if self.place < len(DEFAULT_TO_ENV):
+                pipeline.insert_before(DEFAULT_TO_ENV[self.place], piece)
+            else:
+                pipeline.append(piece)
+
+
 def _add_callback(runner: Any) -> None:
     runner._callbacks.append(EndsOnly())
 
@@ -112,7 +136,7 @@ def _add_connector(runner: Any) -> None:
 
 
 def _clip(runner: Any) -> None:
-    unsquash = runner._module_to_env.connectors[-2]
+    (unsquash,) = runner._module_to_env[NormalizeAndClipActions]
     unsquash.normalize_actions, unsquash.clip_actions = False, True
 
 
@@ -124,7 +148,7 @@ CHANGES = {
     "actions clipped": _clip,
 }
 
-Call = Sample | GetMetrics | SetState | Make | Remap | Change
+Call = Sample | GetMetrics | SetState | Make | Remap | Change | Put
 
 
 class Playable(Protocol):

@@ -1,0 +1,82 @@
+"""The batches that modules act upon, from the rows of their agents' observations."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.utils.spaces.space_utils import batch as batch_of
+
+from fastmarl.core.spaces.structs import map_struct
+from fastmarl.rllib.inference.inference import Batch
+from fastmarl.rllib.sampling.core import Core
+
+ALIGNMENT = 16  # bytes
+
+
+class ModuleInputs:
+    """Makes each module's batch of the rows that act next.
+
+    Args:
+        core: the parts to work with.
+
+    Attributes:
+        added: module id -> columns that connector pieces have added.
+    """
+
+    def __init__(self, core: Core):
+        self._core = core
+        self.added: dict[str, dict[str, Any]] = {}
+
+    def batch(self, module: int, *, is_shown: bool = False) -> Batch:
+        """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too.
+
+        Args:
+            is_shown: whether others see it than the module, who may write to it.
+        """
+        core, store = self._core, self._core.store
+        block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
+        frames, module_id = core.connectors.frames, store.module_ids[module]
+        added = self.added.get(module_id, {})
+        is_plain = frames is None and not added and not is_shown
+        if is_plain and core.inference.reads(module_id, block.layout, end - first):
+            return block.obs[0][first:end]
+        shares = not is_shown and core.inference.leaves_input_untouched(module_id)
+        if frames is not None:
+            obs: Any = map_struct(self._own_tensor, frames.of(module))
+        elif block.layout.is_array:
+            obs = self._tensor(block.obs[0], first, end, shares)
+        elif block.layout.whole:
+            obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
+        else:
+            obs = block.layout.nest([self._tensor(leaf, first, end, shares) for leaf in block.obs])
+        if core.states[module] is None:
+            return {**added, Columns.OBS: obs}
+        obs = map_struct(lambda leaf: leaf.unsqueeze(1), obs)
+        return {**added, Columns.OBS: obs, Columns.STATE_IN: self.read_state(module)}
+
+    def read_state(self, module: int) -> Any:
+        """The recurrent states that a module's agents act in next, whose successors it will answer; None without."""
+        store, state = self._core.store, self._core.states[module]
+        if state is None:
+            return None
+        read = state.read(store.blocks[module].lane_R[store.acting_from[module] : store.rows[module].n])
+        return state.nest([self._on_device(torch.from_numpy(_as_float(leaf))) for leaf in read])
+
+    def _tensor(self, leaf: np.ndarray, first: int, end: int, shares: bool) -> torch.Tensor:
+        """Rows of a leaf; where that may be, without a copy."""
+        if not shares or leaf.dtype == np.float64 or first * leaf.strides[0] % ALIGNMENT:
+            return self._own_tensor(leaf[first:end])
+        return self._on_device(torch.from_numpy(leaf[first:end]))
+
+    def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
+        """As RLlib's NumpyToTensor makes it: float64 becomes float32. It has memory of its own, as NumPy allocates."""
+        return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self._core.inference.is_on_cpu else tensor.to(self._core.runner._device)
+
+
+def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:
+    """Of float32 if it was of float64."""
+    return array.astype(np.float32 if array.dtype == np.float64 else array.dtype, copy=copy)

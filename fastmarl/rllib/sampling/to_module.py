@@ -1,0 +1,143 @@
+"""The parts that connector pieces of the user's own have in the modules' batches.
+
+RLlib runs its env-to-module pipeline when the envs have stepped. Pieces before the default ones begin the batch, which
+is empty then: what they add goes through RLlib's default pieces. Pieces behind these see the batches that modules get.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+from ray.rllib.core.columns import Columns
+
+from fastmarl.core.errors import ConnectorError
+from fastmarl.rllib.connectors.pieces import EnvToModule
+from fastmarl.rllib.inference.inference import Batch
+from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.module_inputs import ModuleInputs
+from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
+from fastmarl.rllib.sampling.shared_data import Mapped
+
+MADE_OF_EPISODES = {Columns.OBS, Columns.STATE_IN}
+"""Columns that RLlib's default pieces leave as they are if a piece has added them."""
+
+
+class ToModule:
+    """Takes what pieces have made.
+
+    Args:
+        core: the parts to work with.
+        inputs: gets the columns that pieces add.
+        in_python: calls pieces.
+
+    Attributes:
+        batches: of the modules that act next, if others than `inputs` makes.
+        mapped: the rows of the batches.
+        is_reordered: whether these are not in the order of the record's rows.
+    """
+
+    def __init__(self, core: Core, inputs: ModuleInputs, in_python: PiecesInPython):
+        self._core = core
+        self._inputs = inputs
+        self._in_python = in_python
+        self.batches: dict[str, Any] | None = None
+        self.mapped: Mapped = {}
+        self.is_reordered = False
+
+    @property
+    def _parts(self) -> EnvToModule:
+        return self._core.to_module
+
+    def pass_ended(self) -> None:
+        """The pieces have run upon episodes that have ended, whose agents act no more."""
+        self._core.shared_data.note_batches({})
+        self._run_last({}, has_ended=True)
+
+    def take(self, batch: dict[str, Any]) -> None:
+        """Go on with what the pieces before the default ones have made of an empty batch."""
+        core, ids = self._core, self._core.store.module_ids
+        rows = core.rows_to_act()
+        self._inputs.added, self.batches, self.mapped = {}, None, rows
+        if batch.keys() & MADE_OF_EPISODES or any(column in core.runner.module for column in batch):
+            self.batches = self._run_default(batch)
+        elif batch:
+            self._inputs.added = self._default_columns(batch, rows)
+        else:
+            core.shared_data.note_batches(rows)
+        if batch:
+            self.mapped = core.runner._shared_data["memorized_map_structure"]
+        self.is_reordered = self.mapped != rows
+        if self.is_reordered:
+            _check_rows(rows, self.mapped, self._parts.own)
+        if self._parts.last:
+            if self.batches is None:
+                self.batches = {key: self._inputs.batch(ids.index(key), is_shown=True) for key in self.mapped}
+            self.batches = self._run_last(self.batches, has_ended=False)
+        if self.batches is not None and self.batches.keys() != self.mapped.keys():
+            names = ", ".join(type(piece).__name__ for piece in self._parts.last)
+            raise ConnectorError([*self.mapped], names, f"expected a batch for each module, got {[*self.batches]}")
+
+    def next_batches(self) -> dict[str, Batch]:
+        """The batches that the modules act upon next, in RLlib's order."""
+        ids = self._core.store.module_ids
+        if self.batches is not None:
+            for module_id in self.batches:
+                self._inputs.read_state(ids.index(module_id))
+            return self.batches
+        return {module_id: self._inputs.batch(ids.index(module_id)) for module_id in self.mapped}
+
+    def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
+        """See `next_batches()`; RLlib's default pieces have made `batches` of these episodes."""
+        self._core.shared_data.note_batches(self.mapped)
+        if self.batches is not None:
+            return self.batches
+        return {module_id: {**self._inputs.added.get(module_id, {}), **batches[module_id]} for module_id in self.mapped}
+
+    def _default_columns(self, batch: dict[str, Any], rows: Mapped) -> dict[str, dict[str, Any]]:
+        """By module id, the columns of a batch as RLlib's default pieces make them for the modules."""
+        _, add_time_axis, _, *others = self._parts.default
+        by_episode: dict[str, set[Hashable]] = {}
+        for episode_id, agent_id in (row for of_module in rows.values() for row in of_module):
+            by_episode.setdefault(episode_id, set()).add(agent_id)
+        episodes = [_EpisodeToAct(*each) for each in by_episode.items()]
+        for piece in (add_time_axis, *others):
+            batch = piece(
+                rl_module=self._core.runner.module,
+                batch=batch,
+                episodes=episodes,
+                explore=self._in_python.explore,
+                shared_data=self._core.runner._shared_data,
+            )
+        return batch
+
+    def _run_default(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The modules' batches, all of them made by RLlib's default pieces."""
+        for piece in self._parts.default:
+            batch = self._in_python.call_default(piece, batch)
+        return batch
+
+    def _run_last(self, batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
+        for piece in self._parts.last:
+            batch = self._in_python.call(piece, batch, has_ended=has_ended)
+        return batch
+
+
+class _EpisodeToAct:
+    """Answers what RLlib's AgentToModuleMapping asks of an episode."""
+
+    def __init__(self, id_: str, agents: set[Hashable]):
+        self.id_ = id_
+        self._agents = agents
+
+    def get_agents_to_act(self) -> set[Hashable]:
+        """Agents that have not ended; see RLlib's method."""
+        return self._agents
+
+
+def _check_rows(rows: Mapped, mapped: Mapped, pieces: list[Any]) -> None:
+    """Raise a ConnectorError if not the same agents act by these two."""
+    for module_id in {**rows, **mapped}:
+        ours, theirs = rows.get(module_id, []), mapped.get(module_id, [])
+        if len(ours) != len(theirs) or {*ours} != {*theirs}:
+            names = ", ".join(type(piece).__name__ for piece in pieces)
+            problem = f"expected an item of the first column for each of {ours}, got {theirs}"
+            raise ConnectorError(module_id, names, problem)
