@@ -23,16 +23,16 @@ pytestmark = pytest.mark.xdist_group("fuzz")  # one process counts them
 MOST_SKIPPED = 0.05
 MOST_LINES = 10
 
-played: list[int] = []
-skipped: dict[int, str] = {}
-"""Seeds of cases in which RLlib itself raises -> its error."""
+played: list[tuple[str, int]] = []
+skipped: dict[tuple[str, int], str] = {}
+"""Kind and seed of cases in which RLlib itself raises -> its error."""
 
 
 def check(seed: int, make_case: Callable[[int], Case] = random_case) -> None:
     """Raises AssertionError with the differences and how to see them again."""
     case = make_case(seed)
     want = play(case)
-    if not was_played(seed, want):
+    if not was_played(make_case.__name__, seed, want):
         return
     got = play(witnessed(case), MultiAgentEnvRunner)
     # What pieces make of actions and observations, only RLlib's run can tell.
@@ -45,11 +45,11 @@ def check(seed: int, make_case: Callable[[int], Case] = random_case) -> None:
         raise AssertionError(text) from got.error
 
 
-def was_played(seed: int, want: Run) -> bool:
+def was_played(kind: str, seed: int, want: Run) -> bool:
     """Note the case, and whether RLlib raises in it."""
-    played.append(seed)
+    played.append((kind, seed))
     if want.error is not None:
-        skipped[seed] = f"{type(want.error).__name__}: {want.error}"
+        skipped[kind, seed] = f"{type(want.error).__name__}: {want.error}"
     return want.error is None
 
 
@@ -68,7 +68,7 @@ def test_pieces_with_a_part_in_batches(seed: int) -> None:
 def test_modes_change_within_episodes(seed: int) -> None:
     case = switching_case(seed)
     want = play(case, CorrectedLoop)
-    if not was_played(seed, want):
+    if not was_played(switching_case.__name__, seed, want):
         return
     got = play(witnessed(case), MultiAgentEnvRunner)
     lines = [*findings(case, got), *unexpected(case, want, got), *wrong_path(case, got)]
@@ -84,4 +84,4 @@ def test_alone() -> None:
     """One case, for who wants to see it again; RLlib must not raise in it."""
     seed = int(os.environ.get("FASTMARL_FUZZ_SEED", FIRST_SEED))
     check(seed)
-    assert seed not in skipped
+    assert (random_case.__name__, seed) not in skipped

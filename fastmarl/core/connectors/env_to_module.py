@@ -84,7 +84,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
             there = [f"{module_id}/{name}" for module_id, each in known.items() for name in each]
             raise ConfigError(f"the state of connectors has {sorted(unknown)}, but those with a state here are {there}")
         for module_id, each in state.items():
-            connectors = self._named(module_id)
+            connectors = self._named(module_id) if each else {}
             for name, given in each.items():
                 connectors[name].check_state(given)
 
@@ -96,7 +96,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         """
         self.check_state(state)
         for module_id, each in state.items():
-            connectors = self._named(module_id)
+            connectors = self._named(module_id) if each else {}
             for name, given in each.items():
                 connectors[name].set_state(given)
 

@@ -10,7 +10,6 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.core.store.block import Block, Key, leaves_of
-from fastmarl.rllib.inference.inference import Batch
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
 from fastmarl.rllib.sampling.shared_data import Mapped
@@ -32,12 +31,19 @@ class Acting:
         self._inputs = inputs
         self._to_module = to_module
         self._to_env = to_env
+        self._makes_batches = core.to_module.makes_batches
 
     def act(self, explore: bool, t: int) -> Acted:
         """All modules answer to their agents' rows; what they say is recorded and made ready for the envs."""
         core, ids, seconds = self._core, self._core.store.module_ids, self._core.counts.seconds
         began = time.perf_counter()
-        batches = self._next_batches()
+        order: list[int] = []
+        if self._makes_batches:
+            batches = self._to_module.next_batches()
+            order = [ids.index(module_id) for module_id in batches]
+        else:
+            order, is_shown = core.store.scatter.acting_modules(core.store.acting_from), self._to_env.runs_whole
+            batches = {ids[module]: self._inputs.batch(module, is_shown=is_shown) for module in order}
         if not batches:
             nothing: list[dict] = [{} for _ in core.table.envs]
             return Acted(nothing, nothing)
@@ -46,7 +52,6 @@ class Acting:
             acted = self._to_env.act(batches, self._mapped(), explore=explore, t=t)
         else:
             answers = core.inference.answer(batches, explore=explore, t=t)
-            order = [ids.index(module_id) for module_id in batches]
             for module in order:
                 self._take(module, answers[ids[module]])
             actions = core.action_dicts.by_module(order)
@@ -57,18 +62,9 @@ class Acting:
         seconds["act"] += time.perf_counter() - core.inference.forwarded_at
         return acted
 
-    def _next_batches(self) -> dict[str, Batch]:
-        """By module id, in RLlib's order."""
-        core = self._core
-        if core.to_module.makes_batches:
-            return self._to_module.next_batches()
-        ids, order = core.store.module_ids, core.store.scatter.acting_modules(core.store.acting_from)
-        is_shown = self._to_env.runs_whole
-        return {ids[module]: self._inputs.batch(module, is_shown=is_shown) for module in order}
-
     def _mapped(self) -> Mapped:
         """The agents whose rows these are, see `Mapped`."""
-        if self._core.to_module.makes_batches:
+        if self._makes_batches:
             return self._to_module.mapped
         mapped = self._core.rows_to_act()
         self._core.shared_data.note_batches(mapped)

@@ -37,7 +37,7 @@ class ModuleInputs:
         core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
         frames, module_id = core.connectors.frames, store.module_ids[module]
-        added = self.added.get(module_id, {})
+        added = self.added.get(module_id) if self.added else None
         is_plain = frames is None and not added and not is_shown
         if is_plain and core.inference.reads(module_id, block.layout, end - first):
             return block.obs[0][first:end]
@@ -50,10 +50,11 @@ class ModuleInputs:
             obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
         else:
             obs = block.layout.nest([self._tensor(leaf, first, end, shares) for leaf in block.obs])
-        if core.states[module] is None:
-            return {**added, Columns.OBS: obs}
-        obs = map_struct(lambda leaf: leaf.unsqueeze(1), obs)
-        return {**added, Columns.OBS: obs, Columns.STATE_IN: self.read_state(module)}
+        batch = {Columns.OBS: obs}
+        if core.states[module] is not None:
+            obs = map_struct(lambda leaf: leaf.unsqueeze(1), obs)
+            batch = {Columns.OBS: obs, Columns.STATE_IN: self.read_state(module)}
+        return {**added, **batch} if added else batch
 
     def read_state(self, module: int) -> Any:
         """The recurrent states that a module's agents act in next, whose successors it will answer; None without."""

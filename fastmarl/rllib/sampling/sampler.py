@@ -127,7 +127,8 @@ class FastSampler:
         acting, counts = self._acting, self.core.counts
         t = (self._env_ts_before + self._env_ts) * self._n_runners  # of all runners, as RLlib estimates it
         actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
-        self.core.shared_data.note_actions()
+        if self.core.shared_data.is_read:
+            self.core.shared_data.note_actions()
         if self.core.counts_actions:
             self._agent_ts += self.core.count_actions(actions)
         self.core.store.advance()

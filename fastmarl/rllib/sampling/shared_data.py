@@ -29,9 +29,8 @@ class SharedData:
             self._runner._shared_data["vector_env_episodes_map"][ended] = begun
 
     def note_actions(self) -> None:
-        """Forget the ends of episodes, as agents have acted."""
-        if self.is_read:
-            self._runner._shared_data["vector_env_episodes_map"] = {}
+        """Forget the ends of episodes, as agents have acted. Not to be called unless `is_read`."""
+        self._runner._shared_data["vector_env_episodes_map"] = {}
 
     def note_batches(self, mapped: Mapped) -> None:
         """The modules' batches have these rows."""
