@@ -77,8 +77,8 @@ def test_unknown_components_are_named_and_left_out(runner, name):
 def test_unknown_parts_of_a_state_are_named_and_left_out(runner):
     before = runner.get_weights()
     weights = {"p0": {name: value + 1 for name, value in before["p0"].items()}, "p9": {}}
-    state = {"rl_module": weights, "optimizer": 1, "module_to_env_connector": {"Piece": 1}, "weights_seq_no": 4}
-    message = "the runner has no 'optimizer', 'module_to_env_connector', 'rl_module/p9'; these parts .* are left out"
+    state = {"rl_module": weights, "optimizer": 1, "weights_seq_no": 4}
+    message = "the runner has no 'optimizer', 'rl_module/p9'; these parts .* are left out"
     with pytest.warns(UserWarning, match=message) as warned:
         runner.set_state(state)
     assert warned[0].filename == __file__
@@ -131,7 +131,8 @@ def test_metadata_and_components(runner, tmp_path):
     runner.save_to_path(tmp_path)
     assert (tmp_path / metadata["state_file"]).is_file()
     components = runner.get_checkpointable_components()
-    assert components == [("rl_module", runner.module), ("env_to_module_connector", runner.env_to_module)]
+    sides = [("env_to_module_connector", runner.env_to_module), ("module_to_env_connector", runner.module_to_env)]
+    assert components == [("rl_module", runner.module), *sides]
     for name, component in components:
         state = runner.get_state(name)[name]
         component.set_state(state)
