@@ -317,6 +317,26 @@ def test_what_envs_got_is_on_record(tmp_path):
             np.testing.assert_array_equal(replayed.agent_episodes[agent].get_observations(), part.get_observations())
 
 
+class OutputsItsOwn(torch.nn.Module):
+    def forward(self, batch):
+        n = len(batch["obs"])
+        return {"actions": torch.arange(n) % 3, "actions_for_env": torch.full((n,), 7)}
+
+
+@pytest.mark.parametrize("connectors", [None, [NormalizeAndClipActions, Changed(lambda outputs: None)]])
+def test_a_module_may_have_an_output_of_that_name(connectors, tmp_path):
+    options = {"env": "fastmarl.simple_spread", "policies": {"default_policy": OutputsItsOwn()}}
+    _, runner = make(connectors, record_actions=tmp_path, **options)
+    episodes = runner.sample(num_episodes=2)
+    runner.stop()
+    for episode in episodes:
+        replayed = fastmarl.replay(tmp_path, episode.id_)
+        for agent, part in episode.agent_episodes.items():
+            np.testing.assert_array_equal(replayed.agent_episodes[agent].get_observations(), part.get_observations())
+            own = part.get_extra_model_outputs("actions_for_env")
+            assert own.tolist() == (part.get_actions().tolist() if connectors else [7] * len(part))
+
+
 # What is refused.
 
 

@@ -60,7 +60,7 @@ class EnvActions(ModuleActions):
         as_arrays: bool = False,
     ):
         super().__init__()
-        self._connectors = connectors
+        self._connectors = connectors if connectors is not None and connectors.after_clipping else None
         self._arrays: list[np.ndarray] = []
         self._acted = slice(0)
         self._as_arrays = as_arrays
@@ -94,7 +94,7 @@ class EnvActions(ModuleActions):
                 problem = f"expected {key} of shape {(n, *shape)} for the action space {self._space}, got {got}"
                 raise ModuleOutputError(self._module_id, problem)
             arrays.append(leaf.for_env(raw))
-        if self._connectors is not None and self._connectors.after_clipping:
+        if self._connectors is not None:
             arrays = self._changed(self._connectors, arrays, outputs, rows)
         if self._as_arrays:
             self._acted, self._arrays = slice(first, first + n), arrays
@@ -109,7 +109,7 @@ class EnvActions(ModuleActions):
         rows: Rows | None,
     ) -> list[np.ndarray]:
         """Let connectors change these actions for the env, and add the result to the outputs, to be recorded."""
-        own: dict[Key, np.ndarray] = dict(zip(map(_for_env, self._leaves), arrays, strict=True))
+        own: dict[Key, np.ndarray] = {_key_for_env(key): array for key, array in zip(self.shapes, arrays, strict=True)}
         made = {**outputs, **own}
         if rows is not None:
             made = connectors.run(connectors.after_clipping, made, rows)
@@ -150,9 +150,8 @@ class EnvActions(ModuleActions):
         Args:
             columns: what was recorded, by key.
         """
-        keys = [_for_env(leaf) for leaf in self._leaves]
-        if all(key in columns for key in keys):
-            return [columns[key][first:end] for key in keys]
+        if self._connectors is not None:
+            return [columns[_key_for_env(key)][first:end] for key in self.shapes]
         return [leaf.for_env(columns[key][first:end]) for key, _, leaf in self._leaves]
 
     def forget(self) -> None:
@@ -304,9 +303,8 @@ def _key(leaf: Leaf) -> Key:
     return (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS
 
 
-def _for_env(leaf: tuple[Key, Any, Any]) -> Key:
-    """The key of what envs get."""
-    key = leaf[0]
+def _key_for_env(key: Key) -> Key:
+    """The key of what envs get, for a key of actions."""
     return Columns.ACTIONS_FOR_ENV if isinstance(key, str) else (Columns.ACTIONS_FOR_ENV, *key[1:])
 
 
