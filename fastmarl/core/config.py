@@ -193,7 +193,7 @@ class EnvRunnerConfig:
     """How often the runner of this worker_index was rebuilt after it was lost: with another number it draws from
     other streams, and begins no episode that was begun before."""
     in_evaluation: bool = False
-    """Whether the runner evaluates: it draws from other streams than one that trains with the same seed."""
+    """True for a runner that evaluates: it draws from other streams than one that trains with the same seed."""
     num_env_runners: int = 1
     """How many runners sample for one learner; who makes a group of them says so. Modules that explore by a schedule
     are told `t`, the env steps that this runner has made in its life, times this number."""

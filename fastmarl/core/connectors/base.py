@@ -137,9 +137,9 @@ class ConnectorPiece:
     there."""
 
     def get_state(self) -> dict[str, Any]:
-        """What a connector in another runner must know to do the same, as plain arrays and numbers; {}: nothing.
+        """Return all that a connector in another runner must know to do the same, as plain arrays and numbers.
 
-        It does not include what is kept by lane, see `lane_arrays`.
+        {} means nothing. Data by lane is not part of it, see `lane_arrays`.
         """
         return {}
 

@@ -200,7 +200,7 @@ def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
 
 
 def _of_observations(module_id: str, connectors: Sequence[Any]) -> list[Connector]:
-    """Those that change observations.
+    """Return the connectors that change observations.
 
     Raises:
         ConfigError: something is no connector, or they stand in a wrong order.

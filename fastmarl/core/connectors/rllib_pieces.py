@@ -20,6 +20,7 @@ from fastmarl.core.errors import ConnectorError, shown
 from fastmarl.core.spaces.structs import flatten_struct, map_struct, nested_struct
 
 OBS = Columns.OBS
+Agents = list[tuple[int, Hashable]]  # (env index, agent id) of each row
 RowKey = tuple[str, Hashable, str]  # episode id, agent id, module id: RLlib's key of an item in a batch
 
 
@@ -119,12 +120,13 @@ class EnvToModulePieces(RLlibPieces, Connector):
         return space
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
-        episodes = _episodes_of(rows)
+        agents = rows.agents
+        episodes = _episodes_of(agents, rows)
         batch = self._call({}, rows, [*episodes.values()])
-        keys = _keys(rows, episodes, self._module_id)
+        keys = _keys(agents, episodes, self._module_id)
         columns = {name: map_struct(_single, self._column(name, items, keys)) for name, items in batch.items()}
         if OBS not in columns:
-            parts = [episodes[env_index].agent_episodes[agent_id] for env_index, agent_id in rows.agents]
+            parts = [episodes[env_index].agent_episodes[agent_id] for env_index, agent_id in agents]
             newest = {key: [part.get_observations(-1)] for key, part in zip(keys, parts, strict=True)}
             columns[OBS] = self._column(OBS, newest, keys)
         made = columns.pop(OBS)
@@ -147,9 +149,10 @@ class ModuleToEnvPiece(RLlibPieces, OutputConnector):
         self._by_module = by_module
 
     def __call__(self, outputs: dict[str, Any], rows: Rows) -> dict[str, Any]:
-        episodes = _episodes_of(rows)
+        agents = rows.agents
+        episodes = _episodes_of(agents, rows)
         if not self._by_module:
-            keys = _keys(rows, episodes, self._module_id)
+            keys = _keys(agents, episodes, self._module_id)
             batch = {
                 name: {key: [map_struct(itemgetter(i), value)] for i, key in enumerate(keys)}
                 for name, value in outputs.items()
@@ -172,14 +175,14 @@ def _item(value: Any) -> Any:
     return np.asarray(value)[0] if type(value).__name__ == "BatchedNdArray" else value
 
 
-def _episodes_of(rows: Rows) -> dict[int, MultiAgentEpisode]:
-    """Env index -> its running episode, of the envs of these rows."""
+def _episodes_of(agents: Agents, rows: Rows) -> dict[int, MultiAgentEpisode]:
+    """Env index -> its running episode, of the envs of these agents."""
     episode_of = rows.surroundings().episode_of
-    return {env_index: episode_of(env_index) for env_index in sorted({env_index for env_index, _ in rows.agents})}
+    return {env_index: episode_of(env_index) for env_index in sorted({env_index for env_index, _ in agents})}
 
 
-def _keys(rows: Rows, episodes: Mapping[int, MultiAgentEpisode], module_id: str) -> list[RowKey]:
-    return [(episodes[env_index].id_, agent_id, module_id) for env_index, agent_id in rows.agents]
+def _keys(agents: Agents, episodes: Mapping[int, MultiAgentEpisode], module_id: str) -> list[RowKey]:
+    return [(episodes[env_index].id_, agent_id, module_id) for env_index, agent_id in agents]
 
 
 def _single(values: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ def why_never_captured(connectors: ModuleConnectors, has_objects: bool, options:
 
 
 def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
-    """What has torch compute in another dtype than float32."""
+    """Return a context in which torch computes in another dtype than float32; None for float32."""
     if dtype == "float32":
         return None
     # Without a cache, so that a captured forward pass converts the weights as they are at each replay.

@@ -83,7 +83,7 @@ def are_rewriting(own: list[Any]) -> bool:
 
 
 def own_of_module_to_env(pieces: list[Any]) -> list[Any]:
-    """Those of a module-to-env pipeline beside RLlib's default ones."""
+    """Return the pieces of a module-to-env pipeline beside RLlib's default ones."""
     return [piece for piece in pieces if type(piece) not in MODULE_TO_ENV]
 
 
@@ -156,7 +156,7 @@ def _read_in_vain(call: FunctionType) -> set[str]:
 
 @cache
 def _returns_batch_untouched(call: FunctionType) -> bool:
-    """Whether a method only returns its argument `batch`, and does nothing with what pieces share."""
+    """Return true if a method only returns its argument `batch`, and does nothing with what pieces share."""
     read_nowhere, code = {"batch", "shared_data"}, call.__code__
     if _read_in_vain(call) or read_nowhere & {*code.co_cellvars, *code.co_freevars}:
         return False

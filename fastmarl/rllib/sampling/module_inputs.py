@@ -79,5 +79,5 @@ class ModuleInputs:
 
 
 def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:
-    """Of float32 if it was of float64."""
+    """Return the array, as float32 if it was float64."""
     return array.astype(np.float32 if array.dtype == np.float64 else array.dtype, copy=copy)

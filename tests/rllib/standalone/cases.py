@@ -143,7 +143,7 @@ def _rules(rng: random.Random, agents: tuple, in_step: bool) -> ExactRules:
 
 
 def _connectors(rng: random.Random, rules: ExactRules) -> tuple[str, ...]:
-    """Those that both sides have, where RLlib's take the spaces."""
+    """Choose connectors that both sides have, where RLlib's take the spaces."""
     if rng.random() < 0.6:
         return ()
     if {*rules.obs_kinds.values()} <= {"frame"}:

@@ -26,7 +26,7 @@ COLUMNS = ("observations", "infos", "actions", "rewards")
 COMPUTED = ("action_logp",)
 """Columns that both compute by themselves, from equal inputs in another order of operations."""
 NARROW = {"i": np.dtype(np.int32), "f": np.dtype(np.float32)}
-"""What RLlib makes of a module's outputs; ours stay as they are."""
+"""Dtypes that RLlib gives a module's outputs, by kind; ours stay as they are."""
 
 
 def unequal(kind: str, path: str, want: Any, got: Any) -> Findings:
