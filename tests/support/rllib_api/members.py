@@ -22,10 +22,17 @@ def members_of(cls: type) -> list[str]:
 
 
 def parameters_of(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the named parameters of a method."""
+    """Return the named parameters of a method.
+
+    Ray adds a parameter of its own, `_ray_trace_ctx`, to the methods of each class it has made an actor of.
+    """
     variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     parameters = inspect.signature(method).parameters.values()
-    return {each.name: each for each in parameters if each.name != "self" and each.kind not in variadic}
+    return {
+        each.name: each
+        for each in parameters
+        if each.name not in ("self", "_ray_trace_ctx") and each.kind not in variadic
+    }
 
 
 def constructor_arguments() -> list[str]:
