@@ -2,15 +2,19 @@
 
     python benchmarks/memory.py [AGENT_STEPS] [--metrics] [--ever-new-agents]
     python benchmarks/memory.py --league MODULES [--fcnet-hiddens 256 256]
+    python benchmarks/memory.py --env-workers
 
 By default `get_metrics()` is never called, and 8 agents in 8 envs begin anew every 100 steps. With --ever-new-agents
 there is one episode without end, in which every agent stays for four steps only. With --league: what so many modules
-cost that don't act, in memory and in time.
+cost that don't act, in memory and in time. With --env-workers: what a worker process costs that imports this script,
+and one that doesn't.
 """
 
 import argparse
 import ctypes
 import gc
+import multiprocessing
+from importlib import import_module
 from time import perf_counter
 
 import numpy as np
@@ -30,8 +34,13 @@ def main():
     parser.add_argument("--ever-new-agents", action="store_true", help="agents come and go in an endless episode")
     parser.add_argument("--league", type=int, metavar="MODULES", help="memory and time of modules that don't act")
     parser.add_argument("--fcnet-hiddens", type=int, nargs="+", default=[64, 64], help="sizes of their layers")
+    parser.add_argument("--env-workers", action="store_true", help="memory and CPU time of worker processes")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.env_workers:
+        measure_workers("a function of this script", simple_spread)
+        measure_workers("a name", "mpe2.simple_spread_v3")
+        return
     if args.league:
         measure_league(args.league, args.fcnet_hiddens)
         return
@@ -93,6 +102,24 @@ def measure_league(n, hiddens):
           f"in a runner, {inside + acted:.1f} once it has acted and rests")  # fmt: skip
     print("microseconds per tick without them {:.1f}, with them {:.1f}, once they rest {:.1f}".format(*times))
     runner.stop()
+
+
+def simple_spread(env_config):
+    return import_module("mpe2.simple_spread_v3").parallel_env(**env_config)
+
+
+def measure_workers(what, env):
+    """Print what each of two workers holds, and the CPU time that it took to start and step."""
+    config = fastmarl.EnvRunnerConfig(
+        env=env, num_envs_per_env_runner=8, gym_env_vectorize_mode="async", num_env_workers=2
+    )
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        runner.sample(num_timesteps=800)
+        for process in (psutil.Process(worker.pid) for worker in multiprocessing.active_children()):
+            memory = process.memory_full_info()
+            pss, uss, rss = (size / 2**20 for size in (memory.pss, memory.uss, memory.rss))
+            seconds = sum(process.cpu_times()[:2])
+            print(f"env is {what}: PSS {pss:.0f} MiB, private {uss:.0f}, RSS {rss:.0f}; {seconds:.2f} s of CPU")
 
 
 def everybody(module_id):

@@ -3,9 +3,11 @@
 import functools
 import importlib
 import json
+import pickle
 import re
 import sys
 import types
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +20,7 @@ from fastmarl.core.envs.base import env_spaces, named_agents
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.envs.form import check_reset_result, check_spaces, check_step_result
 from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.core.envs.registry import env_creator, portable
+from fastmarl.core.envs.registry import env_creator, env_name, portable
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
@@ -480,6 +482,17 @@ def test_module_and_class_name_an_env():
     assert portable("fastmarl.testing:CountingEnv") == "fastmarl.testing:CountingEnv"
     config = fastmarl.EnvRunnerConfig(env="fastmarl.bench.efficiency_table:ReadyDicts")
     assert fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=1)[0].env_steps() == 1
+
+
+def test_an_id_takes_its_registration_to_another_process(monkeypatch):
+    monkeypatch.setitem(gym.registry, "Short-v0", replace(gym.spec("CartPole-v1"), id="Short-v0", max_episode_steps=3))
+    env = portable("Short-v0")
+    sent = pickle.dumps(env)
+    gym.registry["Short-v0"] = gym.spec("Acrobot-v1")
+    assert env({}).env.spec.id == "Acrobot-v1"  # here, what it is now
+    del gym.registry["Short-v0"]
+    there = pickle.loads(pickle.dumps(portable(pickle.loads(sent))))  # and on to a third one
+    assert (env_name(there), there({}).env.spec.max_episode_steps) == ("Short-v0", 3)
 
 
 def test_module_and_function_name_what_gets_options(monkeypatch):

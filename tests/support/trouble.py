@@ -1,6 +1,7 @@
 """Small envs that misbehave on demand, for worker processes; importing them is quick."""
 
 import os
+import random
 import signal
 import time
 
@@ -71,6 +72,14 @@ class Trouble(fastmarl.MultiAgentEnv):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "odd raise":
             raise UnpicklableError(lambda: None, "more")
+
+
+class Lucky(Trouble):
+    """Rewards come from Python's global generator."""
+
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        return obs, {agent: random.random() for agent in rewards}, *rest
 
 
 class UnpicklableError(Exception):

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from fastmarl.core.envs.aec import AECPettingZooEnv
@@ -122,15 +123,54 @@ def portable(env: Any) -> Any:
     """What `env_creator()` takes for `env` in another process, where nothing is registered."""
     _asked_for.add(env_name(env))
     if isinstance(env, str):
-        return registered_creator(env) or env
+        return registered_creator(env) or _portable_name(env)
     env_creator(env)  # raises what it would raise there
     return env.__name__ if isinstance(env, ModuleType) else env
+
+
+def _portable_name(name: str) -> Any:
+    may_be_of_script = name.startswith("openspiel.") and "pyspiel" in sys.modules
+    return _Registered(name) if may_be_of_script or name in gym.registry else name
+
+
+class _Registered:
+    """Makes an env by a name that another process may not know; pickled, it brings along what that has to know.
+
+    Args:
+        name: the env's.
+        sent: in another process: a module to import first, which may register the name, too, and what Gymnasium is to
+            make by the name; None: the module registers it.
+    """
+
+    def __init__(self, name: str, sent: tuple[str, EnvSpec | None] | None = None):
+        self.__name__, self._sent = name, sent
+
+    def __reduce__(self) -> tuple:
+        return _Registered, (self.__name__, self._sent or _registration(self.__name__))
+
+    def __call__(self, env_config: dict) -> Any:
+        if self._sent is not None:
+            module, spec = self._sent
+            import_module(module)
+            if spec is not None:
+                gym.registry[self.__name__] = spec
+        return env_creator(self.__name__)(env_config)
+
+
+def _registration(name: str) -> tuple[str, EnvSpec | None]:
+    """See `_Registered`. Only the script knows of what Gymnasium has for it but can't say as text."""
+    spec = gym.registry.get(name)
+    if spec is not None and isinstance(spec.entry_point, str):
+        return spec.entry_point.partition(":")[0], spec
+    return _MAIN[0], None
 
 
 def env_name(env: Any) -> str | None:
     """The name by which another process can make the env; None: it has no such name."""
     if isinstance(env, str):
         return env
+    if isinstance(env, _Registered):
+        return env.__name__
     if isinstance(env, ModuleType):
         return env.__name__
     module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")

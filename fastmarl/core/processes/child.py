@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.processes.channel import Channel
 from fastmarl.core.processes.protocol import CLOSE, DONE, FIRST
+from fastmarl.core.processes.scriptless import ScriptlessProcess
 
 T = TypeVar("T")
 
@@ -44,14 +45,23 @@ class ChildProcess:
         raise NotImplementedError
 
     def _open(
-        self, start_method: str, target: Callable[..., None], plan: Any, *others: Any, name: str, daemon: bool
+        self,
+        start_method: str,
+        target: Callable[..., None],
+        plan: Any,
+        *others: Any,
+        name: str,
+        daemon: bool,
+        has_script: bool = True,
     ) -> None:
-        """Prepare a process that will call `target(plan, channel, *others)`."""
+        """Prepare a process that will call `target(plan, channel, *others)`; see `ScriptlessProcess` for one that is
+        spawned and has no script."""
         self._channel, self._other_end = Channel.pair()
         self._forks = start_method == "fork"
         context: Any = multiprocessing.get_context(start_method)
+        process = context.Process if has_script else ScriptlessProcess
         args = plan, self._other_end, *others
-        self._process: Any = context.Process(target=target, args=args, name=name, daemon=daemon)
+        self._process: Any = process(target=target, args=args, name=name, daemon=daemon)
         self._end: Exception | None = None  # why it can't be used any more
         self._numbers = count(FIRST + 1)  # of messages
         self._answered_at = 0.0

@@ -13,6 +13,7 @@ from fastmarl.core.envs.remote import EnvDescription
 from fastmarl.core.errors import EnvCheckError, EnvTimeoutError, EnvWorkerError, RemoteEnvError
 from fastmarl.core.processes.child import START_TIMEOUT_S, ChildProcess, pickled, with_interrupts_deferred
 from fastmarl.core.processes.protocol import FIRST
+from fastmarl.core.processes.scriptless import mentions_script
 from fastmarl.core.vector.workers.shm import EnvSlots, WorkerMemory, new_memory_file
 from fastmarl.core.vector.workers.worker import CALL, REMAKE, SPACES, EnvFailure, WorkerPlan, run_worker
 
@@ -54,6 +55,7 @@ class WorkerProcess(ChildProcess):
         self._plan = plan
         self._options = options
         self._sent_plan = pickled(plan, *UNSENT) if options.start_method == "spawn" else plan
+        self._has_script = not isinstance(self._sent_plan, bytes) or mentions_script(self._sent_plan)
         self.env_indices = [context.vector_index for context in plan.contexts]
         self.descriptions: list[EnvDescription] = []
         self.is_started = False
@@ -62,7 +64,14 @@ class WorkerProcess(ChildProcess):
     def _prepare(self) -> None:
         self._memory: WorkerMemory | None = None
         name = f"fastmarl-envs-{self._plan.first}"
-        self._open(self._options.start_method, run_worker, self._sent_plan, name=name, daemon=True)
+        self._open(
+            self._options.start_method,
+            run_worker,
+            self._sent_plan,
+            name=name,
+            daemon=True,
+            has_script=self._has_script,
+        )
 
     def finish_start(self) -> None:
         """Wait until it has made its envs, and share memory with it.
@@ -129,7 +138,10 @@ class WorkerProcess(ChildProcess):
         self._memory = None
 
     def _failure(self, told: EnvFailure) -> Exception:
-        return error_of(told)
+        error = error_of(told)
+        if told.call == "constructor" and not self._has_script:
+            error.add_note("its worker process has not imported the script, since it was sent nothing of it")
+        return error
 
     def _loss(self, error: Exception | None) -> EnvWorkerError:
         if error is None:

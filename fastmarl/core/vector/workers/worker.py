@@ -29,6 +29,7 @@ from fastmarl.core.exits import as_error, exits_as_errors
 from fastmarl.core.native._slots import tells
 from fastmarl.core.processes.channel import Channel
 from fastmarl.core.processes.protocol import CLOSE, DONE, FAILED, FIRST, end_with, pickled_error
+from fastmarl.core.processes.scriptless import import_script, mentions_script
 from fastmarl.core.vector.workers.shm import WorkerMemory
 
 STEP, RESET, REMAKE, CALL, SPACES = b"s", b"r", b"m", b"c", b"p"  # the first byte of a message to a worker
@@ -173,12 +174,22 @@ class Worker:
             number, message = self._channel.recv()
             if message == CLOSE:
                 return number
+            if mentions_script(message):
+                self._import_script()
             try:
                 answer = self._handlers[message[:1]](message[1:])
                 answer = DONE if answer is None else DONE + self._pickled(answer)
             except _EnvError as error:
                 answer = FAILED + pickle.dumps(error.failure)
             self._channel.send(number, answer)
+
+    def _import_script(self) -> None:
+        """Import it for what the message has of it; the global generators and the signal stay as they are."""
+        states = random.getstate(), np.random.get_state()  # noqa: NPY002
+        import_script()
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _make(self, index: int) -> EnvDescription:
         context = self._plan.contexts[index]

@@ -1,0 +1,56 @@
+"""Processes that are spawned without the user's script: multiprocessing's own import it before anything else."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing import popen_spawn_posix, spawn
+from multiprocessing.context import SpawnProcess
+from types import FunctionType
+from typing import Any
+
+OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys of what multiprocessing has a new process prepare
+
+
+def mentions_script(pickled: bytes) -> bool:
+    """Return whether a pickle may refer to the script: `__main__`, or `__mp_main__` in a process that has imported it.
+
+    Pickles name the module of each class and function, those that cloudpickle takes by value, too.
+    """
+    return b"_main__" in pickled
+
+
+def import_script() -> None:
+    """Import the script in a `ScriptlessProcess`, where that has not been done; does nothing in other processes."""
+    spawn.prepare(vars(multiprocessing.current_process()).pop("script", {}))
+
+
+class _SpawnWithoutScript:
+    """`multiprocessing.spawn`, but a new process is not asked to import the script."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(spawn, name)
+
+    def get_preparation_data(self, name: str) -> dict[str, Any]:
+        return {key: value for key, value in spawn.get_preparation_data(name).items() if key not in OF_SCRIPT}
+
+
+_of_popen: Any = popen_spawn_posix.Popen._launch  # type: ignore[attr-defined]
+
+
+class _Popen(popen_spawn_posix.Popen):
+    # The original's code, with another `spawn` among its globals: processes that other threads start keep theirs.
+    _launch = FunctionType(_of_popen.__code__, {**_of_popen.__globals__, "spawn": _SpawnWithoutScript()})
+
+
+class ScriptlessProcess(SpawnProcess):
+    """A spawned process that does not import the script, unless it calls `import_script()`.
+
+    Attributes:
+        script: how to import it; empty where there is none, as in a notebook.
+    """
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        asked = spawn.get_preparation_data(process_obj.name)
+        process_obj.script = {key: asked[key] for key in OF_SCRIPT if key in asked}
+        return _Popen(process_obj)
