@@ -21,6 +21,7 @@ from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.envs.form import check_reset_result, check_spaces, check_step_result
 from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.core.envs.registry import env_creator, env_name, portable
+from fastmarl.core.processes.scriptless import mentions_script
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
@@ -493,6 +494,14 @@ def test_an_id_takes_its_registration_to_another_process(monkeypatch):
     del gym.registry["Short-v0"]
     there = pickle.loads(pickle.dumps(portable(pickle.loads(sent))))  # and on to a third one
     assert (env_name(there), there({}).env.spec.max_episode_steps) == ("Short-v0", 3)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_game_may_be_one_that_the_script_has_registered_with_openspiel(monkeypatch, is_loaded):
+    monkeypatch.delitem(sys.modules, "pyspiel", raising=False)
+    if is_loaded:
+        monkeypatch.setitem(sys.modules, "pyspiel", types.ModuleType("pyspiel"))
+    assert mentions_script(pickle.dumps(portable("openspiel.own_game"))) == is_loaded
 
 
 def test_module_and_function_name_what_gets_options(monkeypatch):
