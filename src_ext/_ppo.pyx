@@ -70,6 +70,7 @@ cdef extern from "ppo.h" nogil:
         Py_ssize_t *order
         Py_ssize_t n
         float weight
+        float shift
         double *sums
     int best_variant()
     Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices)
@@ -80,7 +81,8 @@ _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
 """Instruction sets that this processor can run."""
 BEST = max(VARIANTS, key=VARIANTS.get)
-SUMS = ("count", "surrogate", "vf_loss", "entropy", "kl", "clipped", "error", "squared_error")
+SUMS = ("count", "surrogate", "vf_loss", "entropy", "kl", "clipped", "error", "squared_error", "target",
+        "squared_target")
 """Names of what `compute()` sums up."""
 
 cdef Py_ssize_t LINE = 16                   # floats in a cache line, and in the widest vector
@@ -201,7 +203,7 @@ cdef class PPOGradient:
         free(self._net.layers)
 
     def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, float clip, float value_coeff,
-                float entropy_coeff, value_clip=None, float kl_coeff=0):
+                float entropy_coeff, value_clip=None, float kl_coeff=0, float shift=0):
         """Overwrite the gradients with those of some rows; returns the sums of what statistics are made of, by SUMS.
 
         Args:
@@ -210,6 +212,7 @@ cdef class PPOGradient:
                 former logits. Discrete actions are indices below the number of options: the caller has seen to that.
             order: int64 [n], numbers of the rows of a minibatch, below N: the caller has seen to that.
             clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
+            shift: near the mean of the targets; "target" and "squared_target" are sums of what is above it.
         """
         cdef ppo_minibatch batch
         cdef ppo_loss *loss = &self._net.loss
@@ -218,7 +221,7 @@ cdef class PPOGradient:
         batch.obs = <float*>cnp.PyArray_DATA(_checked(obs, cnp.NPY_FLOAT32, (n_rows, self._net.n_obs)))
         batch.rows = <float*>cnp.PyArray_DATA(_checked(rows, cnp.NPY_FLOAT32, (n_rows, self.width)))
         batch.order = <Py_ssize_t*>cnp.PyArray_DATA(_checked(order, cnp.NPY_INTP, (len(order),)))
-        batch.n, batch.width, batch.sums = len(order), self.width, &sums[0]
+        batch.n, batch.width, batch.shift, batch.sums = len(order), self.width, shift, &sums[0]
         loss.clip, loss.value_coeff, loss.entropy_coeff, loss.kl_coeff = clip, value_coeff, entropy_coeff, kl_coeff
         loss.most_error = INFINITY if value_clip is None else value_clip
         with nogil:
@@ -227,6 +230,25 @@ cdef class PPOGradient:
             batch.weight = 1 / <float>max(1, n_counted)
             ppo_gradient(&self._net, &batch)
         return np.asarray(sums)
+
+    def outputs(self, Py_ssize_t n):
+        """(outputs of the layer of logits [n, k], values [n] or None) of the n rows of the last call, if they were no
+        more than 24."""
+        cdef ppo_layer *head = self._net.layers + self._net.logits
+        values = None
+        if self._net.values >= 0:
+            values = _rows_of(self._net.layers + self._net.values, n)[:, 0]
+        return _rows_of(head, n), values
+
+
+cdef _rows_of(const ppo_layer *layer, Py_ssize_t n):
+    """Copies of a layer's outputs."""
+    cdef Py_ssize_t i, j
+    cdef float[:, ::1] rows = np.empty((n, layer.n_out), np.float32)
+    for i in range(n):
+        for j in range(layer.n_out):
+            rows[i, j] = layer.y[i * layer.stride + j]
+    return np.asarray(rows)
 
 
 cdef Py_ssize_t _stride(Py_ssize_t n):

@@ -33,7 +33,7 @@ enum {CATEGORICAL, GAUSSIAN};
 /* Columns of `rows`, before the actions. */
 enum {LOGP, ADVANTAGE, TARGET, COUNTS, ACTIONS};
 /* Sums over the rows that count. */
-enum {N_COUNTED, SURROGATE, VALUE_ERROR, ENTROPY, KL, CLIPPED, ERROR_, SQUARED_ERROR, N_SUMS};
+enum {N_COUNTED, SURROGATE, VALUE_LOSS, ENTROPY, KL, CLIPPED, ERROR_, SQUARED_ERROR, TARGET_, SQUARED_TARGET, N_SUMS};
 
 typedef struct {
     int kind;
@@ -65,6 +65,7 @@ typedef struct {
     const Py_ssize_t *order; /* [n], numbers of rows */
     Py_ssize_t n;
     float weight;            /* of a row that counts */
+    float shift;             /* near the mean of the targets, whose sums are of what is above */
     double *sums;            /* [N_SUMS] */
 } ppo_minibatch;
 

@@ -287,13 +287,16 @@ static void VARIANT(surrogate)(const ppo_loss *loss, VARIANT(group) *g, VARIANT(
 }
 
 static inline VARIANT(floats) VARIANT(value)(
-    const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) error, VARIANT(floats) *sums
+    const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) value, VARIANT(floats) target, float shift,
+    VARIANT(floats) *sums
 ) {
-    const VARIANT(floats) zero = {0}, square = error * error;
+    const VARIANT(floats) zero = {0}, error = value - target, square = error * error, above = target - shift;
     const VARIANT(ints) is_out = g->counts == 0.0f;
-    sums[VALUE_ERROR] += WHERE(is_out, zero, VARIANT(clipped)(square, 0.0f, loss->most_error));
+    sums[VALUE_LOSS] += WHERE(is_out, zero, VARIANT(clipped)(square, 0.0f, loss->most_error));
     sums[ERROR_] += WHERE(is_out, zero, error);
     sums[SQUARED_ERROR] += WHERE(is_out, zero, square);
+    sums[TARGET_] += WHERE(is_out, zero, above);
+    sums[SQUARED_TARGET] += WHERE(is_out, zero, above * above);
     return g->weight * loss->value_coeff * 2.0f * error * WHERE(square > loss->most_error, zero, zero + 1.0f);
 }
 
@@ -348,7 +351,7 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
             VARIANT(floats) values;
             for (int lane = 0; lane < WIDTH; lane++)
                 values[lane] = value_head->y[(i + (lane < used ? lane : used - 1)) * value_head->stride];
-            const VARIANT(floats) d = VARIANT(value)(loss, &g, values - VARIANT(gathered)(rows, TARGET), sums);
+            const VARIANT(floats) d = VARIANT(value)(loss, &g, values, VARIANT(gathered)(rows, TARGET), batch->shift, sums);
             for (int lane = 0; lane < used; lane++) value_head->d[(i + lane) * value_head->stride] = d[lane];
         }
         sums[N_COUNTED] += g.counts;
