@@ -135,10 +135,9 @@ class CompiledRows:
             return actions
         if actions.shape[1] != len(net.sizes):
             raise BatchError(f"expected {len(net.sizes)} actions in each row, got shape {tuple(given.shape)}")
-        counted = actions if (mask := self._batch.get(Columns.LOSS_MASK)) is None else actions[mask]
-        if len(counted) and ((counted < 0).any() or (counted >= torch.tensor(net.sizes)).any()):
-            raise BatchError(f"expected actions from 0 to less than {net.sizes}, got {int(counted.min())} to "
-                             f"{int(counted.max())}")  # fmt: skip
+        if (actions < 0).any() or (actions >= torch.tensor(net.sizes)).any():
+            raise BatchError(f"expected actions from 0 to less than {net.sizes}, got {int(actions.min())} to "
+                             f"{int(actions.max())}")  # fmt: skip
         return actions.long()
 
     def compute(self, numbers: Tensor) -> dict[str, float]:

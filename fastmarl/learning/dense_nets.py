@@ -32,13 +32,19 @@ class DenseNet(NamedTuple):
 
 
 def gradient_of(
-    net: DenseNet, gradients: Mapping[Tensor, Tensor], *, has_mask: bool = False, has_former: bool = False
+    net: DenseNet,
+    gradients: Mapping[Tensor, Tensor],
+    *,
+    has_mask: bool = False,
+    has_former: bool = False,
+    variant: str | None = None,
 ) -> PPOGradient:
     """Compile the net's gradient.
 
     Args:
         gradients: of each parameter that is trained, where its gradient goes.
         has_mask, has_former: see `packed_rows()`.
+        variant: the instruction set, see PPOGradient.
 
     Raises:
         NotDenseError: there is no compiled code for it.
@@ -61,7 +67,7 @@ def gradient_of(
     ]  # fmt: skip
     return PPOGradient(
         net.n_obs, layers, net.logits, net.values, sizes=net.sizes, log_std=_array(net.log_std),
-        d_log_std=_array(gradient(net.log_std)), bound=net.bound, has_mask=has_mask, has_former=has_former,
+        d_log_std=_array(gradient(net.log_std)), bound=net.bound, has_mask=has_mask, has_former=has_former, variant=variant,
     )  # type: ignore[arg-type]  # fmt: skip
 
 

@@ -90,7 +90,8 @@ def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str
 
 
 def _variance(values: Tensor, mask: Tensor | None) -> Tensor:
-    return (values if mask is None else values[mask]).var(correction=0)
+    counted = values if mask is None else values[mask]
+    return (counted - counted.mean()).square().mean()
 
 
 def needed_columns(rows: Mapping[str, Any], vf_coeff: float) -> tuple[str, ...]:
