@@ -1,6 +1,6 @@
 """The gradient of a module's PPO loss by compiled code, compared with what the module itself computes."""
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -89,6 +89,8 @@ class CompiledRows:
         net: DenseNet = gradient.layers.net
         needed = needed_columns(batch, options.vf_coeff)
         n = len(batch[Columns.ACTION_LOGP])
+        if batch[Columns.ACTION_LOGP].dim() > 1:
+            raise NotDenseError("its rows are sequences")
         check_rows(batch, needed, torch.Size([n]))
         has_values = options.vf_coeff != 0
         if has_values and net.values == OBSERVATIONS:
@@ -155,10 +157,10 @@ class CompiledRows:
             "clip_fraction": mean["clipped"],
         }  # fmt: skip
         if options.vf_coeff:
-            error = mean["squared_error"] - mean["error"] ** 2
-            spread = mean["squared_target"] - mean["target"] ** 2
+            of_errors = mean["squared_error"] - mean["error"] ** 2
+            of_targets = mean["squared_target"] - mean["target"] ** 2
             stats["vf_loss"] = mean["vf_loss"]
-            stats["vf_explained_var"] = 1 - error / spread if spread > 0 else math.nan
+            stats["vf_explained_var"] = max(-1.0, 1 - of_errors / max(of_targets, sys.float_info.min))
         return stats
 
     def compare_outputs(self) -> None:

@@ -1,7 +1,7 @@
 """Dense nets whose gradient of PPO's loss is compiled, and the rows that it is computed from."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class DenseNet(NamedTuple):
 
 def gradient_of(
     net: DenseNet,
-    gradients: Mapping[Tensor, Tensor],
+    gradients: Mapping[Any, Tensor],
     *,
     has_mask: bool = False,
     has_former: bool = False,
@@ -57,18 +57,27 @@ def gradient_of(
     if net.sizes is not None and max(net.sizes) > MOST_OPTIONS:
         raise NotDenseError(f"there are more than {MOST_OPTIONS} options")
 
-    def gradient(parameter: Tensor | None) -> Tensor | None:
-        return None if parameter is None else gradients.get(parameter)
+    def gradient(parameter: Tensor | None) -> Any:
+        return None if parameter is None else _array(gradients.get(parameter))
 
     layers = [
-        (each.source, *map(_array, (each.weight, each.bias)), each.activation, each.alpha,
-         *map(_array, (gradient(each.weight), gradient(each.bias))))
+        (each.source, _array(each.weight), _array(each.bias), each.activation, each.alpha, gradient(each.weight),
+         gradient(each.bias))
         for each in net.layers
     ]  # fmt: skip
     return PPOGradient(
-        net.n_obs, layers, net.logits, net.values, sizes=net.sizes, log_std=_array(net.log_std),
-        d_log_std=_array(gradient(net.log_std)), bound=net.bound, has_mask=has_mask, has_former=has_former, variant=variant,
-    )  # type: ignore[arg-type]  # fmt: skip
+        net.n_obs,
+        layers,
+        net.logits,
+        net.values,
+        sizes=net.sizes,
+        log_std=_array(net.log_std),
+        d_log_std=gradient(net.log_std),
+        bound=net.bound,
+        has_mask=has_mask,
+        has_former=has_former,
+        variant=variant,
+    )
 
 
 def without_values(net: DenseNet) -> DenseNet:
@@ -111,5 +120,5 @@ def packed_rows(
     return torch.cat([each.reshape(n, -1).to(torch.float32) for each in columns if each is not None], 1)
 
 
-def _array(tensor: Tensor | None) -> object:
+def _array(tensor: Tensor | None) -> Any:
     return None if tensor is None else tensor.detach().numpy()

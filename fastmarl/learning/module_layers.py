@@ -271,9 +271,10 @@ class _GraphReader:
         return place
 
     def _alias(self, node: fx.Node, source: Any) -> None:
+        places: dict[fx.Node, Any]
         for places in (self._paths, self._places, self._squeezed):
             if source in places:
-                places[node] = places[source]  # type: ignore[index]
+                places[node] = places[source]
                 return
         raise NotDenseError(f"its forward pass has {node.format_node()}")
 

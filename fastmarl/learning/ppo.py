@@ -38,7 +38,7 @@ def ppo_loss(
         vf_clip: if given, a row's squared value error counts up to this.
         stats: gets "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating KL Divergence": mean of
             r - 1 - log r), "clip_fraction" and, unless `vf_coeff` is 0, "vf_loss" and "vf_explained_var" (1 - variance
-            of the values' errors / variance of the targets), without gradients.
+            of the values' errors / variance of the targets, at least -1), without gradients.
 
     Returns:
         The loss, a scalar.
@@ -70,7 +70,9 @@ def ppo_loss(
             stats["policy_loss"] = -mean(surrogate)
             if error is not None and squared_error is not None:
                 stats["vf_loss"] = mean(squared_error)
-                stats["vf_explained_var"] = 1 - _variance(error, mask) / _variance(rows[Columns.VALUE_TARGETS], mask)
+                targets = rows[Columns.VALUE_TARGETS]
+                of_targets = _variance(targets, mask).clamp(min=torch.finfo(targets.dtype).tiny)
+                stats["vf_explained_var"] = (1 - _variance(error, mask) / of_targets).clamp(min=-1)
             stats["entropy"], stats["kl"] = mean(entropy), mean(ratio - 1 - log_ratio)
             stats["clip_fraction"] = mean(((ratio - 1).abs() > clip).float())
     return mean(-gain if squared_error is None else vf_coeff * squared_error - gain)
@@ -91,7 +93,8 @@ def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str
 
 def _variance(values: Tensor, mask: Tensor | None) -> Tensor:
     counted = values if mask is None else values[mask]
-    return (counted - counted.mean()).square().mean()
+    n = max(1, counted.numel())
+    return (counted - counted.sum() / n).square().sum() / n
 
 
 def needed_columns(rows: Mapping[str, Any], vf_coeff: float) -> tuple[str, ...]:

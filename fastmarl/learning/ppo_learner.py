@@ -46,9 +46,9 @@ class PPOLearner:
 
     Attributes:
         backend: "compiled", or "autograd" and the reason why; known after the first update.
-        optimizer: torch.optim.Adam of `parameters`, whose `state_dict()` is all that a checkpoint needs beside the module.
+        optimizer: torch.optim.Adam of `parameters`. A checkpoint needs its `state_dict()` and the module's state.
         parameters: FlatParameters of the module.
-        The other arguments are attributes, too, and may be changed between updates.
+        epochs, num_minibatches, ...: the arguments, which may be changed between updates.
 
     Raises:
         ConfigError: an argument is out of range, or `module` has no parameters; see `flat_parameters()`.
@@ -167,9 +167,7 @@ def _not_finite(batch: Mapping[str, Any]) -> str:
 class _AutogradRows:
     """A batch whose gradients are computed by autograd."""
 
-    def __init__(
-        self, module: RLModule, parameters: FlatParameters, batch: Mapping[str, Any], options: LossOptions
-    ):
+    def __init__(self, module: RLModule, parameters: FlatParameters, batch: Mapping[str, Any], options: LossOptions):
         self._module, self._parameters, self._options = module, parameters, options
         self._packed = PackedRows(batch)
 

@@ -58,7 +58,10 @@ class Case:
         self.trunk = self.sequence(self.n_obs)
         self.is_shared = self.draw([True, False])
         self.vf_trunk = self.trunk if self.is_shared else self.sequence(self.n_obs)
-        self.pi, self.vf = self.sequence(self.trunk[-1].out_features, n_out), self.sequence(self.vf_trunk[-1].out_features, 1)
+        self.pi, self.vf = (
+            self.sequence(self.trunk[-1].out_features, n_out),
+            self.sequence(self.vf_trunk[-1].out_features, 1),
+        )
         self.log_std = nn.Parameter(0.3 * torch.randn(n_out)) if self.kind == "free gaussian" else None
         self.bound = self.draw([None, 0.5]) if self.is_gaussian else None
         parts = nn.ModuleList([self.trunk, self.vf_trunk, self.pi, self.vf])
@@ -93,7 +96,9 @@ class Case:
         def run(sequence, x):
             for layer in sequence:
                 if isinstance(layer, nn.Linear):
-                    x = nn.functional.linear(x, layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype))
+                    x = nn.functional.linear(
+                        x, layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype)
+                    )
                 else:
                     x = layer(x)
             return x
@@ -113,7 +118,9 @@ class Case:
             (mean, log_std), (former_mean, former_log_std) = logits.chunk(2, -1), former.chunk(2, -1)
             if self.bound is not None:
                 log_std = log_std.clamp(-self.bound, self.bound)
-            now, before = (Normal(m, s.exp(), validate_args=False) for m, s in ((mean, log_std), (former_mean, former_log_std)))
+            now, before = (
+                Normal(m, s.exp(), validate_args=False) for m, s in ((mean, log_std), (former_mean, former_log_std))
+            )
             kl = kl_divergence(before, now).sum(-1)
             return now.log_prob(self.actions.to(dtype)).sum(-1), now.entropy().sum(-1), kl, values
         if self.action_mask is not None:
@@ -261,7 +268,9 @@ def test_frozen_layers_get_no_gradient():
     gradients = {each: torch.zeros_like(each) for each in case.parameters if each is not frozen}
     case.compiled(gradients).compute(case.obs.numpy(), case.rows(), case.order.numpy(), **case.options)
     want, _ = case.by_autograd()
-    pairs = [(gradients[each], theirs) for each, theirs in zip(case.parameters, want, strict=True) if each is not frozen]
+    pairs = [
+        (gradients[each], theirs) for each, theirs in zip(case.parameters, want, strict=True) if each is not frozen
+    ]
     assert_close(*zip(*pairs, strict=True))
 
 

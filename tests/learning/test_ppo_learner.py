@@ -26,7 +26,10 @@ N = 210
 def make_module(module_class=None, obs=VECTOR, actions=DISCRETE, **model_config):
     torch.manual_seed(3)
     spec = fastmarl.RLModuleSpec(
-        module_class, observation_space=obs, action_space=actions, model_config={"fcnet_hiddens": [9, 8], **model_config}
+        module_class,
+        observation_space=obs,
+        action_space=actions,
+        model_config={"fcnet_hiddens": [9, 8], **model_config},
     )
     return spec.build()
 
@@ -91,7 +94,9 @@ def assert_same_updates(module, batches, **options):
 
 class Separate(RLModule):
     def setup(self):
-        self.pi = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Sequential(nn.Linear(16, 7), nn.ReLU()), nn.Linear(7, 4))
+        self.pi = nn.Sequential(
+            nn.Linear(6, 16), nn.Tanh(), nn.Sequential(nn.Linear(16, 7), nn.ReLU()), nn.Linear(7, 4)
+        )
         self.vf = nn.Sequential(nn.Linear(6, 5), nn.ELU(0.5), nn.Linear(5, 1))
 
     def _forward(self, batch, **kwargs):
@@ -107,7 +112,11 @@ class Shared(RLModule):
     def _forward_train(self, batch, **kwargs):
         features = torch.tanh(self.first(batch["obs"].float()))
         features = nn.functional.gelu(self.second(features))
-        return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features).squeeze(-1), "embeddings": features}
+        return {
+            "action_dist_inputs": self.pi(features),
+            "vf_preds": self.vf(features).squeeze(-1),
+            "embeddings": features,
+        }
 
     _forward = _forward_exploration = _forward_train
 
