@@ -271,8 +271,8 @@ class _GraphReader:
         return place
 
     def _alias(self, node: fx.Node, source: Any) -> None:
-        places: dict[fx.Node, Any]
-        for places in (self._paths, self._places, self._squeezed):
+        known: Any = (self._paths, self._places, self._squeezed)
+        for places in known:
             if source in places:
                 places[node] = places[source]
                 return

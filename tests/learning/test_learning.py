@@ -367,6 +367,7 @@ def test_no_rows_have_no_loss():
     loss = ppo_loss(module, {name: column[:0] for name, column in make_rows(module, 3).items()}, stats=stats)
     loss.backward()
     assert loss == 0 and not any(parameter.grad.any() for parameter in module.parameters())
+    assert stats.pop("vf_explained_var") == 1
     assert all(value == 0 for value in stats.values())
 
 

@@ -279,7 +279,7 @@ def test_what_has_no_compiled_gradient():
     for parts in ([shared, shared], [nn.Linear(4, 4), nn.LayerNorm(4)]):
         layers = DenseLayers(4)
         logits = layers.add(parts)
-        with pytest.raises(NotDenseError, match="share|normalisation"):
+        with pytest.raises(NotDenseError, match=r"share|normalisation"):
             gradient_of(DenseNet(4, layers.layers, logits, -1, [4]), {})
 
 
@@ -304,7 +304,7 @@ LAYER = (-1, WEIGHT, BIAS, "tanh", 1.0, None, None)
     ],
 )
 def test_nets_are_checked(layers, logits, values, options):
-    with pytest.raises(ValueError, match="must|expected|need"):
+    with pytest.raises(ValueError, match=r"must|expected|need"):
         PPOGradient(4, layers, logits, values, **options)
 
 

@@ -435,6 +435,10 @@ def test_nothing_is_clipped_before_the_first_step(env):
     assert abs(stats["kl"]) < 1e-6
 
 
+def filled(column, value):
+    return column.index_fill(0, torch.tensor([7]), value)
+
+
 def bad_batch(name, value):
     return lambda batch: {**batch, name: value(batch[name])}
 
@@ -451,8 +455,8 @@ BAD = {
     "more actions": (bad_batch("actions", lambda column: torch.stack([column, column], 1)), "1 actions"),
     "a mask that is no bool": (lambda batch: {**batch, "loss_mask": torch.ones(N)}, "bool"),
     "a mask of another size": (lambda batch: {**batch, "action_mask": torch.ones(N, 5)}, "mask"),
-    "NaN": (bad_batch("advantages", lambda column: column.index_fill(0, torch.tensor([7]), torch.nan)), "'advantages' in row 7"),
-    "infinity": (bad_batch("obs", lambda column: column.index_fill(0, torch.tensor([9]), torch.inf)), "'obs' in row 9"),
+    "NaN": (bad_batch("advantages", lambda column: filled(column, torch.nan)), "'advantages' in row 7"),
+    "infinity": (bad_batch("obs", lambda column: filled(column, torch.inf)), "'obs' in row 7"),
 }  # fmt: skip
 
 
