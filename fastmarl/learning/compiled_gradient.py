@@ -82,7 +82,11 @@ class CompiledGradient:
 
 
 class CompiledRows:
-    """A batch whose gradients are computed by compiled code; see `CompiledGradient.rows()`."""
+    """A batch whose gradients are computed by compiled code; see `CompiledGradient.rows()`.
+
+    Attributes:
+        gradient: [k] of the last rows.
+    """
 
     def __init__(self, gradient: CompiledGradient, batch: Mapping[str, Any], options: LossOptions):
         self._gradient, self._options, self._batch = gradient, options, batch
@@ -113,6 +117,7 @@ class CompiledRows:
         self._shift = 0.0 if targets is None else float((targets if loss_mask is None else targets[loss_mask]).mean())
         self._obs, self._rows = obs.detach().contiguous().numpy(), rows.numpy()
         self._mask = mask
+        self.gradient = gradient.parameters.grad
         self._net = gradient.net(has_values=has_values, has_mask=mask is not None)
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch
 from torch import Tensor
 
 from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.module_gradient import ExactGradient, RoundedGradient
 from fastmarl.rllib.learner.module_parts import parts_of_module
@@ -90,10 +91,10 @@ class DirectUpdate:
         if not self._are_handed_over:
             self.hand_over()
         if optimizer not in self._steppers:
-            if not adam.can_fuse(optimizer) or (self._is_exact and not adam.is_exact()):
+            if not can_fuse(optimizer) or (self._is_exact and not adam.is_exact()):
                 adam.step(optimizer)
                 return
-            self._steppers[optimizer] = (adam.ExactAdam if self._is_exact else adam.FusedAdam)(optimizer)
+            self._steppers[optimizer] = (adam.ExactAdam if self._is_exact else FusedAdam)(optimizer)
         self._steppers[optimizer].step()
 
 
