@@ -18,7 +18,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.distributed import BackgroundSampler
-from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, to_tensors, value_fn_of
 
 ENVS = {"fastmarl.simple_spread": 128, "mpe2.simple_spread_v3": 16}
 FRAGMENT, MINIBATCHES = 25, 4
@@ -41,16 +41,11 @@ class Learner:
     """Trains a module in place."""
 
     def __init__(self, module: fastmarl.RLModule, epochs: int):
-        self._module, self._epochs = module, epochs
-        self._optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-4, fused=True)
+        self._ppo = PPOLearner(module, lr=1e-4, epochs=epochs, num_minibatches=MINIBATCHES)
 
     def learn(self, batch: Any) -> None:
-        add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(self._module))
-        tensors = to_tensors(batch, NAMES)
-        for rows in minibatches(tensors, -(-len(tensors["actions"]) // MINIBATCHES), self._epochs):
-            self._optimizer.zero_grad()
-            ppo_loss(self._module, rows).backward()
-            self._optimizer.step()
+        add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(self._ppo.module))
+        self._ppo.update(to_tensors(batch, NAMES))
 
 
 def iterations(n: int, next_batch: Batches, learn: Callable[[Any], None], publish: Callable[[], Any]) -> Seconds:

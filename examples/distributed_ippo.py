@@ -19,7 +19,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.distributed import EnvRunnerGroup
-from fastmarl.learning import flat_parameters, keep_freed_memory, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, keep_freed_memory, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, MINIBATCHES, EPOCHS, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
 FRAGMENT, LEARNING_RATE = 25, 2e-3
@@ -34,30 +34,25 @@ def make_batch(episodes, module):
     return {name: batch[name] for name in NAMES}
 
 
-def learn(module, optimizer, parameters, batch):
-    """Returns the numbers of the last minibatch."""
-    batch, stats = to_tensors(batch, NAMES), {}
+def learn(ppo, batch):
+    """Returns the losses, means over the minibatches."""
+    batch = to_tensors(batch, NAMES)
     advantages = batch["advantages"]
     batch["advantages"] = (advantages - advantages.mean()) / advantages.std().clamp(min=1e-6)
-    for rows in minibatches(batch, -(-len(advantages) // MINIBATCHES), EPOCHS):
-        optimizer.zero_grad()
-        ppo_loss(module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01, stats=stats).backward()
-        torch.nn.utils.clip_grad_norm_([parameters], MAX_GRAD_NORM)
-        optimizer.step()
-    return {name: value.item() for name, value in stats.items()}
+    return ppo.update(batch)
 
 
 def train(group, steps, file):
-    module = group.module[POLICY]
-    parameters = flat_parameters(module)
-    optimizer = torch.optim.Adam([parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
+    ppo = PPOLearner(
+        group.module[POLICY], lr=LEARNING_RATE, epochs=EPOCHS, num_minibatches=MINIBATCHES, max_grad_norm=MAX_GRAD_NORM
+    )
     curve = csv.writer(file)
     curve.writerow(["env_steps", "seconds", "seconds_waited", "episode_return_mean", "entropy", "kl"])
     begun, done, waited, shown = time.perf_counter(), 0, 0.0, 0
     for part in group.sample_ready():
-        stats = learn(module, optimizer, parameters, part.batch)
+        stats = learn(ppo, part.batch)
         done += part.num_env_steps
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.02, 1 - done / steps)
+        ppo.optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.02, 1 - done / steps)
         group.set_weights()
         if done >= shown + steps / 100 or done >= steps:
             metrics, shown = group.get_metrics(), done

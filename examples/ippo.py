@@ -21,15 +21,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.errors import BatchError
-from fastmarl.learning import (
-    ValueNorm,
-    flat_parameters,
-    keep_freed_memory,
-    minibatches,
-    ppo_loss,
-    to_tensors,
-    value_fn_of,
-)
+from fastmarl.learning import PPOLearner, ValueNorm, keep_freed_memory, to_tensors, value_fn_of
 
 LAMBDA, MINIBATCHES, MAX_GRAD_NORM = 0.95, 4, 0.5
 FRAGMENT, LEARNING_RATE = 25, 2e-3
@@ -51,11 +43,12 @@ class Learner:
     """Trains a module in place, so that its runner acts with the newest weights."""
 
     def __init__(self, module, args, num_updates):
-        self.module, self.args = module, args
-        self.parameters = flat_parameters(module)
-        self.optimizer = torch.optim.Adam([self.parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
-        self.value_norm = ValueNorm()
+        self.module, self.args, self.value_norm = module, args, ValueNorm()
+        self.ppo = PPOLearner(
+            module, lr=LEARNING_RATE, epochs=args.epochs, num_minibatches=MINIBATCHES, clip=0.2, vf_coeff=0.5,
+            entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
+        )  # fmt: skip
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.ppo.optimizer, 1.0, 0.02, num_updates)
 
     def batch_of(self, episodes):
         """All agents' steps as tensors, with normalised advantages and value targets."""
@@ -73,16 +66,10 @@ class Learner:
         return batch
 
     def learn(self, episodes):
-        """Returns the losses of the last minibatch."""
-        batch, entropy_coeff, stats = self.batch_of(episodes), self.args.entropy, {}
-        size = -(-len(batch["actions"]) // MINIBATCHES)
-        for rows in minibatches(batch, size, self.args.epochs):
-            self.optimizer.zero_grad()
-            ppo_loss(self.module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=entropy_coeff, stats=stats).backward()
-            torch.nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
-            self.optimizer.step()
+        """Returns the losses, means over the minibatches."""
+        stats = self.ppo.update(self.batch_of(episodes))
         self.schedule.step()
-        return {name: value.item() for name, value in stats.items()}
+        return stats
 
 
 def show(steps, seconds, mean_return):

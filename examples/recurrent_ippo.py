@@ -20,7 +20,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.connectors import Connector
-from fastmarl.learning import ValueNorm, flat_parameters, last_values_of, minibatches, ppo_loss, to_tensors
+from fastmarl.learning import PPOLearner, ValueNorm, last_values_of, to_tensors
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM = 0.99, 0.95, 4, 4, 0.5
 NUM_ENVS, NUM_AGENTS, FRAGMENT, LEARNING_RATE = 32, 2, 64, 2e-3
@@ -60,11 +60,11 @@ class Learner:
     """Trains a module in place, so that its runner acts with the newest weights."""
 
     def __init__(self, module, num_updates):
-        self.module = module
-        self.parameters = flat_parameters(module)
-        self.optimizer = torch.optim.Adam([self.parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
-        self.value_norm = ValueNorm()
+        self.module, self.value_norm = module, ValueNorm()
+        self.ppo = PPOLearner(
+            module, lr=LEARNING_RATE, epochs=EPOCHS, num_minibatches=MINIBATCHES, max_grad_norm=MAX_GRAD_NORM
+        )
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.ppo.optimizer, 1.0, 0.02, num_updates)
 
     def estimates(self, episodes):
         """Normalised advantages and value targets, a row for each step."""
@@ -78,19 +78,14 @@ class Learner:
         return {"advantages": advantages, "value_targets": self.value_norm.normalize(targets)}
 
     def learn(self, episodes):
-        """Returns the losses of the last minibatch."""
+        """Returns the losses, means over the minibatches."""
         extra = {POLICY: self.estimates(episodes)}
         batch = sequences(episodes, max_seq_len=SEQUENCE, burn_in=BURN_IN, extra_columns=extra)[POLICY]
         names = ["obs", "actions", "action_logp", "advantages", "value_targets", "loss_mask"]
         batch = to_tensors(batch, [*names, "state_in"] if self.module.is_stateful() else names)
-        size, stats = -(-len(batch["actions"]) // MINIBATCHES), {}
-        for rows in minibatches(batch, size, EPOCHS):
-            self.optimizer.zero_grad()
-            ppo_loss(self.module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01, stats=stats).backward()
-            torch.nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
-            self.optimizer.step()
+        stats = self.ppo.update(batch)
         self.schedule.step()
-        return {name: value.item() for name, value in stats.items()}
+        return stats
 
 
 def train(args, folder):

@@ -18,7 +18,7 @@ from torch import nn
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import MetricsWriter, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import MetricsWriter, PPOLearner, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
@@ -121,18 +121,14 @@ class League:
             del self.ratings[weakest]
 
 
-def learn(module, optimizer, episodes, entropy_coeff):
-    """Trains a module in place, so that its runner acts with the newest weights; the losses of the last minibatch."""
-    batch, stats = columns(episodes)["main"], {}
-    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(module))
+def learn(ppo, episodes):
+    """Trains a module in place, so that its runner acts with the newest weights. Returns the losses, means over the
+    minibatches."""
+    batch = columns(episodes)["main"]
+    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(ppo.module))
     batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
     batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
-    for rows in minibatches(batch, MINIBATCH, EPOCHS):
-        optimizer.zero_grad()
-        ppo_loss(module, rows, entropy_coeff=entropy_coeff, stats=stats).backward()
-        nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], MAX_GRAD_NORM)
-        optimizer.step()
-    return stats
+    return ppo.update(batch)
 
 
 def make_config(args, league):
@@ -151,14 +147,16 @@ def make_config(args, league):
 
 def train(args, runner, league):
     num_updates, begun = -(-args.steps // (NUM_ENVS * FRAGMENT)), time.perf_counter()
-    module = runner.module["main"]
-    optimizer = torch.optim.Adam([flat_parameters(module)], lr=LEARNING_RATE, eps=1e-5, fused=True)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, num_updates)
+    ppo = PPOLearner(
+        runner.module["main"], lr=LEARNING_RATE, epochs=EPOCHS, minibatch_size=MINIBATCH, max_grad_norm=MAX_GRAD_NORM
+    )
+    schedule = torch.optim.lr_scheduler.LinearLR(ppo.optimizer, 1.0, 0.05, num_updates)
     with MetricsWriter(csv_path=args.folder / "curve.csv") as curve:
         for update in range(num_updates):
             episodes = runner.sample()
             league.rate(episodes)
-            stats = learn(module, optimizer, episodes, ENTROPY[0] + (ENTROPY[1] - ENTROPY[0]) * update / num_updates)
+            ppo.entropy_coeff = ENTROPY[0] + (ENTROPY[1] - ENTROPY[0]) * update / num_updates
+            stats = learn(ppo, episodes)
             schedule.step()
             if update % max(1, num_updates // 50) == 0 or update == num_updates - 1:
                 steps, seconds = runner.get_metrics()["num_env_steps_sampled_lifetime"], time.perf_counter() - begun

@@ -18,7 +18,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, ValueNorm, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, ENTROPY = 0.95, 0.95, 4, 4, 0.5, 0.01
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 1e-3
@@ -38,25 +38,24 @@ class Learner:
     """Trains a module in place, so that its runner acts with the newest weights."""
 
     def __init__(self, module, num_updates):
-        self.module, self.value_norm, self.parameters = module, ValueNorm(), flat_parameters(module)
-        self.optimizer = torch.optim.Adam([self.parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
+        self.module, self.value_norm = module, ValueNorm()
+        self.ppo = PPOLearner(
+            module, lr=LEARNING_RATE, epochs=EPOCHS, num_minibatches=MINIBATCHES, entropy_coeff=ENTROPY,
+            max_grad_norm=MAX_GRAD_NORM,
+        )  # fmt: skip
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.ppo.optimizer, 1.0, 0.02, num_updates)
 
     def learn(self, batch):
-        """From the columns of its module. Returns the losses of the last minibatch."""
+        """From the columns of its module. Returns the losses, means over the minibatches."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
         add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
-        batch, stats = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"]), {}
+        batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
         batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
-        for rows in minibatches(batch, -(-len(batch["actions"]) // MINIBATCHES), EPOCHS):
-            self.optimizer.zero_grad()
-            ppo_loss(self.module, rows, entropy_coeff=ENTROPY, stats=stats).backward()
-            torch.nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
-            self.optimizer.step()
+        stats = self.ppo.update(batch)
         self.schedule.step()
-        return {name: value.item() for name, value in stats.items()}
+        return stats
 
 
 def role_of(agent_id, episode=None, **kwargs):

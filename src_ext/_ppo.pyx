@@ -1,218 +1,266 @@
-"""PPO's loss without autograd: its derivatives by a policy's distribution inputs and values, row by row; and tanh.
+"""PPO's gradient of dense nets on one core, without autograd: see ppo.h for how.
 
-Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as RLlib's PPOTorchLearner has it. What is not finite
-in a row makes its derivatives not finite: products are taken even where a factor is 0, as autograd takes them.
+Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as RLlib's PPOTorchLearner and `ppo_loss()` have it.
+Numbers that are not finite make derivatives not finite: products are taken even where a factor is 0, as autograd does.
 """
-from libc.math cimport INFINITY, expf, logf
+cimport numpy as cnp
+import numpy as np
+from libc.math cimport INFINITY
+from libc.stdlib cimport calloc, free
 
-cdef extern from *:
-    """
-    #include <stddef.h>
-    #include <string.h>
+cnp.import_array()
 
-    /* From exp(2x) - 1, which Taylor's series gives on |r| <= ln(2) / 2 (Cody and Waite, "Software manual for the
-       elementary functions", 1980); off by 3e-7 of itself at most. So written, NaN stays NaN. */
-    static inline float tanh_of(float x) {
-        const float y = x > 10.0f ? 20.0f : x < -10.0f ? -20.0f : 2.0f * x;
-        const float whole = (y * 1.44269504f + 12582912.0f) - 12582912.0f;
-        const float r = (y - whole * 0.693359375f) + whole * 2.12194440e-4f;
-        float p = r * 1.98412698e-4f + 1.38888889e-3f;
-        p = p * r + 8.33333333e-3f;
-        p = p * r + 4.16666667e-2f;
-        p = p * r + 1.66666667e-1f;
-        p = p * r + 5.00000000e-1f;
-        p = p * r * r + r;
-        const int exponent = ((int)(whole == whole ? whole : 0.0f) + 127) << 23;
-        float power;
-        memcpy(&power, &exponent, 4);
-        const float e = power * p + (power - 1.0f);
-        return e / (e + 2.0f);
-    }
+cdef extern from "ppo.h" nogil:
+    const int PLAIN, AVX2, AVX512
+    const int LINEAR, TANH, RELU, SILU, GELU, ELU
+    const int CATEGORICAL, GAUSSIAN
+    const int COUNTS, ACTIONS, N_SUMS
+    ctypedef struct ppo_layer:
+        float *weight                       # const in C; so are the biases
+        float *bias
+        float *d_weight
+        float *d_bias
+        Py_ssize_t n_in
+        Py_ssize_t n_out
+        int activation
+        float alpha
+        int source
+        Py_ssize_t in_stride
+        Py_ssize_t stride
+        float *turned
+        float *straight
+        float *row_bias
+        float *y
+        float *d
+        float *before
+        float *sum_weight
+        float *sum_bias
+    ctypedef struct ppo_loss:
+        int kind
+        Py_ssize_t n_choices
+        Py_ssize_t *sizes
+        Py_ssize_t n_logits
+        int has_mask
+        int has_former
+        float clip
+        float most_error
+        float value_coeff
+        float entropy_coeff
+        float kl_coeff
+        float bound
+    ctypedef struct ppo_net:
+        int variant
+        int n_layers
+        ppo_layer *layers
+        Py_ssize_t n_obs
+        Py_ssize_t obs_stride
+        Py_ssize_t block
+        float *x
+        float *zeros
+        int logits
+        int values
+        float *log_std
+        float *d_log_std
+        float *lanes
+        ppo_loss loss
+    ctypedef struct ppo_minibatch:
+        float *obs
+        float *rows
+        Py_ssize_t width
+        Py_ssize_t *order
+        Py_ssize_t n
+        float weight
+        float shift
+        double *sums
+    int best_variant()
+    Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices)
+    void ppo_gradient(ppo_net *net, const ppo_minibatch *batch)
 
-    #define TANH(NAME) static void NAME(float *x, size_t n) { for (size_t i = 0; i < n; i++) x[i] = tanh_of(x[i]); }
+_ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
+_ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
+VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
+"""Instruction sets that this processor can run."""
+BEST = max(VARIANTS, key=VARIANTS.get)
+SUMS = ("count", "surrogate", "vf_loss", "entropy", "kl", "clipped", "error", "squared_error", "target",
+        "squared_target")
+"""Names of what `compute()` sums up."""
 
-    TANH(tanh_plain)
-    #if defined(__x86_64__) && defined(__GNUC__)
-    __attribute__((target("avx2,fma"))) TANH(tanh_wide)
-    static int has_wide(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-    #else
-    #define tanh_wide tanh_plain
-    static int has_wide(void) { return 0; }
-    #endif
-    """
-    void tanh_plain(float *x, size_t n) nogil
-    void tanh_wide(float *x, size_t n) nogil
-    int has_wide()
-
-cdef bint WIDE = has_wide()
-cdef float LOG_ROOT_2_PI = 0.9189385332
+cdef Py_ssize_t LINE = 16                   # floats in a cache line, and in the widest vector
+cdef Py_ssize_t ROOM = 1 << 16              # floats for a block's outputs and their derivatives
 
 
-def tanh_(float[:, ::1] x):
-    """In place."""
-    cdef size_t n = x.shape[0] * x.shape[1]
-    if n:
-        with nogil:
-            if WIDE:
-                tanh_wide(&x[0, 0], n)
-            else:
-                tanh_plain(&x[0, 0], n)
-
-
-cdef class PPOLoss:
-    """The derivatives of a minibatch's loss.
-
-    A row of the minibatch is [observation, action, former distribution inputs, former log-probability, advantage, value
-    target, whether it counts]. Discrete actions are indices below the number of inputs: the caller has seen to that.
+cdef class PPOGradient:
+    """Computes gradients. It reads weights where they are, at every call.
 
     Args:
-        clip_param, vf_clip_param, vf_loss_coeff, entropy_coeff: as in PPO's config; `vf_clip_param` None: no limit.
-        kl_coeff: None: no KL term.
+        n_obs: numbers in an observation.
+        layers: (source, weight, bias, activation, alpha, d_weight, d_bias) of each: the index of the layer before whose
+            outputs it gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; "linear", "tanh",
+            "relu", "silu", "gelu" or "elu"; of "elu"; where gradients go, of the same shapes, or None.
+        logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
+        sizes: number of options of each choice, of a categorical policy; None: it is a Gaussian one, whose logits are
+            means, then logarithms of standard deviations.
+        log_std, d_log_std: float32 [n], the latter half of a Gaussian's logits, if the layer gives means alone; and where
+            its gradient goes. Or None.
         bound: of a Gaussian's logarithms of standard deviations, None: none.
+        has_mask, has_former: whether `rows` have masks, and former logits (for `kl_coeff`).
+        variant: a key of VARIANTS; None: the best one.
+
+    Raises:
+        ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
     """
+    cdef ppo_net _net
+    cdef list _arrays                       # keeps what is pointed to alive
+    cdef readonly Py_ssize_t width          # of `rows`
 
-    cdef float least_ratio, most_ratio, most_error, value_coeff, entropy_coeff, kl_coeff, bound
-    cdef bint has_kl
+    def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, *, sizes=None, log_std=None,
+                  d_log_std=None, bound=None, bint has_mask=False, bint has_former=False, variant=None):
+        self._arrays = []
+        self._net.variant = VARIANTS[variant or BEST]
+        self._net.n_layers, self._net.n_obs, self._net.obs_stride = len(layers), n_obs, _stride(n_obs)
+        self._net.layers = <ppo_layer*>calloc(max(1, len(layers)), sizeof(ppo_layer))
+        if self._net.layers == NULL:
+            raise MemoryError
+        if not 0 <= logits < len(layers) or not -1 <= values < len(layers) or logits == values:
+            raise ValueError(f"logits and values must be layers, got {logits} and {values} of {len(layers)}")
+        for i, (source, weight, bias, activation, alpha, d_weight, d_bias) in enumerate(layers):
+            self._add(i, source, weight, bias, activation, alpha, d_weight, d_bias)
+        if values >= 0 and self._net.layers[values].n_out != 1:
+            raise ValueError(f"values must have one output, got {self._net.layers[values].n_out}")
+        self._net.logits, self._net.values = logits, values
+        self._set_loss(sizes, log_std, d_log_std, bound, has_mask, has_former)
+        self._make_room()
 
-    def __init__(self, *, double clip_param, object vf_clip_param, double vf_loss_coeff, double entropy_coeff,
-                 object kl_coeff, object bound=None):
-        self.least_ratio, self.most_ratio = <float>(1 - clip_param), <float>(1 + clip_param)
-        self.most_error = INFINITY if vf_clip_param is None else vf_clip_param
-        self.value_coeff, self.entropy_coeff = <float>vf_loss_coeff, <float>entropy_coeff
-        self.has_kl = kl_coeff is not None
-        self.kl_coeff = kl_coeff if self.has_kl else 0
-        self.bound = INFINITY if bound is None else bound
+    cdef _add(self, Py_ssize_t i, int source, weight, bias, activation, float alpha, d_weight, d_bias):
+        cdef ppo_layer *layer = self._net.layers + i
+        if not -1 <= source < i:
+            raise ValueError(f"layer {i} must have a layer before it as its source, or -1, got {source}")
+        layer.n_in = self._net.n_obs if source < 0 else self._net.layers[source].n_out
+        layer.in_stride = self._net.obs_stride if source < 0 else self._net.layers[source].stride
+        layer.n_out, layer.stride = len(weight), _stride(len(weight))
+        layer.source, layer.activation, layer.alpha = source, _ACTIVATIONS[activation], alpha
+        layer.weight = self._kept(weight, (layer.n_out, layer.n_in))
+        layer.d_weight = self._kept(d_weight, (layer.n_out, layer.n_in))
+        layer.bias, layer.d_bias = self._kept(bias, (layer.n_out,)), self._kept(d_bias, (layer.n_out,))
 
-    def categorical(self, const float[:, ::1] rows, Py_ssize_t n_obs, const float[:, ::1] logits,
-                    const float[:, ::1] values, float[:, ::1] d_logits, float[:, ::1] d_values):
-        """Write the derivatives of a loss with a Categorical policy.
+    cdef _set_loss(self, sizes, log_std, d_log_std, bound, bint has_mask, bint has_former):
+        cdef ppo_loss *loss = &self._net.loss
+        cdef Py_ssize_t n_out = self._net.layers[self._net.logits].n_out
+        loss.kind = GAUSSIAN if sizes is None else CATEGORICAL
+        loss.n_logits = n_out + (0 if log_std is None else len(log_std))
+        loss.has_mask, loss.has_former = has_mask, has_former
+        loss.bound = INFINITY if bound is None else bound
+        if sizes is None:
+            loss.n_choices = loss.n_logits // 2
+            if loss.n_logits % 2 or loss.n_logits == 0 or has_mask or (log_std is not None and len(log_std) != n_out):
+                raise ValueError(f"a Gaussian needs as many standard deviations as means and no mask, got {loss.n_logits}"
+                                 " logits")
+            self._net.log_std = self._kept(log_std, (loss.n_choices,))
+            self._net.d_log_std = self._kept(d_log_std, (loss.n_choices,))
+        else:
+            options = np.array(sizes, np.intp)
+            if options.ndim != 1 or (options < 1).any() or options.sum() != n_out or loss.n_logits != n_out:
+                raise ValueError(f"choices of {sizes} options need a logit for each, got {n_out}")
+            self._arrays.append(options)
+            loss.n_choices, loss.sizes = len(options), <Py_ssize_t*>cnp.PyArray_DATA(options)
+        self.width = ACTIONS + loss.n_choices + loss.n_logits * (has_mask + has_former)
+
+    cdef _make_room(self):
+        """Memory for blocks of rows."""
+        cdef ppo_layer *layer
+        cdef Py_ssize_t i, n_floats = self._net.obs_stride, widest = self._net.obs_stride
+        for i in range(self._net.n_layers):
+            layer = self._net.layers + i
+            n_floats += 2 * layer.stride
+            widest = max(widest, layer.stride)
+        self._net.block = max(24, min(480, ROOM // n_floats // 24 * 24))
+        self._net.x, self._net.zeros = self._floats(self._net.block * self._net.obs_stride), self._floats(widest)
+        self._net.lanes = self._floats(ppo_lanes(self._net.loss.n_logits, self._net.loss.n_choices))
+        for i in range(self._net.n_layers):
+            layer = self._net.layers + i
+            layer.turned = self._floats(layer.n_in * layer.stride)
+            layer.straight = NULL if layer.source < 0 else self._floats(layer.n_out * layer.in_stride)
+            layer.row_bias, layer.sum_bias = self._floats(layer.stride), self._floats(layer.stride)
+            layer.y, layer.d = self._floats(self._net.block * layer.stride), self._floats(self._net.block * layer.stride)
+            if layer.activation in (SILU, GELU, ELU):
+                layer.before = self._floats(self._net.block * layer.stride)
+            layer.sum_weight = self._floats(layer.n_out * layer.in_stride)
+
+    cdef float *_floats(self, Py_ssize_t n) except NULL:
+        """Zeros of our own, on a cache line's border."""
+        array = np.zeros(n + LINE, np.float32)
+        self._arrays.append(array)
+        cdef size_t address = <size_t>cnp.PyArray_DATA(<cnp.ndarray>array)
+        return <float*>((address + 63) // 64 * 64)
+
+    cdef float *_kept(self, array, tuple shape):
+        if array is None:
+            return NULL
+        self._arrays.append(array)
+        return <float*>cnp.PyArray_DATA(_checked(array, cnp.NPY_FLOAT32, shape))
+
+    def __dealloc__(self):
+        free(self._net.layers)
+
+    def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, float clip, float value_coeff,
+                float entropy_coeff, value_clip=None, float kl_coeff=0, float shift=0):
+        """Overwrite the gradients with those of some rows; returns the sums of what statistics are made of, by SUMS.
 
         Args:
-            rows: [n, n_obs + 1 + n_logits + 4].
-            n_obs: numbers in an observation.
-            logits, values: the module's outputs, [n, n_logits] and [n, 1].
-            d_logits, d_values: of the same shapes. OUT
+            obs: float32 [N, n_obs].
+            rows: float32 [N, width]: log-probability, advantage, value target, 1 if it counts (else 0), action, mask,
+                former logits. Discrete actions are indices below the number of options: the caller has seen to that.
+            order: int64 [n], numbers of the rows of a minibatch, below N: the caller has seen to that.
+            clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
+            shift: near the mean of the targets; "target" and "squared_target" are sums of what is above it.
         """
-        cdef Py_ssize_t i, n_logits = logits.shape[1], at = n_obs + 1 + n_logits
-        cdef float weight
-        self._check(rows, n_obs + n_logits + 5, logits, values, d_logits, d_values)
+        cdef ppo_minibatch batch
+        cdef ppo_loss *loss = &self._net.loss
+        cdef Py_ssize_t n_rows = len(rows), i, n_counted = 0
+        cdef double[::1] sums = np.zeros(N_SUMS)
+        batch.obs = <float*>cnp.PyArray_DATA(_checked(obs, cnp.NPY_FLOAT32, (n_rows, self._net.n_obs)))
+        batch.rows = <float*>cnp.PyArray_DATA(_checked(rows, cnp.NPY_FLOAT32, (n_rows, self.width)))
+        batch.order = <Py_ssize_t*>cnp.PyArray_DATA(_checked(order, cnp.NPY_INTP, (len(order),)))
+        batch.n, batch.width, batch.shift, batch.sums = len(order), self.width, shift, &sums[0]
+        loss.clip, loss.value_coeff, loss.entropy_coeff, loss.kl_coeff = clip, value_coeff, entropy_coeff, kl_coeff
+        loss.most_error = INFINITY if value_clip is None else value_clip
         with nogil:
-            weight = self._weight(rows, at + 3)
-            for i in range(rows.shape[0]):
-                self._categorical_row(&rows[i, n_obs], &logits[i, 0], &d_logits[i, 0], n_logits,
-                                      weight * rows[i, at + 3])
-                d_values[i, 0] = self._value(values[i, 0] - rows[i, at + 2], weight * rows[i, at + 3])
+            for i in range(batch.n):
+                n_counted += batch.rows[batch.order[i] * self.width + COUNTS] != 0
+            batch.weight = 1 / <float>max(1, n_counted)
+            ppo_gradient(&self._net, &batch)
+        return np.asarray(sums)
 
-    def gaussian(self, const float[:, ::1] rows, Py_ssize_t n_obs, const float[:, ::1] logits,
-                 const float[:, ::1] values, float[:, ::1] d_logits, float[:, ::1] d_values):
-        """As `categorical()`, with a DiagGaussian policy.
-
-        Args:
-            rows: [n, n_obs + 3 n_dims + 4].
-            logits: [n, 2 n_dims]: means, then logarithms of standard deviations before they are bounded.
-        """
-        cdef Py_ssize_t i, n_dims = logits.shape[1] // 2, at = n_obs + 3 * n_dims
-        cdef float weight
-        self._check(rows, n_obs + 3 * n_dims + 4, logits, values, d_logits, d_values)
-        with nogil:
-            weight = self._weight(rows, at + 3)
-            for i in range(rows.shape[0]):
-                self._gaussian_row(&rows[i, n_obs], &logits[i, 0], &d_logits[i, 0], n_dims, weight * rows[i, at + 3])
-                d_values[i, 0] = self._value(values[i, 0] - rows[i, at + 2], weight * rows[i, at + 3])
-
-    cdef int _check(self, const float[:, ::1] rows, Py_ssize_t width, const float[:, ::1] logits,
-                    const float[:, ::1] values, float[:, ::1] d_logits, float[:, ::1] d_values) except -1:
-        cdef Py_ssize_t n = rows.shape[0]
-        if rows.shape[1] != width:
-            raise ValueError(f"rows must have {width} columns, got {rows.shape[1]}")
-        if logits.shape[0] != n or values.shape[0] != n or d_values.shape[0] != n or d_logits.shape[0] != n:
-            raise ValueError(f"all arrays must have {n} rows, as the minibatch")
-        if d_logits.shape[1] != logits.shape[1] or values.shape[1] != 1 or d_values.shape[1] != 1:
-            raise ValueError("derivatives must have the shapes of logits and values, which must be [n, 1]")
-        return 0
-
-    cdef float _weight(self, const float[:, ::1] rows, Py_ssize_t counts) noexcept nogil:
-        """Of each row that counts."""
-        cdef Py_ssize_t i, n = 0
-        for i in range(rows.shape[0]):
-            n += rows[i, counts] != 0
-        return 1 / <float>n if n else 0
-
-    cdef float _value(self, float error, float weight) noexcept nogil:
-        cdef float square = error * error
-        return weight * self.value_coeff * (2 * error) * (square <= self.most_error)
-
-    cdef float _surrogate(self, float log_ratio, float advantage, float weight) noexcept nogil:
-        """The derivative by the action's log-probability."""
-        cdef float ratio = expf(log_ratio)
-        cdef float clipped = min(max(ratio, self.least_ratio), self.most_ratio)
-        return -weight * advantage * (advantage * ratio <= advantage * clipped) * ratio
-
-    cdef void _categorical_row(self, const float *row, const float *z, float *d, Py_ssize_t n,
-                               float weight) noexcept nogil:
-        cdef const float *former = row + 1
-        cdef float top, total, log_q, q, p, former_top, former_total, entropy = 0, shared = 0
-        cdef Py_ssize_t j, action = <Py_ssize_t>row[0]
-        total, top = _normaliser(z, n), _most(z, n)
-        former_total, former_top = _normaliser(former, n), _most(former, n)
-        cdef float log_total = logf(total)
-        cdef float surrogate = self._surrogate(z[action] - top - log_total - former[n], former[n + 1], weight)
-        for j in range(n):
-            log_q = z[j] - top - log_total
-            q, p = expf(z[j] - top) / total, expf(former[j] - former_top) / former_total
-            entropy -= q * log_q
-            if not (q == 0 or p == 0):  # RLlib's KL has constants there
-                shared += p
-        for j in range(n):
-            log_q = z[j] - top - log_total
-            q = expf(z[j] - top) / total
-            d[j] = surrogate * ((j == action) - q) + weight * self.entropy_coeff * (q * (log_q + entropy))
-            if self.has_kl:
-                p = expf(former[j] - former_top) / former_total
-                d[j] += weight * self.kl_coeff * (q * shared - (0 if q == 0 or p == 0 else p))
-
-    cdef void _gaussian_row(self, const float *row, const float *z, float *d, Py_ssize_t n,
-                            float weight) noexcept nogil:
-        cdef const float *former = row + n
-        cdef float mean, log_scale, variance, off, former_off, former_scale, log_p = 0
-        cdef Py_ssize_t j
-        for j in range(n):
-            log_scale = _bounded(z[n + j], self.bound)
-            off = row[j] - z[j]
-            log_p -= off * off / (2 * expf(log_scale) * expf(log_scale)) + log_scale + LOG_ROOT_2_PI
-        cdef float surrogate = self._surrogate(log_p - former[2 * n], former[2 * n + 1], weight)
-        for j in range(n):
-            mean, log_scale = z[j], _bounded(z[n + j], self.bound)
-            variance = expf(log_scale) * expf(log_scale)
-            off = row[j] - mean
-            d[j] = surrogate * (off / variance)
-            d[n + j] = surrogate * (off * off / variance - 1) - weight * self.entropy_coeff
-            if self.has_kl:
-                former_off, former_scale = mean - former[j], expf(former[n + j])
-                d[j] += weight * self.kl_coeff * (former_off / variance)
-                d[n + j] += weight * self.kl_coeff * (
-                    1 - (former_scale * former_scale + former_off * former_off) / variance
-                )
-            d[n + j] *= -self.bound <= z[n + j] <= self.bound
+    def outputs(self, Py_ssize_t n):
+        """(outputs of the layer of logits [n, k], values [n] or None) of the n rows of the last call, if they were no
+        more than 24."""
+        cdef ppo_layer *head = self._net.layers + self._net.logits
+        values = None
+        if self._net.values >= 0:
+            values = _rows_of(self._net.layers + self._net.values, n)[:, 0]
+        return _rows_of(head, n), values
 
 
-cdef inline float _most(const float *z, Py_ssize_t n) noexcept nogil:
-    cdef float most = z[0]
-    cdef Py_ssize_t j
-    for j in range(1, n):
-        if z[j] > most:
-            most = z[j]
-    return most
+cdef _rows_of(const ppo_layer *layer, Py_ssize_t n):
+    """Copies of a layer's outputs."""
+    cdef Py_ssize_t i, j
+    cdef float[:, ::1] rows = np.empty((n, layer.n_out), np.float32)
+    for i in range(n):
+        for j in range(layer.n_out):
+            rows[i, j] = layer.y[i * layer.stride + j]
+    return np.asarray(rows)
 
 
-cdef inline float _normaliser(const float *z, Py_ssize_t n) noexcept nogil:
-    """The sum of all exp(z - max z)."""
-    cdef float most = _most(z, n), total = 0
-    cdef Py_ssize_t j
-    for j in range(n):
-        total += expf(z[j] - most)
-    return total
+cdef Py_ssize_t _stride(Py_ssize_t n):
+    """Floats from row to row: whole cache lines, and where there are many, an odd number of them, so that rows don't
+    compete for the same places in the cache."""
+    cdef Py_ssize_t lines = (n + LINE - 1) // LINE
+    return LINE * (lines if lines < 8 else lines | 1)
 
 
-cdef inline float _bounded(float x, float bound) noexcept nogil:
-    return bound if x > bound else -bound if x < -bound else x
+cdef cnp.ndarray _checked(cnp.ndarray array, int kind, tuple shape):
+    """The array; an error if it is not what is expected."""
+    if cnp.PyArray_TYPE(array) == kind and cnp.PyArray_ISCARRAY_RO(array) and (<object>array).shape == shape:
+        return array
+    raise ValueError(f"expected {np.dtype(cnp.PyArray_DescrFromType(kind))} {shape}, C-contiguous, got {array.dtype} "
+                     f"{(<object>array).shape}")

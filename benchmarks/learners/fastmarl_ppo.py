@@ -1,11 +1,10 @@
 """PPO with a shared policy by fastmarl's runner and `fastmarl.learning`."""
 
 import common
-import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, to_tensors, value_fn_of
 
 given = common.arguments()
 config = fastmarl.EnvRunnerConfig(
@@ -19,8 +18,17 @@ config = fastmarl.EnvRunnerConfig(
 runner = fastmarl.MultiAgentEnvRunner(config)
 module = runner.module["default_policy"]
 common.initialize(module.parameters())
-parameters = flat_parameters(module)
-optimizer = torch.optim.Adam([parameters], lr=common.LEARNING_RATE, eps=common.ADAM_EPS, fused=True)
+learner = PPOLearner(
+    module,
+    lr=common.LEARNING_RATE,
+    adam_eps=common.ADAM_EPS,
+    epochs=common.EPOCHS,
+    minibatch_size=common.MINIBATCH,
+    clip=common.CLIP,
+    vf_coeff=common.VF_COEFF,
+    entropy_coeff=common.ENTROPY_COEFF,
+    max_grad_norm=common.MAX_GRAD_NORM,
+)
 progress = common.Progress(given)
 while not progress.is_over:
     episodes = runner.sample()
@@ -29,13 +37,7 @@ while not progress.is_over:
     tensors = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
     advantages = tensors["advantages"]
     tensors["advantages"] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    for rows in minibatches(tensors, common.MINIBATCH, common.EPOCHS):
-        optimizer.zero_grad()
-        ppo_loss(
-            module, rows, clip=common.CLIP, vf_coeff=common.VF_COEFF, entropy_coeff=common.ENTROPY_COEFF
-        ).backward()
-        torch.nn.utils.clip_grad_norm_([parameters], common.MAX_GRAD_NORM)
-        optimizer.step()
+    learner.update(tensors)
     ended = [episode.get_return() / common.REWARD_SCALE for episode in episodes if episode.is_done]
     progress.add(common.NUM_ENVS * common.FRAGMENT, ended)
 runner.stop()

@@ -1,10 +1,11 @@
-"""What a training loop in plain PyTorch needs beside the sampler: functions, no trainer."""
+"""Training loops in plain PyTorch: functions beside the sampler, and an update of PPO."""
 
 from fastmarl.learning.flat_parameters import flat_parameters as flat_parameters
 from fastmarl.learning.freed_memory import keep_freed_memory as keep_freed_memory
 from fastmarl.learning.metrics_writer import MetricsWriter as MetricsWriter
 from fastmarl.learning.minibatches import minibatches as minibatches
 from fastmarl.learning.ppo import ppo_loss as ppo_loss
+from fastmarl.learning.ppo_learner import PPOLearner as PPOLearner
 from fastmarl.learning.tensors import to_tensors as to_tensors
 from fastmarl.learning.value_norm import ValueNorm as ValueNorm
 from fastmarl.learning.values import last_values_of as last_values_of

@@ -31,7 +31,7 @@ def minibatches(
     """
     if size < 1 or epochs < 0:
         raise BatchError(f"expected a size of 1 or more and no negative number of epochs, got {size} and {epochs}")
-    packed = _Packed(batch)
+    packed = PackedRows(batch)
     for _ in range(epochs):
         order = torch.randperm(packed.n, generator=generator, device=None if generator is None else generator.device)
         for rows in order.to(packed.device).split(operator.index(size)):
@@ -39,13 +39,13 @@ def minibatches(
                 yield packed.take(rows)
 
 
-class _Packed:
+class PackedRows:
     """A batch whose columns lie side by side, by dtype."""
 
     def __init__(self, batch: Mapping[str, Any]):
         self._batch = dict(batch)
-        leaves = [((name, *path), leaf) for name, column in batch.items() for path, leaf in flatten_struct(column)]
-        self.n, self.device = _rows_and_device(leaves)
+        self.n, self.device = rows_and_device(batch)
+        leaves = list(leaves_of(batch))
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # of each leaf: its matrix, which part, its shape
         for _, leaf in leaves:
@@ -56,6 +56,7 @@ class _Packed:
         self._matrices = {dtype: torch.cat(parts, 1) for dtype, parts in by_dtype.items()}
 
     def take(self, rows: Tensor) -> dict[str, Any]:
+        """Return the rows of these numbers, int64 [k] on the batch's device."""
         taken = {
             dtype: matrix.index_select(0, rows).split(self._widths[dtype], 1)
             for dtype, matrix in self._matrices.items()
@@ -64,7 +65,18 @@ class _Packed:
         return {name: map_struct(lambda _: next(leaves), column) for name, column in self._batch.items()}
 
 
-def _rows_and_device(leaves: list[tuple[Any, Any]]) -> tuple[int, torch.device]:
+def leaves_of(batch: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield (path, tensor) of all columns."""
+    return (((name, *path), leaf) for name, column in batch.items() for path, leaf in flatten_struct(column))
+
+
+def rows_and_device(batch: Mapping[str, Any]) -> tuple[int, torch.device]:
+    """Return the number of rows, and where they are.
+
+    Raises:
+        BatchError: columns differ in these, or there are none.
+    """
+    leaves = list(leaves_of(batch))
     if not leaves:
         raise BatchError("expected a batch with columns, got none")
     for path, leaf in leaves:

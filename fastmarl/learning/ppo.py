@@ -1,6 +1,7 @@
 """The loss of Proximal Policy Optimization."""
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +36,9 @@ def ppo_loss(
         vf_coeff, entropy_coeff: weights of the value error (mean of squares) and of the entropy. If `vf_coeff` is 0, as
             where the critic is a net of its own, neither values nor "value_targets" are needed.
         vf_clip: if given, a row's squared value error counts up to this.
-        stats: gets "policy_loss", "vf_loss" (unless `vf_coeff` is 0), "entropy", "kl" (an estimate, Schulman 2020,
-            "Approximating KL Divergence": mean of r - 1 - log r) and "clip_fraction", without gradients.
+        stats: gets "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating KL Divergence": mean of
+            r - 1 - log r), "clip_fraction" and, unless `vf_coeff` is 0, "vf_loss" and "vf_explained_var" (1 - variance
+            of the values' errors / variance of the targets, at least -1), without gradients.
 
     Returns:
         The loss, a scalar.
@@ -45,15 +47,13 @@ def ppo_loss(
         BatchError: a column is missing, or does not have one number for each row, or "loss_mask" is not bool.
         ModuleOutputError: the module puts out no values, or not one for each row.
     """
-    needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
-    if missing := [name for name in needed if name not in rows]:
-        raise BatchError(f"ppo_loss() needs the columns {missing}; there are {list(rows)}")
+    needed = needed_columns(rows, vf_coeff)
     of_module: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
     inputs = {name: rows[name] for name in of_module if name in rows}
     outputs = module.forward_train(inputs)
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     logp = distribution.logp(rows[Columns.ACTIONS])
-    _check_rows(rows, (*needed[2:], Columns.LOSS_MASK), logp.shape)
+    check_rows(rows, needed, logp.shape)
     log_ratio = logp - rows[Columns.ACTION_LOGP]
     advantages, entropy = rows[Columns.ADVANTAGES], distribution.entropy()
     mask = rows.get(Columns.LOSS_MASK)
@@ -63,20 +63,22 @@ def ppo_loss(
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
     gain = surrogate + entropy_coeff * entropy
-    squared_error = _squared_value_error(module, outputs, rows, vf_clip) if vf_coeff else None
+    error = _value_error(module, outputs, rows) if vf_coeff else None
+    squared_error = None if error is None else error.square().clamp(max=math.inf if vf_clip is None else vf_clip)
     if stats is not None:
         with torch.no_grad():
             stats["policy_loss"] = -mean(surrogate)
-            if squared_error is not None:
+            if error is not None and squared_error is not None:
                 stats["vf_loss"] = mean(squared_error)
+                targets = rows[Columns.VALUE_TARGETS]
+                of_targets = _variance(targets, mask).clamp(min=torch.finfo(targets.dtype).tiny)
+                stats["vf_explained_var"] = (1 - _variance(error, mask) / of_targets).clamp(min=-1)
             stats["entropy"], stats["kl"] = mean(entropy), mean(ratio - 1 - log_ratio)
             stats["clip_fraction"] = mean(((ratio - 1).abs() > clip).float())
     return mean(-gain if squared_error is None else vf_coeff * squared_error - gain)
 
 
-def _squared_value_error(
-    module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any], vf_clip: float | None
-) -> Tensor:
+def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:
     """Of each row, 0 where it doesn't count."""
     if Columns.VF_PREDS not in outputs:
         raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the outputs, got "
@@ -86,15 +88,30 @@ def _squared_value_error(
         raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} of shape "
                                 f"{tuple(targets.shape)}, one for each row, got {tuple(values.shape)}")  # fmt: skip
     error = values - targets
-    if Columns.LOSS_MASK in rows:
-        error = error.masked_fill(~rows[Columns.LOSS_MASK], 0.0)
-    squared_error = error.square()
-    return squared_error if vf_clip is None else squared_error.clamp(max=vf_clip)
+    return error.masked_fill(~rows[Columns.LOSS_MASK], 0.0) if Columns.LOSS_MASK in rows else error
 
 
-def _check_rows(rows: Mapping[str, Any], names: Collection[str], shape: torch.Size) -> None:
-    """Raises BatchError unless these columns, where they are there, have that shape: else they would be spread."""
-    for name in names:
+def _variance(values: Tensor, mask: Tensor | None) -> Tensor:
+    counted = values if mask is None else values[mask]
+    n = max(1, counted.numel())
+    return (counted - counted.sum() / n).square().sum() / n
+
+
+def needed_columns(rows: Mapping[str, Any], vf_coeff: float) -> tuple[str, ...]:
+    """Return the names of the columns that the loss needs.
+
+    Raises:
+        BatchError: one is missing.
+    """
+    needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
+    if missing := [name for name in needed if name not in rows]:
+        raise BatchError(f"ppo_loss() needs the columns {missing}; there are {list(rows)}")
+    return needed
+
+
+def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size) -> None:
+    """Raise BatchError unless what the loss reads has one number for each row: else it would be spread."""
+    for name in (*needed[2:], Columns.LOSS_MASK):
         column = rows.get(name)
         if column is not None and column.shape != shape:
             raise BatchError(f"ppo_loss() needs one number for each row in {name!r}, a tensor of shape {tuple(shape)}, "

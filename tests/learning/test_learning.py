@@ -314,7 +314,12 @@ def test_ppo_loss_and_its_gradient(space, model_config, options, masked):
     for got, want in zip(*(torch.autograd.grad(x, list(module.parameters())) for x in (loss, expected)), strict=True):
         assert torch.isfinite(got).all()
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
-    assert stats.keys() == {"policy_loss", "vf_loss", "entropy", "kl", "clip_fraction"}
+    assert stats.keys() == {"policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl", "clip_fraction"}
+    counts = rows.get("loss_mask", torch.ones(rows["advantages"].shape, dtype=torch.bool)).numpy()
+    values = module.forward_train({name: rows[name] for name in ("obs", "state_in") if name in rows})["vf_preds"]
+    targets = rows["value_targets"].numpy()[counts]
+    explained = max(-1, 1 - np.var(targets - values.detach().numpy()[counts]) / np.var(targets))
+    assert stats["vf_explained_var"] == pytest.approx(explained, rel=1e-4)
     assert all(not value.requires_grad and torch.isfinite(value) for value in stats.values())
     total = stats["policy_loss"] + vf_coeff * stats["vf_loss"] - entropy_coeff * stats["entropy"]
     torch.testing.assert_close(total, loss.detach())
@@ -362,6 +367,7 @@ def test_no_rows_have_no_loss():
     loss = ppo_loss(module, {name: column[:0] for name, column in make_rows(module, 3).items()}, stats=stats)
     loss.backward()
     assert loss == 0 and not any(parameter.grad.any() for parameter in module.parameters())
+    assert stats.pop("vf_explained_var") == 1
     assert all(value == 0 for value in stats.values())
 
 

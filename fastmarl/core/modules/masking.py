@@ -1,6 +1,6 @@
 """Action masks on a module's logits: one rule for acting, learning, exported graphs and legacy policies."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,7 @@ def masked(logits: Tensor, mask: Any) -> Tensor:
     Raises:
         BatchError: the mask has another number of rows or choices.
     """
-    row = mask if isinstance(mask, Tensor) and mask.shape == logits.shape else _in_a_row(mask, logits)
-    return logits.masked_fill(row == 0, max(torch.finfo(logits.dtype).min, LEAST))
+    return logits.masked_fill(in_a_row(mask, logits.shape) == 0, max(torch.finfo(logits.dtype).min, LEAST))
 
 
 def masked_outputs(module: Any, batch: Mapping[Any, Any], outputs: Any) -> Any:
@@ -41,11 +40,16 @@ def masked_outputs(module: Any, batch: Mapping[Any, Any], outputs: Any) -> Any:
     """
     if module.masks_actions or not isinstance(outputs, Mapping) or LOGITS not in outputs:
         return outputs
-    mask = _mask_of(module, batch, outputs)
+    mask = mask_of(module, batch, outputs)
     return outputs if mask is None else {**outputs, LOGITS: masked(outputs[LOGITS], mask)}
 
 
-def _mask_of(module: Any, batch: Mapping[Any, Any], outputs: Mapping[str, Any]) -> Any:
+def mask_of(module: Any, batch: Mapping[Any, Any], outputs: Collection[str]) -> Any:
+    """Return the mask for a module that does not mask actions itself: nested tensors, or None.
+
+    Raises:
+        BatchError: the observations lack the mask that their space has.
+    """
     column = next((name for name in COLUMNS if name in batch and name not in outputs), None)
     key = key_among(module.observation_space)
     if (column is None and key is None) or not choices_of(module.action_space):
@@ -60,14 +64,21 @@ def _mask_of(module: Any, batch: Mapping[Any, Any], outputs: Mapping[str, Any]) 
     return obs[key]
 
 
-def _in_a_row(mask: Any, logits: Tensor) -> Tensor:
-    """A mask of any form as one of the logits' shape."""
+def in_a_row(mask: Any, shape: Sequence[int]) -> Tensor:
+    """Return a mask of any form as one of the logits' shape.
+
+    Raises:
+        BatchError: the mask has another number of rows or choices.
+    """
+    if isinstance(mask, Tensor) and mask.shape == shape:
+        return mask
     leaves = [leaf for _, leaf in flatten_struct(mask)]
-    n_axes = logits.dim() - 1
-    fits = all(leaf.shape[:n_axes] == logits.shape[:-1] for leaf in leaves)
+    *rows, n_logits = shape
+    n_axes = len(rows)
+    fits = all([*leaf.shape[:n_axes]] == rows for leaf in leaves)
     numbers = sum(leaf.shape[n_axes:].numel() for leaf in leaves)
-    if not fits or numbers != logits.shape[-1]:
+    if not fits or numbers != n_logits:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves)
-        raise BatchError(f"expected an action mask with a number for each of the {logits.shape[-1]} logits of each "
-                         f"row, {LOGITS!r} being of shape {tuple(logits.shape)}, got shape {shapes}")  # fmt: skip
-    return torch.cat([leaf.reshape(*logits.shape[:-1], leaf.shape[n_axes:].numel()) for leaf in leaves], -1)
+        raise BatchError(f"expected an action mask with a number for each of the {n_logits} logits of each row, "
+                         f"{LOGITS!r} being of shape {tuple(shape)}, got shape {shapes}")  # fmt: skip
+    return torch.cat([leaf.reshape(*rows, leaf.shape[n_axes:].numel()) for leaf in leaves], -1)

@@ -2,23 +2,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Layer = tuple[int, Floats, Floats | None, str, float, Floats | None, Floats | None]
 
-def tanh_(x: Floats) -> None: ...
+VARIANTS: dict[str, int]
+BEST: str
+SUMS: tuple[str, ...]
 
-class PPOLoss:
+class PPOGradient:
+    width: int
     def __init__(
         self,
+        n_obs: int,
+        layers: list[Layer],
+        logits: int,
+        values: int,
         *,
-        clip_param: float,
-        vf_clip_param: float | None,
-        vf_loss_coeff: float,
-        entropy_coeff: float,
-        kl_coeff: float | None,
+        sizes: list[int] | None = None,
+        log_std: Floats | None = None,
+        d_log_std: Floats | None = None,
         bound: float | None = None,
+        has_mask: bool = False,
+        has_former: bool = False,
+        variant: str | None = None,
     ): ...
-    def categorical(
-        self, rows: Floats, n_obs: int, logits: Floats, values: Floats, d_logits: Floats, d_values: Floats
-    ) -> None: ...
-    def gaussian(
-        self, rows: Floats, n_obs: int, logits: Floats, values: Floats, d_logits: Floats, d_values: Floats
-    ) -> None: ...
+    def compute(
+        self,
+        obs: Floats,
+        rows: Floats,
+        order: NDArray[np.int64],
+        *,
+        clip: float,
+        value_coeff: float,
+        entropy_coeff: float,
+        value_clip: float | None = None,
+        kl_coeff: float = 0,
+        shift: float = 0,
+    ) -> NDArray[np.float64]: ...
+    def outputs(self, n: int) -> tuple[Floats, Floats | None]: ...

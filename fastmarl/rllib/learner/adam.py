@@ -1,50 +1,20 @@
-"""Adam's step for all parameters of an optimizer: with torch's bits in a fifth of its passes, or rounded, in one."""
+"""Adam's step for all parameters of an optimizer, with torch's bits in a fifth of its passes."""
 
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
-from torch.optim import optimizer as torch_optimizer
 
 from fastmarl.core.native import _adam
-
-FLAGS = ("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach", "weight_decay")
+from fastmarl.learning.adam import has_state, is_plain, places_of
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
     """As `optimizer.step()`, in fewer operations where that is torch's Adam on the CPU with its defaults."""
-    if _is_plain(optimizer) and all(_has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
+    if is_plain(optimizer) and all(has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
         ExactAdam(optimizer).step()
     else:
         optimizer.step()
-
-
-def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    hooks = (
-        *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
-        *(torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks),
-    )
-    return type(optimizer) is torch.optim.Adam and "step" not in vars(optimizer) and not any(hooks)
-
-
-def _has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    """Whether all of a group's parameters were stepped before, as they will be now."""
-    if any(group.get(flag) for flag in FLAGS) or isinstance(group["lr"], torch.Tensor):
-        return False
-    if not 0.5 < group["betas"][0] < 1:  # torch's lerp() has another formula elsewhere
-        return False
-    for parameter in group["params"]:
-        state, gradient = optimizer.state.get(parameter), parameter.grad
-        if not state or gradient is None:
-            return False
-        if not all(map(_is_dense, (parameter, gradient, state["exp_avg"], state["exp_avg_sq"]))):
-            return False
-    return len({float(optimizer.state[parameter]["step"]) for parameter in group["params"]}) <= 1
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return tensor.dtype == torch.float32 and tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
 
 
 class ExactAdam:
@@ -56,6 +26,7 @@ class ExactAdam:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
+        self._optimizer = optimizer
         self._groups = [_ExactGroup(group, optimizer.state) for group in optimizer.param_groups if group["params"]]
 
     def step(self) -> None:
@@ -63,6 +34,7 @@ class ExactAdam:
         with torch.no_grad():
             for group in self._groups:
                 group.step()
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # as in FusedAdam
 
 
 class _ExactGroup:
@@ -73,7 +45,7 @@ class _ExactGroup:
         for parameter in group["params"]:
             square = states[parameter]["exp_avg_sq"]
             root = torch.empty_like(square)
-            places = (*_places(parameter, states[parameter])[:4], root.data_ptr(), parameter.numel())
+            places = (*places_of(parameter, states[parameter])[:4], root.data_ptr(), parameter.numel())
             self._parameters.append((places, square, root))
 
     def step(self) -> None:
@@ -86,41 +58,6 @@ class _ExactGroup:
             torch.sqrt(square, out=root)  # which is not always the nearest number, so it is torch that has to take it
             _adam.update_parameters(at, mean_at, root_at, n, correction, eps, -size)
         torch.autograd.graph.increment_version(self._group["params"])
-
-
-class FusedAdam:
-    """An optimizer's step in one pass over memory, equal to torch's but for rounding.
-
-    Args:
-        optimizer: torch's Adam, of which `can_fuse()` is true. Parameters, gradients and moments stay where they are.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer):
-        self._groups = []
-        for group in optimizer.param_groups:
-            places = [_places(parameter, optimizer.state[parameter]) for parameter in group["params"]]
-            self._groups.append((group, np.array(places, np.uintp).reshape(-1, 6)))
-
-    def step(self) -> None:
-        """As the optimizer's."""
-        for group, places in self._groups:
-            beta1, beta2 = group["betas"]
-            _adam.step(places, group["lr"], beta1, beta2, group["eps"])
-            torch.autograd.graph.increment_version(group["params"])
-
-
-def can_fuse(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer is torch's Adam with its defaults, and all its parameters were stepped before."""
-    return (
-        _is_plain(optimizer)
-        and all(_has_state(optimizer, group) for group in optimizer.param_groups)
-        and all(_is_dense(state["step"]) for state in optimizer.state.values())
-    )
-
-
-def _places(parameter: Any, state: dict[str, Any]) -> tuple[int, ...]:
-    tensors = parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], state["step"]
-    return *(tensor.data_ptr() for tensor in tensors), parameter.numel()
 
 
 @cache

@@ -1,12 +1,10 @@
-"""Layers with their derivatives written out, on memory that is made once: no graph, no autograd."""
+"""Layers with their derivatives written out in torch's operations, and so in its bits: no graph, no autograd."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from fastmarl.core.native import _ppo
 
 Gradients = dict[Tensor, Tensor]  # where each parameter's gradient is to be written
 Backward = Callable[[Any, Tensor, Tensor, Tensor], Any]  # (layer, derivatives by outputs, inputs, outputs), in place
@@ -32,7 +30,6 @@ BACKWARDS: dict[type, Backward] = {
         d, before, approximate=layer.approximate, grad_input=d
     ),
 }
-ROUNDED_FORWARDS = {**FORWARDS, nn.Tanh: lambda _, before, outputs: _ppo.tanh_(outputs.numpy())}
 IN_PLACE = (nn.Tanh, nn.ReLU)  # their derivatives follow from their outputs
 
 
@@ -50,7 +47,6 @@ class DenseLayer:
         n_rows: of a minibatch.
         gradients: of its parameters, which `backward()` overwrites.
         outputs: where outputs go; None: memory of its own.
-        is_exact: whether torch's bits are wanted, at torch's price.
 
     Attributes:
         outputs: [n_rows, n_out], of the last `forward()`.
@@ -63,8 +59,6 @@ class DenseLayer:
         n_rows: int,
         gradients: Gradients,
         outputs: Tensor | None = None,
-        *,
-        is_exact: bool = False,
     ):
         self._weight = linear.weight.detach()
         self._turned = self._weight.t()
@@ -73,14 +67,11 @@ class DenseLayer:
         self._weight_gradient = gradients[linear.weight]
         self._bias_gradient = None if bias is None else gradients[bias]
         self._activation = activation
-        self._activate = (FORWARDS if is_exact else ROUNDED_FORWARDS).get(type(activation))
+        self._activate = FORWARDS.get(type(activation))
         self.outputs = memory(n_rows, linear.out_features) if outputs is None else outputs
         is_in_place = activation is None or type(activation) in IN_PLACE
         self._before = self.outputs if is_in_place else torch.empty_like(self.outputs)
         self._by_inputs = memory(n_rows, linear.in_features)
-        # A tall matrix product of few columns takes BLAS several times as long as a wide one of few rows.
-        is_narrow = not is_exact and 8 * linear.in_features <= linear.out_features
-        self._turned_gradient = memory(linear.in_features, linear.out_features) if is_narrow else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """From inputs [n_rows, n_in] to `outputs`."""
@@ -96,11 +87,7 @@ class DenseLayer:
         """From derivatives by outputs, which are overwritten, to those by inputs, unless it is the first layer."""
         if self._activation is not None:
             BACKWARDS[type(self._activation)](self._activation, derivatives, self._before, self.outputs)
-        if self._turned_gradient is None:
-            torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
-        else:
-            torch.mm(inputs.t(), derivatives, out=self._turned_gradient)
-            self._weight_gradient.copy_(self._turned_gradient.t())
+        torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
         if self._bias_gradient is not None:
             torch.sum(derivatives, 0, out=self._bias_gradient)
         if not is_first:
@@ -147,14 +134,11 @@ def layers_of(
     n_rows: int,
     gradients: Gradients,
     last_outputs: Tensor | None = None,
-    *,
-    is_exact: bool = False,
 ) -> list[DenseLayer]:
     """The layers of a sequence of which `is_dense()` is true.
 
     Args:
         last_outputs: where those of the last layer go; None: memory of its own.
-        is_exact: see DenseLayer.
     """
     parts, found = list(sequence), []
     for k, part in enumerate(parts):
@@ -162,7 +146,7 @@ def layers_of(
             follower = parts[k + 1] if k + 1 < len(parts) and type(parts[k + 1]) is not nn.Linear else None
             is_last = k + 1 + (follower is not None) == len(parts)
             outputs = last_outputs if is_last else None
-            found.append(DenseLayer(part, follower, n_rows, gradients, outputs, is_exact=is_exact))
+            found.append(DenseLayer(part, follower, n_rows, gradients, outputs))
     return found
 
 

@@ -10,6 +10,8 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.policy.sample_batch import MultiAgentBatch
 from torch import Tensor
 
+from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.module_gradient import ExactGradient, RoundedGradient
 from fastmarl.rllib.learner.module_parts import parts_of_module
@@ -35,7 +37,7 @@ class DirectUpdate:
         self.is_checked = not is_exact
         self.gradients: dict[Tensor, Tensor | None] = dict.fromkeys(parameters)
         for module in modules.values():
-            self.gradients.update(module.net.gradients)
+            self.gradients.update(module.gradients)
         self._modules = modules
         self._is_exact = is_exact
         self._steppers: dict[Any, Any] = {}
@@ -49,7 +51,7 @@ class DirectUpdate:
         with torch.no_grad():
             for module_id, module in self._modules.items():
                 module.compute(batch[module_id])
-                total += float(module.net.flat.sum())  # which is finite only if all of them are
+                total += float(module.flat.sum())  # which is finite only if all of them are
         is_finite = math.isfinite(total)
         self._are_handed_over &= is_finite  # else others take their place
         return is_finite
@@ -89,10 +91,10 @@ class DirectUpdate:
         if not self._are_handed_over:
             self.hand_over()
         if optimizer not in self._steppers:
-            if not adam.can_fuse(optimizer) or (self._is_exact and not adam.is_exact()):
+            if not can_fuse(optimizer) or (self._is_exact and not adam.is_exact()):
                 adam.step(optimizer)
                 return
-            self._steppers[optimizer] = (adam.ExactAdam if self._is_exact else adam.FusedAdam)(optimizer)
+            self._steppers[optimizer] = (adam.ExactAdam if self._is_exact else FusedAdam)(optimizer)
         self._steppers[optimizer].step()
 
 
@@ -110,7 +112,7 @@ def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact
     modules = {name: _gradient(learner, name, rows, n_rows, is_exact) for name, rows in batch.policy_batches.items()}
     if None in modules.values():
         return None
-    trained = [parameter for module in modules.values() for parameter in module.net.gradients]
+    trained = [parameter for module in modules.values() for parameter in module.gradients]
     if len(set(trained)) < len(trained) or not all(learner._params.get(each) is each for each in trained):
         return None
     return DirectUpdate(modules, learner._params.values(), is_exact=is_exact)
@@ -137,7 +139,10 @@ def _gradient(learner: Any, module_id: str, batch: dict[str, Tensor], n_rows: in
         return None
     coefficients = _coefficients(learner, module_id, config)
     if not is_exact:
-        return RoundedGradient(module, parts, batch, n_rows, coefficients)
+        try:
+            return RoundedGradient(module, parts, batch, coefficients)
+        except NotDenseError:
+            return None
     # A matrix of one row is a vector to BLAS, or not, by strides that autograd has otherwise.
     if not parts.is_discrete or Columns.LOSS_MASK not in batch or n_rows < 2:
         return None

@@ -5,16 +5,26 @@ from typing import Any
 import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
+from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor, nn
 
-from fastmarl.core.native._ppo import PPOLoss
+from fastmarl.core.inference.backends.dense_layers import DenseLayers
+from fastmarl.learning.dense_nets import DenseNet, gradient_of, packed_rows
 from fastmarl.rllib.learner.categorical_loss import CategoricalLoss
 from fastmarl.rllib.learner.dense import DenseStack, Gradients, layers_of, memory
 from fastmarl.rllib.learner.minibatches import MinibatchRows, RowNumbers
 from fastmarl.rllib.learner.module_parts import PPOModuleParts
-from fastmarl.rllib.learner.train_columns import COLUMNS
 
 ALIGNED = 16  # floats: gradients begin where torch's own tensors may, on which the bits of matrix products depend
+
+
+def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
+    """Return memory for all gradients, one after the other with zeros between them, and by parameter views of it."""
+    parameters = list(module.parameters())
+    sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in parameters]
+    flat = memory(sum(sizes)).zero_()
+    pieces = zip(parameters, flat.split(sizes), strict=True)
+    return flat, {each: piece[: each.numel()].view(each.shape) for each, piece in pieces}
 
 
 class ModuleGradient:
@@ -24,24 +34,16 @@ class ModuleGradient:
         module: of which `parts_of_module()` knows the parts.
         parts: those.
         n_rows: of a minibatch.
-        is_exact: whether outputs and gradients are to be bit-identical to torch's; else they are rounded otherwise.
 
     Attributes:
         logits: a policy's distribution inputs [n_rows, n_logits], of the last `forward()`.
         values: [n_rows, 1], of the last `forward()`.
         d_logits, d_values: derivatives of a loss by these, which `backward()` reads.
-        flat: all gradients, one after the other, with zeros between them.
-        gradients: by parameter, which are views of it.
+        flat, gradients: see `gradient_memory()`.
     """
 
-    def __init__(self, module: nn.Module, parts: PPOModuleParts, n_rows: int, *, is_exact: bool):
-        parameters = list(module.parameters())
-        sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in parameters]
-        self.flat = memory(sum(sizes)).zero_()
-        self.gradients: Gradients = {
-            each: piece[: each.numel()].view(each.shape)
-            for each, piece in zip(parameters, self.flat.split(sizes), strict=True)
-        }
+    def __init__(self, module: nn.Module, parts: PPOModuleParts, n_rows: int):
+        self.flat, self.gradients = gradient_memory(module)
         self.logits = memory(n_rows, parts.n_logits)
         self.d_logits = torch.empty_like(self.logits)
         is_free = type(parts.policy) is TorchFreeLogStdMLPHead
@@ -51,7 +53,7 @@ class ModuleGradient:
         self._scales, self._d_scales = self.logits[:, n_means:], self.d_logits[:, n_means:]
 
         def stack(layers: nn.Sequential, *, is_first: bool, outputs: Tensor | None = None) -> DenseStack:
-            return DenseStack(layers_of(layers, n_rows, self.gradients, outputs, is_exact=is_exact), is_first)
+            return DenseStack(layers_of(layers, n_rows, self.gradients, outputs), is_first)
 
         self._trunk = self._value_trunk = stack(parts.trunk, is_first=True)
         if parts.value_trunk is not parts.trunk:
@@ -93,62 +95,79 @@ class ExactGradient:
         coefficients: of the loss, see Derivatives.
 
     Attributes:
-        net: whose gradients `compute()` overwrites.
+        flat, gradients: see `gradient_memory()`; `compute()` overwrites them.
     """
 
     def __init__(self, module: nn.Module, parts: PPOModuleParts, n_rows: int, coefficients: dict[str, Any]):
-        self.net = ModuleGradient(module, parts, n_rows, is_exact=True)
+        self._net = ModuleGradient(module, parts, n_rows)
+        self.flat, self.gradients = self._net.flat, self._net.gradients
         self._loss = CategoricalLoss(n_rows, parts.n_logits, coefficients)
 
     def compute(self, minibatch: MinibatchRows) -> None:
         """Overwrite the gradients with those of these rows. To be called without autograd."""
-        net = self.net
+        net = self._net
         net.forward(minibatch[Columns.OBS])
         self._loss.derive(minibatch, net.logits, net.values, net.d_logits, net.d_values)
         net.backward()
 
 
 class RoundedGradient:
-    """Computes the gradient for minibatches of `n_rows` rows.
+    """Computes the gradient of any minibatches of a train batch, as `fastmarl.learning` does.
 
     Args:
         module: of which `parts_of_module()` knows the parts.
         parts: those.
         batch: the train batch, of which `are_known()` is true.
-        n_rows: of a minibatch.
-        coefficients: of the loss, see PPOLoss.
+        coefficients: of the loss: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
 
     Attributes:
-        net: whose gradients `compute()` overwrites.
+        flat: all gradients, one after the other, with zeros between them.
+        gradients: by parameter, which are views of it; `compute()` overwrites them.
+
+    Raises:
+        NotDenseError: there is no compiled code for it.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        parts: PPOModuleParts,
-        batch: dict[str, Tensor],
-        n_rows: int,
-        coefficients: dict[str, Any],
+        self, module: nn.Module, parts: PPOModuleParts, batch: dict[str, Tensor], coefficients: dict[str, Any]
     ):
-        self.net = ModuleGradient(module, parts, n_rows, is_exact=False)
-        self._packed = packed_rows(batch)
-        self._rows = memory(n_rows, self._packed.shape[1])
-        self._obs = self._rows[:, : parts.n_obs]
-        loss, net = PPOLoss(**coefficients, bound=parts.bound), self.net
-        self._take_loss = loss.categorical if parts.is_discrete else loss.gaussian
-        arrays = (each.numpy() for each in (net.logits, net.values, net.d_logits, net.d_values))
-        self._arrays: Any = self._rows.numpy(), parts.n_obs, *arrays
+        self.flat, self.gradients = gradient_memory(module)
+        has_former = coefficients["kl_coeff"] is not None
+        self._net = gradient_of(_dense_net(parts), self.gradients, has_former=has_former)
+        self._obs = batch[Columns.OBS].contiguous().numpy()
+        self._rows = packed_rows(
+            logp=batch[Columns.ACTION_LOGP],
+            advantages=batch[Postprocessing.ADVANTAGES],
+            targets=batch[Postprocessing.VALUE_TARGETS],
+            actions=batch[Columns.ACTIONS],
+            loss_mask=batch.get(Columns.LOSS_MASK),
+            former_logits=batch[Columns.ACTION_DIST_INPUTS] if has_former else None,
+        ).numpy()
+        self._options: dict[str, Any] = {
+            "clip": coefficients["clip_param"],
+            "value_coeff": coefficients["vf_loss_coeff"],
+            "value_clip": coefficients["vf_clip_param"],
+            "entropy_coeff": coefficients["entropy_coeff"],
+            "kl_coeff": coefficients["kl_coeff"] or 0.0,
+        }
 
     def compute(self, minibatch: RowNumbers) -> None:
-        """Overwrite the gradients with those of the rows of these numbers. To be called without autograd."""
-        torch.index_select(self._packed, 0, minibatch.numbers, out=self._rows)
-        self.net.forward(self._obs)
-        self._take_loss(*self._arrays)
-        self.net.backward()
+        """Overwrite the gradients with those of the rows of these numbers."""
+        self._net.compute(self._obs, self._rows, minibatch.numbers.numpy(), **self._options)
 
 
-def packed_rows(batch: dict[str, Tensor]) -> Tensor:
-    """All rows of a train batch as PPOLoss has them."""
-    columns = [batch[name] for name in COLUMNS]
-    columns.append(batch.get(Columns.LOSS_MASK, torch.ones(len(columns[0]), device="cpu")))
-    return torch.cat([each.reshape(len(each), -1).to(torch.float32) for each in columns], 1)
+def _dense_net(parts: PPOModuleParts) -> DenseNet:
+    layers = DenseLayers(parts.n_obs)
+    features = layers.add([*parts.trunk])
+    logits = layers.add([*parts.policy.net.mlp], features)
+    value_features = features if parts.value_trunk is parts.trunk else layers.add([*parts.value_trunk])
+    values = layers.add([*parts.value], value_features)
+    return DenseNet(
+        parts.n_obs,
+        layers.layers,
+        logits,
+        values,
+        sizes=[parts.n_logits] if parts.is_discrete else None,
+        log_std=parts.policy.log_std if type(parts.policy) is TorchFreeLogStdMLPHead else None,
+        bound=parts.bound,
+    )

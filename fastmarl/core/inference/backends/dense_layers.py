@@ -43,17 +43,18 @@ class DenseLayers:
         n_obs: numbers in an observation.
 
     Attributes:
+        layers: those taken so far.
         scale: what observations of integers are multiplied by.
         logits, values, log_std, bound: see DenseNet.
     """
 
     def __init__(self, n_obs: int):
+        self.layers: list[Layer] = []
         self.scale = 1.0
         self.logits = self.values = OBSERVATIONS
         self.log_std: torch.Tensor | None = None
         self.bound: torch.Tensor | None = None
         self._n_obs = n_obs
-        self._layers: list[Layer] = []
         self._widths: list[int] = []  # outputs of each
 
     def add(self, parts: list[nn.Module], source: int = OBSERVATIONS) -> int:
@@ -70,14 +71,18 @@ class DenseLayers:
             if kind is nn.Linear or (kind is nn.LayerNorm and part.normalized_shape == (width,)):
                 self._append(part, source, width)
             elif kind in ACTIVATIONS and follows_layer:
-                activation, alpha = ACTIVATIONS[kind], getattr(part, "alpha", 1.0)
-                self._layers[-1] = self._layers[-1]._replace(activation=activation, alpha=alpha)
+                self.activate(-1, part)
             else:
                 raise NotDenseError(f"no compiled kernel for layer {kind.__name__}" if kind not in ACTIVATIONS else
                                     f"{kind.__name__} does not follow a linear layer")  # fmt: skip
             follows_layer = kind not in ACTIVATIONS
-            source = len(self._layers) - 1
+            source = len(self.layers) - 1
         return source
+
+    def activate(self, layer: int, part: Any) -> None:
+        """Have an activation behind a layer."""
+        activation, alpha = ACTIVATIONS[type(part)], getattr(part, "alpha", 1.0)
+        self.layers[layer] = self.layers[layer]._replace(activation=activation, alpha=alpha)
 
     def _append(self, part: Any, source: int, width: int) -> None:
         """Take a layer of so many inputs."""
@@ -85,7 +90,7 @@ class DenseLayers:
         n_out = width if is_norm else part.out_features
         weight = weights_of(part, "weight", (n_out,) if is_norm else (n_out, width))
         eps = part.eps if is_norm else None
-        self._layers.append(Layer(source, weight, weights_of(part, "bias", (n_out,)), eps=eps))
+        self.layers.append(Layer(source, weight, weights_of(part, "bias", (n_out,)), eps=eps))
         self._widths.append(n_out)
 
     def n_out(self, layer: int) -> int:
@@ -94,12 +99,12 @@ class DenseLayers:
 
     def key(self) -> tuple:
         """Equal where nothing has changed but numbers in weights."""
-        layers = [(layer.source, memory_of(layer.weight), memory_of(layer.bias), *layer[3:]) for layer in self._layers]
+        layers = [(layer.source, memory_of(layer.weight), memory_of(layer.bias), *layer[3:]) for layer in self.layers]
         return *layers, self.scale, self.logits, self.values, memory_of(self.log_std), memory_of(self.bound)
 
     def compiled(self) -> DenseNet:
         """What runs them."""
-        layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self._layers]
+        layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self.layers]
         row, limit = _array(self.log_std), _array(self.bound)
         return DenseNet(self._n_obs, layers, self.logits, self.values, row, scale=self.scale, bound=limit)
 
@@ -111,7 +116,7 @@ class DenseLayers:
             most = MOST_AGAINST_THREADS
         else:
             return 2**62
-        multiplications = sum(0 if weight is None else weight.numel() for _, weight, *_ in self._layers)
+        multiplications = sum(0 if weight is None else weight.numel() for _, weight, *_ in self.layers)
         return most // max(1, multiplications)
 
 

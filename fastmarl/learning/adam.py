@@ -1,0 +1,79 @@
+"""Adam's step in one pass over memory."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from fastmarl.core.native import _adam
+
+FLAGS = ("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach", "weight_decay")
+
+
+class FusedAdam:
+    """An optimizer's step in one pass over memory, equal to torch's but for rounding.
+
+    Args:
+        optimizer: torch's Adam, of which `can_fuse()` is true. Parameters, gradients and moments stay where they are.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._optimizer = optimizer
+        self._groups = []
+        for group in optimizer.param_groups:
+            places = [places_of(parameter, optimizer.state[parameter]) for parameter in group["params"]]
+            self._groups.append((group, np.array(places, np.uintp).reshape(-1, 6)))
+
+    def step(self) -> None:
+        """As the optimizer's."""
+        for group, places in self._groups:
+            beta1, beta2 = group["betas"]
+            _adam.step(places, group["lr"], beta1, beta2, group["eps"])
+            torch.autograd.graph.increment_version(group["params"])
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look there for a step
+
+
+def can_fuse(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the optimizer is torch's Adam with its defaults, and all its parameters were stepped before."""
+    return (
+        is_plain(optimizer)
+        and all(has_state(optimizer, group) for group in optimizer.param_groups)
+        and all(_is_dense(state["step"]) for state in optimizer.state.values())
+    )
+
+
+def places_of(parameter: Any, state: dict[str, Any]) -> tuple[int, ...]:
+    """Return the addresses of a parameter, its gradient and its moments, and its size."""
+    tensors = parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], state["step"]
+    return *(tensor.data_ptr() for tensor in tensors), parameter.numel()
+
+
+def is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a step of the optimizer is that of torch's Adam, and nothing else."""
+    hooks = (
+        *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
+        *(torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks),
+    )
+    step = vars(optimizer).get("step")  # which schedulers put there, to know that it was called
+    is_own = step is not None and not hasattr(step, "_wrapped_by_lr_sched")
+    return type(optimizer) is torch.optim.Adam and not is_own and not any(hooks)
+
+
+def has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+    """Return whether all of a group's parameters were stepped before, as they will be now."""
+    if any(group.get(flag) for flag in FLAGS) or isinstance(group["lr"], torch.Tensor):
+        return False
+    if not 0.5 < group["betas"][0] < 1:  # torch's lerp() has another formula elsewhere
+        return False
+    for parameter in group["params"]:
+        state, gradient = optimizer.state.get(parameter), parameter.grad
+        if not state or gradient is None:
+            return False
+        if not all(map(_is_dense, (parameter, gradient, state["exp_avg"], state["exp_avg_sq"]))):
+            return False
+    return len({float(optimizer.state[parameter]["step"]) for parameter in group["params"]}) <= 1
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.float32 and tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()

@@ -1,0 +1,208 @@
+"""The gradient of a module's PPO loss by compiled code, compared with what the module itself computes."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
+from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, NotDenseError
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.masking import in_a_row, mask_of
+from fastmarl.core.native._ppo import SUMS, PPOGradient
+from fastmarl.core.spaces.masks import choices_of
+from fastmarl.core.spaces.structs import map_struct
+from fastmarl.learning.dense_nets import DenseNet, gradient_of, packed_rows, without_values
+from fastmarl.learning.flat_parameters import FlatParameters
+from fastmarl.learning.module_layers import layers_of_module
+from fastmarl.learning.ppo import check_rows, needed_columns, ppo_loss
+
+MOST_COMPARED = 256  # rows whose gradients are computed both ways
+MOST_SEEN = 16  # rows whose outputs are compared in each update
+SMALLEST = 1e-7  # difference of gradients that rounding explains where they are 0
+TOLERANCE = 1e-3  # of gradients and outputs in float32, relative to their size
+
+
+class LossOptions(NamedTuple):
+    """Arguments of `ppo_loss()`."""
+
+    clip: float
+    vf_coeff: float
+    vf_clip: float | None
+    entropy_coeff: float
+
+
+class DifferentOutputsError(NotDenseError):
+    """The module computes something else than the layers that were read."""
+
+    def __init__(self) -> None:
+        super().__init__("the module's outputs are not those of its layers")
+
+
+class CompiledGradient:
+    """Reads a module's layers, and writes gradients of its parameters.
+
+    Args:
+        module: see `layers_of_module()`.
+        parameters: of the module, float32 on the CPU.
+
+    Raises:
+        NotDenseError: it is not certain that the module computes just these layers.
+    """
+
+    def __init__(self, module: RLModule, parameters: FlatParameters):
+        if parameters.device.type != "cpu" or parameters.dtype != torch.float32:
+            raise NotDenseError(f"its parameters are {parameters.dtype} on {parameters.device}")
+        self.module, self.parameters = module, parameters
+        self.layers = layers_of_module(module)
+        self._gradients = {each: each.grad for each in module.parameters() if each.grad is not None}
+        self._nets: dict[tuple[bool, bool], PPOGradient] = {}
+
+    def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
+        """Prepare a batch, whose columns have as many rows on the same device.
+
+        Raises:
+            BatchError: see `ppo_loss()`; or actions are out of range.
+            NotDenseError: the observations are no float vectors, or there are no values.
+            DifferentOutputsError: see there.
+        """
+        rows = CompiledRows(self, batch, options)
+        rows.compare_outputs()
+        return rows
+
+    def net(self, *, has_values: bool, has_mask: bool) -> PPOGradient:
+        """The compiled code for such rows."""
+        if (key := (has_values, has_mask)) not in self._nets:
+            net = self.layers.net if has_values else without_values(self.layers.net)
+            self._nets[key] = gradient_of(net, self._gradients, has_mask=has_mask)
+        return self._nets[key]
+
+
+class CompiledRows:
+    """A batch whose gradients are computed by compiled code; see `CompiledGradient.rows()`.
+
+    Attributes:
+        gradient: [k] of the last rows.
+    """
+
+    def __init__(self, gradient: CompiledGradient, batch: Mapping[str, Any], options: LossOptions):
+        self._gradient, self._options, self._batch = gradient, options, batch
+        net: DenseNet = gradient.layers.net
+        needed = needed_columns(batch, options.vf_coeff)
+        n = len(batch[Columns.ACTION_LOGP])
+        if batch[Columns.ACTION_LOGP].dim() > 1:
+            raise NotDenseError("its rows are sequences")
+        check_rows(batch, needed, torch.Size([n]))
+        has_values = options.vf_coeff != 0
+        if has_values and net.values == OBSERVATIONS:
+            raise NotDenseError("it puts out no values")
+        obs = gradient.layers.observe(batch[Columns.OBS])
+        if not isinstance(obs, Tensor) or obs.dtype != torch.float32 or obs.shape != (n, net.n_obs):
+            raise NotDenseError(f"its observations are not float32 [{n}, {net.n_obs}]")
+        if obs.device.type != "cpu":
+            raise NotDenseError(f"the observations are on {obs.device}")
+        mask = self._action_mask(n)
+        targets = batch[Columns.VALUE_TARGETS] if has_values else None
+        loss_mask = batch.get(Columns.LOSS_MASK)
+        with torch.no_grad():
+            rows = packed_rows(
+                logp=batch[Columns.ACTION_LOGP], advantages=batch[Columns.ADVANTAGES], targets=targets,
+                actions=self._actions(n), loss_mask=loss_mask, action_mask=mask,
+            )  # fmt: skip
+            if loss_mask is not None:  # padding may hold anything
+                rows[~loss_mask] = 0
+        self._shift = 0.0 if targets is None else float((targets if loss_mask is None else targets[loss_mask]).mean())
+        self._obs, self._rows = obs.detach().contiguous().numpy(), rows.numpy()
+        self._mask = mask
+        self.gradient = gradient.parameters.grad
+        self._net = gradient.net(has_values=has_values, has_mask=mask is not None)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _action_mask(self, n: int) -> Tensor | None:
+        module, batch = self._gradient.module, self._batch
+        key = self._gradient.layers.mask_key
+        if not choices_of(module.action_space):
+            return None
+        mask = mask_of(module, batch, ()) if key is None else batch[Columns.OBS][key]
+        return None if mask is None else in_a_row(mask, (n, sum(choices_of(module.action_space))))
+
+    def _actions(self, n: int) -> Tensor:
+        """Float32 [n, choices]."""
+        net: DenseNet = self._gradient.layers.net
+        given = self._batch[Columns.ACTIONS]
+        if not isinstance(given, Tensor) or len(given) != n:
+            raise NotDenseError("its actions are nested")
+        actions = given.reshape(n, -1)
+        if net.sizes is None:
+            return actions
+        if actions.shape[1] != len(net.sizes):
+            raise BatchError(f"expected {len(net.sizes)} actions in each row, got shape {tuple(given.shape)}")
+        if (actions < 0).any() or (actions >= torch.tensor(net.sizes)).any():
+            raise BatchError(f"expected actions from 0 to less than {net.sizes}, got {int(actions.min())} to "
+                             f"{int(actions.max())}")  # fmt: skip
+        return actions.long()
+
+    def compute(self, numbers: Tensor) -> dict[str, float]:
+        """Overwrite the gradient with that of the rows of these numbers; returns the statistics of `ppo_loss()`."""
+        options = self._options
+        sums = self._net.compute(
+            self._obs, self._rows, numbers.numpy(), clip=options.clip, value_coeff=options.vf_coeff,
+            entropy_coeff=options.entropy_coeff, value_clip=options.vf_clip, shift=self._shift,
+        )  # fmt: skip
+        found = dict(zip(SUMS, sums.tolist(), strict=True))
+        n = max(1.0, found["count"])
+        mean = {name: value / n for name, value in found.items()}
+        stats = {
+            "policy_loss": -mean["surrogate"], "entropy": mean["entropy"], "kl": mean["kl"],
+            "clip_fraction": mean["clipped"],
+        }  # fmt: skip
+        if options.vf_coeff:
+            of_errors = mean["squared_error"] - mean["error"] ** 2
+            of_targets = mean["squared_target"] - mean["target"] ** 2
+            stats["vf_loss"] = mean["vf_loss"]
+            stats["vf_explained_var"] = max(-1.0, 1 - of_errors / max(of_targets, sys.float_info.min))
+        return stats
+
+    def compare_outputs(self) -> None:
+        """Raise DifferentOutputsError unless some rows have the outputs that the module gives them."""
+        n = min(len(self), MOST_SEEN)
+        self.compute(torch.arange(n))
+        logits, values = self._net.outputs(n)
+        with torch.no_grad():
+            outputs = self._gradient.module.forward_train(self._taken(torch.arange(n)))
+        ours = torch.from_numpy(logits)
+        theirs = outputs[Columns.ACTION_DIST_INPUTS][:, : ours.shape[1]]
+        if self._mask is not None:
+            ours, theirs = (each.masked_fill(self._mask[:n] == 0, 0) for each in (ours, theirs))
+        pairs = [(ours, theirs)]
+        if values is not None:
+            pairs.append((torch.from_numpy(values), outputs[Columns.VF_PREDS]))
+        if not all(_are_close(ours, theirs) for ours, theirs in pairs):
+            raise DifferentOutputsError
+
+    def compare_with_autograd(self) -> None:
+        """Raise NotDenseError unless some rows have the gradient that autograd gives them."""
+        numbers = torch.linspace(0, len(self) - 1, min(len(self), MOST_COMPARED)).long()
+        parameters = self._gradient.parameters
+        parameters.grad = None
+        ppo_loss(self._gradient.module, self._taken(numbers), **self._options._asdict()).backward()
+        theirs = parameters.grad.clone()
+        parameters.grad = None
+        self.compute(numbers)
+        difference, size = (float(torch.linalg.vector_norm(each)) for each in (parameters.grad - theirs, theirs))
+        if not difference <= TOLERANCE * size + SMALLEST:
+            raise NotDenseError(f"its compiled gradient is {difference:.2g} off autograd's, whose norm is {size:.2g}")
+
+    def _taken(self, numbers: Tensor) -> dict[str, Any]:
+        """The batch's rows of these numbers."""
+        return {name: map_struct(lambda leaf: leaf[numbers], column) for name, column in self._batch.items()}
+
+
+def _are_close(ours: Tensor, theirs: Tensor) -> bool:
+    least = TOLERANCE * float(theirs[torch.isfinite(theirs)].abs().max()) if theirs.numel() else 0
+    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=0, atol=least, equal_nan=True)

@@ -1,0 +1,124 @@
+"""Dense nets whose gradient of PPO's loss is compiled, and the rows that it is computed from."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, Layer, NotDenseError
+from fastmarl.core.native._ppo import PPOGradient
+
+MOST_OPTIONS = 2**24  # of a choice: rows hold them as float32
+
+
+class DenseNet(NamedTuple):
+    """Layers in the order in which they run.
+
+    Attributes:
+        logits, values: indices of the layers with these outputs; `values` is OBSERVATIONS where there are none.
+        sizes: number of options of each choice of a categorical policy; None: it is Gaussian.
+        log_std: the latter half of a Gaussian's logits, if it is a parameter.
+        bound: of a Gaussian's logarithms of standard deviations.
+    """
+
+    n_obs: int
+    layers: list[Layer]
+    logits: int
+    values: int
+    sizes: list[int] | None
+    log_std: Tensor | None = None
+    bound: float | None = None
+
+
+def gradient_of(
+    net: DenseNet,
+    gradients: Mapping[Any, Tensor],
+    *,
+    has_mask: bool = False,
+    has_former: bool = False,
+    variant: str | None = None,
+) -> PPOGradient:
+    """Compile the net's gradient.
+
+    Args:
+        gradients: of each parameter that is trained, where its gradient goes.
+        has_mask, has_former: see `packed_rows()`.
+        variant: the instruction set, see PPOGradient.
+
+    Raises:
+        NotDenseError: there is no compiled code for it.
+    """
+    parameters = [each for layer in net.layers for each in (layer.weight, layer.bias) if each is not None]
+    if len(set(map(id, parameters))) < len(parameters):
+        raise NotDenseError("layers share a parameter")
+    if any(layer.eps is not None for layer in net.layers):
+        raise NotDenseError("the gradient of a layer normalisation is not compiled")
+    if net.sizes is not None and max(net.sizes) > MOST_OPTIONS:
+        raise NotDenseError(f"there are more than {MOST_OPTIONS} options")
+
+    def gradient(parameter: Tensor | None) -> Any:
+        return None if parameter is None else _array(gradients.get(parameter))
+
+    layers = [
+        (each.source, _array(each.weight), _array(each.bias), each.activation, each.alpha, gradient(each.weight),
+         gradient(each.bias))
+        for each in net.layers
+    ]  # fmt: skip
+    return PPOGradient(
+        net.n_obs,
+        layers,
+        net.logits,
+        net.values,
+        sizes=net.sizes,
+        log_std=_array(net.log_std),
+        d_log_std=gradient(net.log_std),
+        bound=net.bound,
+        has_mask=has_mask,
+        has_former=has_former,
+        variant=variant,
+    )
+
+
+def without_values(net: DenseNet) -> DenseNet:
+    """Leave out what only the values need."""
+    wanted = {net.logits}
+    for k in reversed(range(net.logits + 1)):
+        if k in wanted:
+            wanted.add(net.layers[k].source)
+    kept = sorted(wanted - {OBSERVATIONS})
+    places = {OBSERVATIONS: OBSERVATIONS, **{k: place for place, k in enumerate(kept)}}
+    layers = [net.layers[k]._replace(source=places[net.layers[k].source]) for k in kept]
+    return net._replace(layers=layers, logits=places[net.logits], values=OBSERVATIONS)
+
+
+def packed_rows(
+    *,
+    logp: Tensor,
+    advantages: Tensor,
+    targets: Tensor | None,
+    actions: Tensor,
+    loss_mask: Tensor | None = None,
+    action_mask: Tensor | None = None,
+    former_logits: Tensor | None = None,
+) -> Tensor:
+    """Put columns side by side as `PPOGradient.compute()` takes them.
+
+    Args:
+        logp, advantages, targets: [n]; `targets` None: there are no values.
+        actions: [n, ...], numbers of options or of a Box.
+        loss_mask: bool [n], rows that count; None: all.
+        action_mask, former_logits: [n, k], where PPOGradient has them.
+
+    Returns:
+        float32 [n, width].
+    """
+    counts = torch.ones_like(logp) if loss_mask is None else loss_mask
+    columns = (logp, advantages, torch.zeros_like(logp) if targets is None else targets, counts, actions,
+               action_mask, former_logits)  # fmt: skip
+    n = len(logp)
+    return torch.cat([each.reshape(n, -1).to(torch.float32) for each in columns if each is not None], 1)
+
+
+def _array(tensor: Tensor | None) -> Any:
+    return None if tensor is None else tensor.detach().numpy()

@@ -1,0 +1,202 @@
+"""An update of Proximal Policy Optimization: epochs of minibatches, each a step of Adam."""
+
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.core.modules.base import RLModule
+from fastmarl.learning.adam import FusedAdam, can_fuse
+from fastmarl.learning.compiled_gradient import CompiledGradient, CompiledRows, DifferentOutputsError, LossOptions
+from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
+from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
+from fastmarl.learning.ppo import ppo_loss
+
+COMPILED = "compiled"
+SMALLEST = 1e-6  # added to a norm by which a gradient is divided, as in torch
+
+
+class PPOLearner:
+    """Trains a module in place, so that a runner acts with its newest weights.
+
+    ```python
+    learner = PPOLearner(module, lr=1e-3, epochs=4, num_minibatches=4)
+    stats = learner.update(to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"]))
+    ```
+
+    The loss is that of `ppo_loss()`. Its gradient is compiled for dense nets on the CPU, several times as fast as
+    autograd: the default nets without convolutions and memory, and modules of your own whose forward pass consists of
+    linear layers and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic; of Discrete, MultiDiscrete and
+    Box actions; with action masks and loss masks. Before it is used, and in each update, it is compared with what the
+    module itself computes. Autograd does all else.
+
+    Args:
+        module: its parameters are moved into one tensor, see `flat_parameters()`.
+        lr, adam_eps: of Adam. Schedules take `optimizer`.
+        epochs: passes over the rows of an update.
+        num_minibatches: into which an epoch's rows are divided.
+        minibatch_size: rows of each (sequences, with memory), in the place of `num_minibatches`.
+        clip, vf_coeff, vf_clip, entropy_coeff: see `ppo_loss()`.
+        max_grad_norm: longer gradients are scaled down to this; None: they are not.
+        generator: for the order of rows; None: torch's own.
+        compiled: False: always use autograd.
+
+    Attributes:
+        backend: "compiled", or "autograd" and the reason why; known after the first update.
+        optimizer: torch.optim.Adam of `parameters`. A checkpoint needs its `state_dict()` and the module's state.
+        parameters: FlatParameters of the module.
+        epochs, num_minibatches, ...: the arguments, which may be changed between updates.
+
+    Raises:
+        ConfigError: an argument is out of range, or `module` has no parameters; see `flat_parameters()`.
+    """
+
+    def __init__(
+        self,
+        module: RLModule,
+        *,
+        lr: float = 3e-4,
+        adam_eps: float = 1e-5,
+        epochs: int = 4,
+        num_minibatches: int = 4,
+        minibatch_size: int | None = None,
+        clip: float = 0.2,
+        vf_coeff: float = 0.5,
+        vf_clip: float | None = None,
+        entropy_coeff: float = 0.01,
+        max_grad_norm: float | None = 0.5,
+        generator: torch.Generator | None = None,
+        compiled: bool = True,
+    ):
+        if epochs < 1 or num_minibatches < 1 or (minibatch_size is not None and minibatch_size < 1):
+            raise ConfigError(f"epochs, num_minibatches and minibatch_size must be at least 1, got {epochs}, "
+                              f"{num_minibatches} and {minibatch_size}")  # fmt: skip
+        self.module = module
+        self.epochs, self.num_minibatches, self.minibatch_size = epochs, num_minibatches, minibatch_size
+        self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff = clip, vf_coeff, vf_clip, entropy_coeff
+        self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
+        self.parameters: FlatParameters = flat_parameters(module)
+        fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
+        self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)
+        self.backend = "autograd: there was no update yet"
+        self._gradient: CompiledGradient | None = None
+
+    def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Do all epochs over a batch.
+
+        Args:
+            batch: columns as `ppo_loss()` takes them, of any number of rows.
+
+        Returns:
+            "policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl" and "clip_fraction" of `ppo_loss()`, and
+            "grad_norm" before it is limited: means over the minibatches, each from before its step.
+
+        Raises:
+            BatchError: there are no rows, a column is missing or has another shape, actions are out of range, or a
+                gradient is not finite; the parameters are those of the step before.
+        """
+        n, device = rows_and_device(batch)
+        if not n:
+            raise BatchError("update() needs a batch with rows, got none")
+        rows = self._rows(batch)
+        size = self.minibatch_size or -(-n // self.num_minibatches)
+        steps = _Steps(self.optimizer)
+        found: dict[str, list[float]] = {}
+        for epoch in range(self.epochs):
+            generator = self.generator
+            order = torch.randperm(n, generator=generator, device=None if generator is None else generator.device)
+            for k, numbers in enumerate(order.to(device).split(size)):
+                stats = rows.compute(numbers)
+                stats["grad_norm"] = norm = self._limit_norm(rows.gradient)
+                if not math.isfinite(norm):
+                    raise BatchError(f"the gradient of minibatch {k} of epoch {epoch} has {norm} for its norm; "
+                                     f"{_not_finite(batch)}")  # fmt: skip
+                steps.step()
+                for name, value in stats.items():
+                    found.setdefault(name, []).append(value)
+        return {name: fmean(values) for name, values in found.items()}
+
+    def _rows(self, batch: Mapping[str, Any]) -> Any:
+        """Prepare the batch for the backend that computes its gradients."""
+        options = LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff)
+        self.parameters.grad = None  # of parameters that the loss does not reach
+        try:
+            if not self.compiled:
+                raise NotDenseError("compiled is False")
+            rows = self._compiled_rows(batch, options)
+            self.backend = COMPILED
+            return rows
+        except NotDenseError as reason:
+            self._gradient, self.backend = None, f"autograd: {reason}"
+            return _AutogradRows(self.module, self.parameters, batch, options)
+
+    def _compiled_rows(self, batch: Mapping[str, Any], options: LossOptions) -> CompiledRows:
+        if self._gradient is not None:
+            try:
+                return self._gradient.rows(batch, options)
+            except DifferentOutputsError:  # the module was changed
+                self._gradient = None
+        gradient = CompiledGradient(self.module, self.parameters)
+        rows = gradient.rows(batch, options)
+        rows.compare_with_autograd()
+        self._gradient = gradient
+        return rows
+
+    def _limit_norm(self, gradient: Tensor) -> float:
+        """Scale the gradient down to `max_grad_norm`; returns its norm before."""
+        norm = float(torch.linalg.vector_norm(gradient))
+        if self.max_grad_norm is not None and norm > self.max_grad_norm:
+            gradient.mul_(self.max_grad_norm / (norm + SMALLEST))
+        return norm
+
+
+class _Steps:
+    """An optimizer's steps, in one pass where they can be."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._optimizer = optimizer
+        self._fused: FusedAdam | None = None
+
+    def step(self) -> None:
+        """As the optimizer's; its first one makes the moments."""
+        if self._fused is None and can_fuse(self._optimizer):
+            self._fused = FusedAdam(self._optimizer)
+        (self._fused or self._optimizer).step()
+
+
+def _not_finite(batch: Mapping[str, Any]) -> str:
+    """Say which columns have numbers that are not finite."""
+    found = []
+    for (name, *_), leaf in leaves_of(batch):
+        bad = ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
+        if bad.any():
+            found.append(f"{name!r} in row {int(bad.nonzero()[0])}")
+    if found:
+        return f"there are such numbers in {', '.join(found)}"
+    return "all columns are finite: look at the weights and the learning rate"
+
+
+class _AutogradRows:
+    """A batch whose gradients are computed by autograd.
+
+    Attributes:
+        gradient: [k] of the last rows.
+    """
+
+    def __init__(self, module: RLModule, parameters: FlatParameters, batch: Mapping[str, Any], options: LossOptions):
+        self._module, self._parameters, self._options = module, parameters, options
+        self._packed = PackedRows(batch)
+        self.gradient = parameters.grad
+
+    def compute(self, numbers: Tensor) -> dict[str, float]:
+        """Overwrite the gradient with that of the rows of these numbers; returns statistics."""
+        stats: dict[str, Tensor] = {}
+        self._parameters.grad = None
+        ppo_loss(self._module, self._packed.take(numbers), stats=stats, **self._options._asdict()).backward()
+        self.gradient = self._parameters.grad
+        return dict(zip(stats, torch.stack([*stats.values()]).tolist(), strict=True))

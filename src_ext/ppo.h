@@ -1,0 +1,90 @@
+/* PPO's gradient of dense nets on one core, block by block of rows, so that activations stay in the processor's caches:
+   forwards, the loss's derivatives, and backwards. The caller has checked all sizes. */
+#ifndef FASTMARL_PPO_H
+#define FASTMARL_PPO_H
+
+#include <Python.h>
+#include <math.h>
+#include <string.h>
+#include "vectors.h"
+
+#define LEAST (-3.402823466e38f) /* logit of what a mask forbids */
+#define LOG_ROOT_2_PI 0.9189385332f
+
+typedef struct {
+    const float *weight;           /* [n_out, n_in] */
+    const float *bias;             /* [n_out], or NULL */
+    float *d_weight, *d_bias;      /* of these shapes; NULL: not wanted */
+    Py_ssize_t n_in, n_out;
+    int activation;
+    float alpha;                   /* of ELU */
+    int source;                    /* the layer whose outputs it gets; -1: the observations */
+    /* Memory of its own. Rows are `stride` floats apart, whole vectors, of which those beyond n_out hold anything. */
+    Py_ssize_t in_stride, stride;
+    float *turned;                 /* [n_in, stride], the weight transposed */
+    float *straight;               /* [n_out, in_stride], the weight; NULL if the source is the observations */
+    float *row_bias;               /* [stride] */
+    float *y, *d;                  /* [block, stride], outputs and the loss's derivatives by them */
+    float *before;                 /* [block, stride], outputs before the activation, or NULL where y says enough */
+    float *sum_weight, *sum_bias;  /* [n_out, in_stride] and [stride]: gradients of the blocks so far */
+} ppo_layer;
+
+enum {CATEGORICAL, GAUSSIAN};
+/* Columns of `rows`, before the actions. */
+enum {LOGP, ADVANTAGE, TARGET, COUNTS, ACTIONS};
+/* Sums over the rows that count. */
+enum {N_COUNTED, SURROGATE, VALUE_LOSS, ENTROPY, KL, CLIPPED, ERROR_, SQUARED_ERROR, TARGET_, SQUARED_TARGET, N_SUMS};
+
+typedef struct {
+    int kind;
+    Py_ssize_t n_choices;     /* of a CATEGORICAL: choices that are made at the same time; of a GAUSSIAN: numbers */
+    const Py_ssize_t *sizes;  /* [n_choices], options of each; of a CATEGORICAL */
+    Py_ssize_t n_logits;
+    int has_mask, has_former;
+    float clip, most_error, value_coeff, entropy_coeff, kl_coeff, bound;
+} ppo_loss;
+
+typedef struct {
+    int variant;
+    int n_layers;
+    ppo_layer *layers;
+    Py_ssize_t n_obs, obs_stride, block;  /* `block`: rows at a time */
+    float *x;                             /* [block, obs_stride] */
+    float *zeros;                         /* [widest stride] */
+    int logits, values;                   /* layers; -1: there are no values */
+    const float *log_std;                 /* [n_choices] of a GAUSSIAN whose logits are means alone; or NULL */
+    float *d_log_std;                     /* [n_choices], or NULL */
+    float *lanes;                         /* see `loss_rows()` */
+    ppo_loss loss;
+} ppo_net;
+
+typedef struct {
+    const float *obs;        /* [., n_obs] */
+    const float *rows;       /* [., width]: LOGP, ADVANTAGE, TARGET, COUNTS, actions, mask, former logits */
+    Py_ssize_t width;
+    const Py_ssize_t *order; /* [n], numbers of rows */
+    Py_ssize_t n;
+    float weight;            /* of a row that counts */
+    float shift;             /* near the mean of the targets, whose sums are of what is above */
+    double *sums;            /* [N_SUMS] */
+} ppo_minibatch;
+
+/* Floats that `lanes` must hold. */
+static inline Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices) {
+    return 16 * (4 * n_logits + 4 * n_choices + ACTIONS);
+}
+
+#define VARIANT_FILE "ppo_variant.h"
+#include "variants.h"
+
+static void ppo_gradient(ppo_net *net, const ppo_minibatch *batch) {
+    switch (net->variant) {
+#ifdef HAS_VARIANTS
+    case AVX512: gradient_avx512(net, batch); break;
+    case AVX2: gradient_avx2(net, batch); break;
+#endif
+    default: gradient_plain(net, batch);
+    }
+}
+
+#endif
