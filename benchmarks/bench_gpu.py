@@ -9,8 +9,11 @@ there is only the CPU's column, with fewer envs, to see that all works.
 """
 
 import argparse
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from statistics import median
 from time import perf_counter
 from typing import NamedTuple
@@ -30,8 +33,6 @@ from fastmarl.modules import DefaultRLModule
 AGENTS = 8
 HIDDENS = (256, 256)
 EPISODE = 25  # steps
-LOOPS = {"no graphs": False, "CUDA graphs": True}
-BUFFERS = {"single buffering": False, "double buffering": True}
 RUNNERS = ({"cuda_graphs": False}, {}, {"worker_num_splits": 2}, {"inference_dtype": "bfloat16"})
 
 
@@ -226,23 +227,23 @@ def median_ms(work: Callable[[], object], device: torch.device, n: int) -> float
 
 
 def measure_loop(device, num_envs, n, *, captured, buffered):
-    """(ms per tick, busy share) of the bare loop."""
+    """One row, of the bare loop."""
     generator = torch.Generator(device).manual_seed(0)
     ticks = TickGraphs(make_capture(device, generator, captured=captured))
     nets = make_nets(device, generator)
     halves = [Half(num_envs // 2, nets, seed) for seed in (0, num_envs)]
     check_outputs(nets, halves[0], ticks)
-    work = partial(loop, halves, ticks, n, buffered=buffered)
     loop(halves, ticks, 3, buffered=buffered)
-    return measured(work, device, n)
+    name = f"bare loop, {'CUDA graphs' if captured else 'no graphs'}, {'double' if buffered else 'single'} buffering"
+    work = partial(loop, halves, ticks, n, buffered=buffered)
+    yield Row(name, ms_per_tick(work, n), busy_share(work, device))
 
 
-def measured(work, device, n):
-    """(ms, busy share) of each of `n` ticks."""
+def ms_per_tick(work: Callable[[], object], n: int) -> float:
+    """The mean of `n` ticks, which the work makes."""
     begun = perf_counter()
     work()
-    seconds = perf_counter() - begun
-    return 1e3 * seconds / n, busy_share(work, device)
+    return 1e3 * (perf_counter() - begun) / n
 
 
 def measure_runner(device, num_envs, n, options):
@@ -263,27 +264,23 @@ def measure_runner(device, num_envs, n, options):
     runner.sample(num_timesteps=num_envs * (EPISODE + 5))  # what the end of an episode calls is compiled, too
     runner.get_metrics()
     sample = partial(runner.sample, num_timesteps=num_envs * n)
-    ms, busy = measured(sample, device, n)
+    ms, stages = ms_per_tick(sample, n), runner.get_metrics()["stage_time_ms"]
     name = f"runner, {', '.join(f'{key}={value}' for key, value in options.items()) or 'default options'}"
     print(f"  {name}: {', '.join(sorted(set(runner.inference_backends.values())))}", flush=True)
-    yield Row(name, ms, busy)
-    if not options:
-        for stage, ms in runner.get_metrics()["stage_time_ms"].items():
-            yield Row(f"- its stage {stage}", ms)
+    yield Row(name, ms, busy_share(sample, device))
+    for stage, ms in stages.items() if not options else ():
+        yield Row(f"- its stage {stage}", ms)
     runner.stop()
 
 
-def rows_of(device: torch.device, num_envs: int, n: int) -> Iterator[Row]:
-    """Each as soon as it is measured. The CPU has no variants of what only a GPU does."""
+def measurements(device: torch.device, num_envs: int, n: int) -> Iterator[Callable[[], Iterator[Row]]]:
+    """Each gives rows. The CPU has no variants of what only a GPU does."""
     has_variants = device.type == "cuda"
-    yield from measure_parts(device, num_envs, n)
-    for graphs, captured in LOOPS.items():
-        for buffers, buffered in BUFFERS.items():
-            if has_variants or not (captured or buffered):
-                name = f"bare loop, {graphs}, {buffers}"
-                yield Row(name, *measure_loop(device, num_envs, n, captured=captured, buffered=buffered))
+    yield partial(measure_parts, device, num_envs, n)
+    for captured, buffered in product((False, True), repeat=2) if has_variants else [(False, False)]:
+        yield partial(measure_loop, device, num_envs, n, captured=captured, buffered=buffered)
     for options in RUNNERS if has_variants else ({},):
-        yield from measure_runner(device, num_envs, n, options)
+        yield partial(measure_runner, device, num_envs, n, options)
 
 
 def table(columns: dict[str, dict[str, Row]], num_envs: int) -> Iterator[str]:
@@ -306,19 +303,26 @@ def _figures(row: Row | None, num_envs: int) -> tuple[str, str]:
     return f"{row.ms_per_tick:.3f}", f"{1e3 * num_envs * AGENTS / row.ms_per_tick:,.0f}" if num_envs else ""
 
 
-def report(devices: list[torch.device], num_envs: int, n: int) -> None:
-    """Measure `n` ticks of each kind, and print what was found."""
+def report(devices: list[torch.device], num_envs: int, n: int) -> int:
+    """Measure `n` ticks of each kind, and print what was found; returns how many measurements have failed."""
     columns: dict[str, dict[str, Row]] = {str(device): {} for device in devices}
+    n_failed = 0
     for device in devices:
-        for row in rows_of(device, num_envs, n):
-            columns[str(device)][row.name] = row
-            print(f"{device}: {row.name}: {row.ms_per_tick:.3f} ms", flush=True)
+        for measure in measurements(device, num_envs, n):
+            try:
+                for row in measure():
+                    columns[str(device)][row.name] = row
+                    print(f"{device}: {row.name}: {row.ms_per_tick:.3f} ms", flush=True)
+            except Exception:  # a machine with a GPU may be there for minutes: go on
+                traceback.print_exc(file=sys.stdout)
+                n_failed += 1
     print(*table(columns, num_envs), sep="\n")
+    return n_failed
 
 
 @pytest.mark.benchmark(group="gpu")
 def bench_small_on_cpu(benchmark, capsys):
-    benchmark.pedantic(lambda: report([torch.device("cpu")], 4, 3), rounds=1)
+    assert benchmark.pedantic(lambda: report([torch.device("cpu")], 4, 3), rounds=1) == 0
     head, _, *rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(rows) == 5 + 1 + 1 + 8
     assert {row.count("|") for row in rows} == {head.count("|")}
@@ -332,7 +336,9 @@ def main():
     args = parser.parse_args()
     gpu = torch.cuda.get_device_name() if has_gpu else "NO GPU: torch finds no CUDA device here"
     print(f"{gpu}; torch {torch.__version__}, {torch.get_num_threads()} threads")
-    report([torch.device(name) for name in (["cuda"] if has_gpu else []) + ["cpu"]], args.envs, args.ticks)
+    devices = [torch.device(name) for name in (["cuda"] if has_gpu else []) + ["cpu"]]
+    if n_failed := report(devices, args.envs, args.ticks):
+        sys.exit(f"{n_failed} measurements failed")
 
 
 if __name__ == "__main__":
