@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastmarl.core.inference.backends.graph_device import CudaGraphs
+from fastmarl.core.inference.backends.graph_device import ENDS, CudaGraphs
 
 INVALID = "operation failed due to a previous error during capture"
 
@@ -40,7 +40,9 @@ class Cuda:
         }
         for name, stand_in in stand_ins.items():
             monkeypatch.setattr(torch.cuda, name, stand_in)
-        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocating, raising=False)
+        for name in ENDS:
+            monkeypatch.delattr(torch._C, name, raising=False)
+        monkeypatch.setattr(torch._C, ENDS[not fails_cleanly], self.end_allocating, raising=False)
 
     def new_pool(self):
         self.n_pools += 1

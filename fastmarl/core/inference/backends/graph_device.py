@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+ENDS = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # the second until torch 2.7
 CAPTURING = threading.Lock()  # torch allows one capture at a time in a process
 
 
@@ -85,6 +86,7 @@ class CudaGraphs:
 
     def _end_failed_capture(self) -> None:
         """Do what torch 2.11 leaves undone: its generators could draw nothing, and no cached memory be given back."""
+        end = next(getattr(torch._C, name) for name in ENDS if hasattr(torch._C, name))
         with suppress(RuntimeError):  # later versions have done it
-            torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)
+            end(self._stream.device_index, self._pool)
         self._begin_pool()  # a capture that succeeds sets generators free; page-locked memory stays with the old pool
