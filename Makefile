@@ -181,6 +181,12 @@ bench-peers: $(VENV)/.test build $(PEERS:%=$(PEERS_FOLDER)/%/.made) ## other sam
 	$(BIN)/python -m benchmarks.peers --envs-folder $(PEERS_FOLDER) --json build/peers.json --markdown build/peers.md \
 		--plot build/peers.png $(PEERS_ARGS)
 
+# The rest of what benchmarks/gpu_day.sh needs has come with torch, or has to be compiled where it runs.
+gpu-kit: $(VENV)/.made ## wheels for benchmarks/gpu_day.sh on a machine with a GPU and no network, to build/gpu_kit
+	rm -rf build/gpu_kit
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+		--constraint constraints.txt --dest build/gpu_kit gymnasium Farama-Notifications cloudpickle
+
 count: $(VENV)/.test build ## instructions per agent step, by valgrind: some 15 minutes
 	$(BIN)/python benchmarks/count_instructions.py
 
@@ -194,7 +200,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers count bench-smoke clean distclean
+.PHONY: help run test test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers gpu-kit count bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -1,15 +1,22 @@
-"""What CUDA graphs and double buffering bring: 4,096 simple_spreads of 8 agents, two nets of 256-256, one GPU.
+"""A GPU against the CPU: 4,096 compiled simple_spreads of 8 agents, two nets of 256-256.
 
-    python benchmarks/bench_gpu.py --device cuda
+    python benchmarks/bench_gpu.py
 
-The first four rows are a bare loop: two halves of the envs are stepped by compiled code, their observations go to the
-device, actions come back. With double buffering one half is stepped while the device works for the other. Below are
-whole runners, which also record. Without a GPU the same runs on the CPU, with fewer envs, to see that it works.
+Parts of a tick are timed alone, each until the device has done it. Then follows a bare loop: two halves of the envs are
+stepped by compiled code, their observations go to the device, actions come back. With double buffering one half is
+stepped while the device works for the other. Last are whole runners, which also record, and their stages. Without a GPU
+there is only the CPU's column, with fewer envs, to see that all works.
 """
 
 import argparse
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,12 +25,23 @@ import torch
 import fastmarl
 from fastmarl.core.inference.backends.graph_device import CudaGraphs
 from fastmarl.core.inference.backends.graphs import GraphCall, TickGraphs
+from fastmarl.core.inference.backends.transfer import make_transfer
 from fastmarl.distributions import Categorical
 from fastmarl.envs.simple_spread import SimpleSpread
 from fastmarl.modules import DefaultRLModule
 
 AGENTS = 8
 HIDDENS = (256, 256)
+EPISODE = 25  # steps
+RUNNERS = ({"cuda_graphs": False}, {}, {"worker_num_splits": 2}, {"inference_dtype": "bfloat16"})
+
+
+class Row(NamedTuple):
+    """One figure; `busy` is the share of time in which the GPU ran a kernel or a copy."""
+
+    name: str
+    ms_per_tick: float
+    busy: float | None = None
 
 
 class Uncaptured(CudaGraphs):
@@ -91,6 +109,9 @@ class Half:
         """With the actions that were launched."""
         parts = [self.launched.outputs(net)["actions"] for net in self.nets]
         self.actions[:] = np.concatenate([part.reshape(len(self.actions), -1) for part in parts], 1)
+        self.step_env()
+
+    def step_env(self):
         self.values.rewards[:] = 0
         self.env.step({self.group: self.actions}, self.arrays)
 
@@ -109,10 +130,10 @@ def loop(halves, ticks, n, *, buffered):
                 half.launch(ticks)
 
 
-def busy_share(work: Callable[[], None], device: torch.device) -> float:
-    """The share of time in which the GPU ran a kernel or a copy, by torch's profiler; 0 on the CPU."""
+def busy_share(work: Callable[[], object], device: torch.device) -> float | None:
+    """By torch's profiler; None on the CPU."""
     if device.type != "cuda":
-        return 0.0
+        return None
     activity = torch.profiler.ProfilerActivity.CUDA
     with torch.profiler.profile(activities=[activity]) as profile:
         begun = perf_counter()
@@ -121,48 +142,116 @@ def busy_share(work: Callable[[], None], device: torch.device) -> float:
     return sum(event.self_device_time_total for event in profile.key_averages()) / 1e6 / seconds
 
 
-def check_equal(nets, halves, ticks):
-    """The launch's logits and values are those of the same modules on the CPU."""
-    halves[0].launch(ticks)
-    for net, obs in zip(nets, halves[0].observations(), strict=True):
+def make_capture(device, generator, *, captured=True):
+    if device.type != "cuda":
+        return EagerCalls()
+    return (CudaGraphs if captured else Uncaptured)(device, generator)
+
+
+def make_nets(device, generator):
+    probe = SimpleSpread(1, N=AGENTS)
+    spaces = probe.observation_spaces["agent_0"], probe.action_spaces["agent_0"]
+    config = {"fcnet_hiddens": HIDDENS}
+    return [Net(name, DefaultRLModule(*spaces, model_config=config).to(device).eval(), generator) for name in "ab"]
+
+
+def check_outputs(nets, half, ticks):
+    """Logits and values are those of the same modules on the CPU, and each launch draws other actions."""
+    drawn = set()
+    for _ in range(3):
+        half.launch(ticks)
+        drawn.add(b"".join(half.launched.outputs(net)["actions"].tobytes() for net in nets))
+    assert len(drawn) == 3, "random numbers are drawn twice"
+    for net, obs in zip(nets, half.observations(), strict=True):
         alone = DefaultRLModule(
             net.module.observation_space, net.module.action_space, model_config=net.module.model_config
         )
         alone.set_state(net.module.get_state())
         with torch.no_grad():
             expected = alone.forward_exploration({"obs": torch.from_numpy(obs)})
-        outputs = halves[0].launched.outputs(net)
+        outputs = half.launched.outputs(net)
         for key, tensor in expected.items():
             np.testing.assert_allclose(outputs[key], tensor.numpy(), rtol=1e-3, atol=1e-4, err_msg=key)
 
 
-def measure_loop(device, num_envs, n, *, captured, buffered):
-    """(agent steps per second, busy share) of the bare loop."""
+@torch.no_grad()
+def measure_parts(device, num_envs, n):
+    """Parts of a tick of all envs, each alone."""
     generator = torch.Generator(device).manual_seed(0)
-    capture = EagerCalls()
+    capture, transfer = make_capture(device, generator), make_transfer(device)
+    nets = make_nets(device, generator)
+    half = Half(num_envs, nets, 0)
+    arrays = half.observations()
+    inputs, outputs, drawn = transfer.to_device(arrays), {}, {}
+
+    def forward():
+        for net, obs in zip(nets, inputs, strict=True):
+            for key, tensor in net.module.forward_exploration({"obs": obs}).items():
+                outputs[net.module_id, key] = tensor
+
+    def draw():
+        for net in nets:
+            logits = outputs[net.module_id, "action_dist_inputs"]
+            drawn[net.module_id, "actions"], drawn[net.module_id, "logp"] = Categorical.sample_and_logp(
+                logits, generator
+            )
+
+    replays, seconds = {}, 0.0
+    for work in (forward, draw):
+        capture.warm_up(work)
+        begun = perf_counter()
+        replays[work] = capture.capture(work)
+        seconds += perf_counter() - begun
     if device.type == "cuda":
-        capture = (CudaGraphs if captured else Uncaptured)(device, generator)
-    ticks = TickGraphs(capture)
-    probe = SimpleSpread(1, N=AGENTS)
-    spaces = probe.observation_spaces["agent_0"], probe.action_spaces["agent_0"]
-    config = {"fcnet_hiddens": HIDDENS}
-    nets = [Net(name, DefaultRLModule(*spaces, model_config=config).to(device).eval(), generator) for name in "ab"]
+        yield Row("capture of a new batch size, once", 1e3 * seconds)
+    parts = {
+        "transfer in": lambda: transfer.to_device(arrays),
+        "forward": replays[forward],
+        "draw": replays[draw],
+        "transfer out": lambda: transfer.to_host(outputs | drawn),
+        "environments": half.step_env,
+    }
+    for name, work in parts.items():
+        yield Row(name, median_ms(work, device, n))
+
+
+def median_ms(work: Callable[[], object], device: torch.device, n: int) -> float:
+    samples = []
+    for _ in range(n):
+        begun = perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        samples.append(perf_counter() - begun)
+    return 1e3 * median(samples)
+
+
+def measure_loop(device, num_envs, n, *, captured, buffered):
+    """One row, of the bare loop."""
+    generator = torch.Generator(device).manual_seed(0)
+    ticks = TickGraphs(make_capture(device, generator, captured=captured))
+    nets = make_nets(device, generator)
     halves = [Half(num_envs // 2, nets, seed) for seed in (0, num_envs)]
-    check_equal(nets, halves, ticks)
+    check_outputs(nets, halves[0], ticks)
     loop(halves, ticks, 3, buffered=buffered)
+    name = f"bare loop, {'CUDA graphs' if captured else 'no graphs'}, {'double' if buffered else 'single'} buffering"
+    work = partial(loop, halves, ticks, n, buffered=buffered)
+    yield Row(name, ms_per_tick(work, n), busy_share(work, device))
+
+
+def ms_per_tick(work: Callable[[], object], n: int) -> float:
+    """The mean of `n` ticks, which the work makes."""
     begun = perf_counter()
-    loop(halves, ticks, n, buffered=buffered)
-    seconds = perf_counter() - begun
-    share = busy_share(lambda: loop(halves, ticks, n, buffered=buffered), device)
-    return n * 2 * (num_envs // 2) * AGENTS / seconds, share
+    work()
+    return 1e3 * (perf_counter() - begun) / n
 
 
-def measure_runner(device, num_envs, n, **options):
-    """The same of a whole runner."""
+def measure_runner(device, num_envs, n, options):
+    """A whole runner, and the stages of its ticks."""
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(
             env="fastmarl.simple_spread",
-            env_config={"N": AGENTS},
+            env_config={"N": AGENTS, "max_cycles": EPISODE},
             num_envs_per_env_runner=num_envs,
             policies=["a", "b"],
             policy_mapping_fn=lambda agent, episode: "ab"[int(agent.split("_")[1]) % 2],
@@ -172,55 +261,84 @@ def measure_runner(device, num_envs, n, **options):
             **options,
         )
     )
-    for _ in range(2):
-        runner.sample(num_timesteps=num_envs * n)
-    begun = perf_counter()
-    runner.sample(num_timesteps=num_envs * n)
-    seconds = perf_counter() - begun
-    share = busy_share(lambda: runner.sample(num_timesteps=num_envs * n), device)
-    backends = ", ".join(sorted(set(runner.inference_backends.values())))
+    runner.sample(num_timesteps=num_envs * (EPISODE + 5))  # what the end of an episode calls is compiled, too
+    runner.get_metrics()
+    sample = partial(runner.sample, num_timesteps=num_envs * n)
+    ms, stages = ms_per_tick(sample, n), runner.get_metrics()["stage_time_ms"]
+    name = f"runner, {', '.join(f'{key}={value}' for key, value in options.items()) or 'default options'}"
+    print(f"  {name}: {', '.join(sorted(set(runner.inference_backends.values())))}", flush=True)
+    yield Row(name, ms, busy_share(sample, device))
+    for stage, ms in stages.items() if not options else ():
+        yield Row(f"- its stage {stage}", ms)
     runner.stop()
-    return n * num_envs * AGENTS / seconds, share, backends
 
 
-def report(device, num_envs, n):
-    """Lines of a table."""
-    yield f"{'':52} agent steps/s  GPU busy"
-    rates = {}
-    for captured in (False, True):
-        for buffered in (False, True):
-            rate, share = measure_loop(device, num_envs, n, captured=captured, buffered=buffered)
-            rates[captured, buffered] = rate
-            name = f"loop, {'CUDA graphs' if captured else 'no graphs'}, {'double' if buffered else 'single'} buffering"
-            yield f"{name:52} {rate:13,.0f} {share:9.1%}"
-    yield (
-        f"CUDA graphs: x {rates[True, False] / rates[False, False]:.2f}, "
-        f"double buffering: x {rates[True, True] / rates[True, False]:.2f}, "
-        f"both: x {rates[True, True] / rates[False, False]:.2f}"
-    )
-    for options in ({"cuda_graphs": False}, {}, {"worker_num_splits": 2}, {"inference_dtype": "bfloat16"}):
-        rate, share, backends = measure_runner(device, num_envs, n, **options)
-        name = f"runner, {options or 'default options'}: {backends}"
-        yield f"{name:52.52} {rate:13,.0f} {share:9.1%}"
+def measurements(device: torch.device, num_envs: int, n: int) -> Iterator[Callable[[], Iterator[Row]]]:
+    """Each gives rows. The CPU has no variants of what only a GPU does."""
+    has_variants = device.type == "cuda"
+    yield partial(measure_parts, device, num_envs, n)
+    for captured, buffered in product((False, True), repeat=2) if has_variants else [(False, False)]:
+        yield partial(measure_loop, device, num_envs, n, captured=captured, buffered=buffered)
+    for options in RUNNERS if has_variants else ({},):
+        yield partial(measure_runner, device, num_envs, n, options)
+
+
+def table(columns: dict[str, dict[str, Row]], num_envs: int) -> Iterator[str]:
+    """Lines of one in Markdown: a row for each name, two columns for each device."""
+    heads = [head for device in columns for head in (f"{device}: ms per tick", f"{device}: agent steps/s")]
+    yield f"| {num_envs:,} envs x {AGENTS} agents | {' | '.join(heads)} | GPU busy |"
+    yield "|---|" + "---|" * (len(heads) + 1)
+    for name in dict.fromkeys(name for rows in columns.values() for name in rows):
+        found = [rows.get(name) for rows in columns.values()]
+        is_whole = name.startswith(("bare loop", "runner"))
+        cells = [cell for row in found for cell in _figures(row, num_envs if is_whole else 0)]
+        busy = [f"{row.busy:.0%}" for row in found if row is not None and row.busy is not None]
+        yield f"| {name} | {' | '.join(cells)} | {''.join(busy)} |"
+
+
+def _figures(row: Row | None, num_envs: int) -> tuple[str, str]:
+    """Milliseconds, and agent steps per second of `num_envs` envs, if there are any."""
+    if row is None:
+        return "", ""
+    return f"{row.ms_per_tick:.3f}", f"{1e3 * num_envs * AGENTS / row.ms_per_tick:,.0f}" if num_envs else ""
+
+
+def report(devices: list[torch.device], num_envs: int, n: int) -> int:
+    """Measure `n` ticks of each kind, and print what was found; returns how many measurements have failed."""
+    columns: dict[str, dict[str, Row]] = {str(device): {} for device in devices}
+    n_failed = 0
+    for device in devices:
+        for measure in measurements(device, num_envs, n):
+            try:
+                for row in measure():
+                    columns[str(device)][row.name] = row
+                    print(f"{device}: {row.name}: {row.ms_per_tick:.3f} ms", flush=True)
+            except Exception:  # a machine with a GPU may be there for minutes: go on
+                traceback.print_exc(file=sys.stdout)
+                n_failed += 1
+    print(*table(columns, num_envs), sep="\n")
+    return n_failed
 
 
 @pytest.mark.benchmark(group="gpu")
-def bench_small_on_cpu(benchmark):
-    lines = benchmark.pedantic(lambda: list(report(torch.device("cpu"), 4, 3)), rounds=1)
-    assert len(lines) == 10
+def bench_small_on_cpu(benchmark, capsys):
+    assert benchmark.pedantic(lambda: report([torch.device("cpu")], 4, 3), rounds=1) == 0
+    head, _, *rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(rows) == 5 + 1 + 1 + 8
+    assert {row.count("|") for row in rows} == {head.count("|")}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--envs", type=int, default=4096 if torch.cuda.is_available() else 64)
-    parser.add_argument("--ticks", type=int, default=200 if torch.cuda.is_available() else 20)
+    has_gpu = torch.cuda.is_available()
+    parser.add_argument("--envs", type=int, default=4096 if has_gpu else 64)
+    parser.add_argument("--ticks", type=int, default=50)
     args = parser.parse_args()
-    device = torch.device(args.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}: {args.envs} envs x {AGENTS} agents, {args.ticks} ticks")
-    for line in report(device, args.envs, args.ticks):
-        print(line, flush=True)
+    gpu = torch.cuda.get_device_name() if has_gpu else "NO GPU: torch finds no CUDA device here"
+    print(f"{gpu}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    devices = [torch.device(name) for name in (["cuda"] if has_gpu else []) + ["cpu"]]
+    if n_failed := report(devices, args.envs, args.ticks):
+        sys.exit(f"{n_failed} measurements failed")
 
 
 if __name__ == "__main__":

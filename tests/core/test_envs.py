@@ -585,6 +585,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
         env_creator("mpe2.simple_spread_v3")
 
 
+@pytest.mark.needs("mpe2")
 def test_a_module_that_fails_to_import_says_what_it_lacks(monkeypatch, tmp_path):
     (tmp_path / "needy_v0.py").write_text("import no_such_physics_engine\n")
     monkeypatch.setattr("mpe2.__path__", [str(tmp_path)])

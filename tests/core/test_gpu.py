@@ -1,5 +1,7 @@
 """What only a GPU can show: that CUDA graphs do what the tape of test_graph_inference.py does. Not run without one."""
 
+import threading
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -39,6 +41,12 @@ class Env(CountingEnv):
                 for i, (agent, value) in enumerate(obs.items())
             }
         return {agent: np.sin(value + np.float32(i)) for i, (agent, value) in enumerate(obs.items())}
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch):
+    """Torch computes convolutions and LSTMs in TF32 otherwise, with three digits."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def make_runner(**options):
@@ -126,8 +134,43 @@ def test_a_failed_capture_leaves_a_gpu_that_works():
     assert_close(logits_of(on_gpu), logits_of(on_cpu))
     assert on_gpu.inference_backends["b"] == "cuda graph, 1 batch size"
     assert on_gpu.inference_backends["a"].startswith("torch: it can't be captured")
+    on_gpu.sample(num_timesteps=20)  # "a" draws operation by operation
+    torch.rand(1, device="cuda")
+    torch.cuda.empty_cache()
 
 
+def test_a_capture_leaves_memory_that_others_have_cached():
+    torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    cached = torch.cuda.memory_reserved()
+    logits_of(make_runner(device="cuda"))
+    assert torch.cuda.memory_reserved() >= cached
+
+
+def test_another_thread_can_use_the_gpu_while_graphs_are_captured():
+    stop, passes, failures = threading.Event(), [], []
+
+    def learn():
+        weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+        try:
+            while not stop.is_set():
+                size = 1 + 7919 * len(passes) % 100_000  # more than any before, now and then
+                (torch.ones(size, 64, device="cuda") @ weight).mean().backward()
+                passes.append(weight.grad.sum().item())
+        except Exception as error:
+            failures.append(error)
+
+    learner = threading.Thread(target=learn)
+    learner.start()
+    try:
+        for n in range(1, 30):
+            logits_of(make_runner(device="cuda", num_envs_per_env_runner=n), n=3 * n)
+    finally:
+        stop.set()
+        learner.join()
+    assert not failures and len(passes) > 1
+
+
+@pytest.mark.filterwarnings("default")  # torch's compiler warns of its own code, and of what would be faster
 def test_compiled_modules_can_be_captured():
     on_gpu, on_cpu = make_runner(device="cuda", torch_compile_worker=True), make_runner()
     assert_close(logits_of(on_gpu), logits_of(on_cpu))

@@ -190,6 +190,7 @@ def interrupted(call: Callable[[], Any], *, file: str, at: int, event: str = "li
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = event == "opcode"  # or else Python 3.12 has no such events in any frame
     sys.settrace(trace)
     try:
         call()
