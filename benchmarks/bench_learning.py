@@ -54,7 +54,7 @@ def plain_loss(module: fastmarl.RLModule, rows: dict[str, torch.Tensor]) -> torc
 
 
 def taken(batch: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Gather each column."""
+    """Gather the rows of each column by itself."""
     return {name: column[rows] for name, column in batch.items()}
 
 

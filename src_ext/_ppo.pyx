@@ -100,8 +100,8 @@ cdef class PPOGradient:
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
         sizes: number of options of each choice, of a categorical policy; None: it is a Gaussian one, whose logits are
             means, then logarithms of standard deviations.
-        log_std, d_log_std: float32 [n], the latter half of a Gaussian's logits, if the layer gives means alone; and where
-            its gradient goes. Or None.
+        log_std, d_log_std: float32 [n], the latter half of a Gaussian's logits, if the layer gives means alone; and
+            where its gradient goes. Or None.
         bound: of a Gaussian's logarithms of standard deviations, None: none.
         has_mask, has_former: whether `rows` have masks, and former logits (for `kl_coeff`).
         variant: a key of VARIANTS; None: the best one.
@@ -153,8 +153,8 @@ cdef class PPOGradient:
         if sizes is None:
             loss.n_choices = loss.n_logits // 2
             if loss.n_logits % 2 or loss.n_logits == 0 or has_mask or (log_std is not None and len(log_std) != n_out):
-                raise ValueError(f"a Gaussian needs as many standard deviations as means and no mask, got {loss.n_logits}"
-                                 " logits")
+                raise ValueError("a Gaussian needs as many standard deviations as means and no mask, got "
+                                 f"{loss.n_logits} logits")
             self._net.log_std = self._kept(log_std, (loss.n_choices,))
             self._net.d_log_std = self._kept(d_log_std, (loss.n_choices,))
         else:
@@ -181,7 +181,8 @@ cdef class PPOGradient:
             layer.turned = self._floats(layer.n_in * layer.stride)
             layer.straight = NULL if layer.source < 0 else self._floats(layer.n_out * layer.in_stride)
             layer.row_bias, layer.sum_bias = self._floats(layer.stride), self._floats(layer.stride)
-            layer.y, layer.d = self._floats(self._net.block * layer.stride), self._floats(self._net.block * layer.stride)
+            layer.y = self._floats(self._net.block * layer.stride)
+            layer.d = self._floats(self._net.block * layer.stride)
             if layer.activation in (SILU, GELU, ELU):
                 layer.before = self._floats(self._net.block * layer.stride)
             layer.sum_weight = self._floats(layer.n_out * layer.in_stride)

@@ -26,7 +26,7 @@ class FusedAdam:
             self._groups.append((group, np.array(places, np.uintp).reshape(-1, 6)))
 
     def step(self) -> None:
-        """As the optimizer's."""
+        """Take a step with the gradients that the parameters have now."""
         for group, places in self._groups:
             beta1, beta2 = group["betas"]
             _adam.step(places, group["lr"], beta1, beta2, group["eps"])

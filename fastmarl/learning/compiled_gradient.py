@@ -27,7 +27,7 @@ TOLERANCE = 1e-3  # of gradients and outputs in float32, relative to their size
 
 
 class LossOptions(NamedTuple):
-    """Arguments of `ppo_loss()`."""
+    """Arguments of `ppo_loss()` that an update has."""
 
     clip: float
     vf_coeff: float
@@ -74,7 +74,7 @@ class CompiledGradient:
         return rows
 
     def net(self, *, has_values: bool, has_mask: bool) -> PPOGradient:
-        """The compiled code for such rows."""
+        """Return the compiled code for rows with values or without, with masks or without."""
         if (key := (has_values, has_mask)) not in self._nets:
             net = self.layers.net if has_values else without_values(self.layers.net)
             self._nets[key] = gradient_of(net, self._gradients, has_mask=has_mask)
@@ -132,7 +132,7 @@ class CompiledRows:
         return None if mask is None else in_a_row(mask, (n, sum(choices_of(module.action_space))))
 
     def _actions(self, n: int) -> Tensor:
-        """Float32 [n, choices]."""
+        """Return the actions, [n, choices], in range."""
         net: DenseNet = self._gradient.layers.net
         given = self._batch[Columns.ACTIONS]
         if not isinstance(given, Tensor) or len(given) != n:
@@ -199,7 +199,7 @@ class CompiledRows:
             raise NotDenseError(f"its compiled gradient is {difference:.2g} off autograd's, whose norm is {size:.2g}")
 
     def _taken(self, numbers: Tensor) -> dict[str, Any]:
-        """The batch's rows of these numbers."""
+        """Return the batch's rows of these numbers."""
         return {name: map_struct(lambda leaf: leaf[numbers], column) for name, column in self._batch.items()}
 
 

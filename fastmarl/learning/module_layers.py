@@ -184,7 +184,7 @@ class _GraphReader:
         self._layers: DenseLayers | None = None
 
     def read(self) -> ModuleLayers:
-        """Read all nodes."""
+        """Read all nodes, in the order in which they run."""
         outputs: Any = None
         for node in self._graph.nodes:
             if node.op == "output":

@@ -134,7 +134,7 @@ class Case:
         return logp, entropy, kl, values
 
     def by_autograd(self, dtype=torch.float64):
-        """(gradients, sums)."""
+        """Return gradients in the parameters' order, and sums by name."""
         for each in self.parameters:
             each.grad = None
         logp, entropy, kl, values = self.policy(dtype)
