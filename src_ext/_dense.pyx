@@ -26,14 +26,14 @@ cdef extern from "dense.h" nogil:
         dense_layer *layers
         Py_ssize_t n_obs
         float *turned_obs
-    int dense_best_variant()
+    int best_variant()
     void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n)
     void dense_floats(const void *source, bint is_signed, Py_ssize_t n, float scale, float *out)
     void dense_outputs(const dense_layer *layer, Py_ssize_t n, float *out, Py_ssize_t stride)
 
 ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
 _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
-VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= dense_best_variant()}
+VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
 """Instruction sets that this processor can run."""
 BEST = max(VARIANTS, key=VARIANTS.get)
 

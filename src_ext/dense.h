@@ -2,15 +2,13 @@
 #ifndef FASTMARL_DENSE_H
 #define FASTMARL_DENSE_H
 
-#include <Python.h>
-#include <limits.h>
 #include <math.h>
+#include "variants.h"
 
 #define ROWS 16 /* at a time */
 #define FEW 4   /* rows or less are computed one by one */
 
 enum {LINEAR, TANH, RELU, SILU, GELU, ELU}; /* activations */
-enum {PLAIN, AVX2, AVX512};                 /* variants */
 
 typedef struct {
     const float *weight; /* [n_out, n_in]; of a norm [n_out], or NULL */
@@ -31,52 +29,8 @@ typedef struct {
     float *turned_obs; /* [n_obs, ROWS] */
 } dense_net;
 
-#ifdef __clang__
-#define SHUFFLED(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
-#else
-#define SHUFFLED(v, ...) __builtin_shuffle(v, (VARIANT(ints)){__VA_ARGS__})
-#endif
-
-#define VARIANT(name) name##_plain
-#define WIDTH 4
-#include "dense_variant.h"
-#undef VARIANT
-#undef WIDTH
-
-#if defined(__x86_64__) && !defined(__clang__)
-#define HAS_VARIANTS 1
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define VARIANT(name) name##_avx2
-#define WIDTH 8
-#include "dense_variant.h"
-#undef VARIANT
-#undef WIDTH
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma")
-#define VARIANT(name) name##_avx512
-#define WIDTH 16
-#include "dense_variant.h"
-#undef VARIANT
-#undef WIDTH
-#pragma GCC pop_options
-#endif
-
-/* The best variant that this processor can run. */
-static int dense_best_variant(void) {
-#ifdef HAS_VARIANTS
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return PLAIN;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return AVX512;
-    return AVX2;
-#else
-    return PLAIN;
-#endif
-}
+#define VARIANT_FILE "dense_variant.h"
+#include "each_variant.h"
 
 static void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n) {
     switch (net->variant) {

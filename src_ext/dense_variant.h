@@ -1,14 +1,8 @@
-/* Dense nets for one instruction set. dense.h includes this once for each, having defined
-
-     VARIANT(name)  the name, with a suffix of the variant's own
-     WIDTH          floats in a vector register: 4, 8 or 16
+/* Dense nets for one instruction set: see each_variant.h.
 
    A layer computes y = activation(W x + b) from torch's own W [n_out, n_in]. Of FEW rows or less, each output is a dot
    product along a row of W. More rows are computed ROWS at a time, with x and y turned over ([n_in, ROWS]), so that
    the vectors lie across the rows of the batch: W is then read once for ROWS rows, and never rearranged. */
-
-typedef float VARIANT(floats) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
-typedef int VARIANT(ints) __attribute__((vector_size(4 * WIDTH)));
 
 static inline float VARIANT(sum)(VARIANT(floats) v) {
 #if WIDTH == 16
@@ -25,29 +19,6 @@ static inline float VARIANT(sum)(VARIANT(floats) v) {
     v += SHUFFLED(v, 1, 0, 3, 2);
 #endif
     return v[0];
-}
-
-#define WHERE(condition, then, otherwise) \
-    ((VARIANT(floats))(((condition) & (VARIANT(ints))(then)) | (~(condition) & (VARIANT(ints))(otherwise))))
-
-/* x = n ln 2 + r with |r| <= ln(2) / 2 (Cody and Waite, "Software manual for the elementary functions", 1980), and
-   Taylor's series up to r^7: returns exp(r) - 1 and *power = 2^n, to about 1e-7 of the results. */
-static inline VARIANT(floats) VARIANT(reduced)(VARIANT(floats) x, VARIANT(floats) *power) {
-    const VARIANT(floats) zero = {0};
-    x = WHERE(x < -80.0f, zero - 80.0f, x); /* so written, NaN stays NaN */
-    x = WHERE(x > 88.0f, zero + 88.0f, x);
-    const VARIANT(floats) scaled = x * 1.44269504f;
-    const VARIANT(floats) half = (VARIANT(floats))(((VARIANT(ints))scaled & INT_MIN) | (VARIANT(ints))(zero + 0.5f));
-    const VARIANT(ints) n = __builtin_convertvector(scaled + half, VARIANT(ints));
-    const VARIANT(floats) whole = __builtin_convertvector(n, VARIANT(floats));
-    const VARIANT(floats) r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    VARIANT(floats) p = r * 1.98412698e-4f + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 5.00000000e-1f;
-    *power = (VARIANT(floats))((n + 127) << 23);
-    return p * r * r + r;
 }
 
 static inline VARIANT(floats) VARIANT(expm1)(VARIANT(floats) x) {
@@ -229,4 +200,3 @@ static void VARIANT(rows)(const dense_net *net, const float *obs, Py_ssize_t n) 
 
 #undef OUTPUTS
 #undef PARTS
-#undef WHERE

@@ -17,7 +17,7 @@ from fastmarl.core.inference.backends.graph_guard import ModuleCapture
 from fastmarl.core.inference.backends.graphs import GraphCall, Launch
 from fastmarl.core.inference.backends.lean import LeanModule
 from fastmarl.core.inference.backends.transfer import Transfer, sent_dtype
-from fastmarl.core.inference.draws import SMALL, make_draws
+from fastmarl.core.inference.draws import make_draws
 from fastmarl.core.inference.forward_errors import describe_failure
 from fastmarl.core.inference.options import InferenceOptions, make_autocast, why_never_captured
 from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
@@ -319,9 +319,7 @@ class ModuleInference:
     def _draws_for(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
         """What chooses actions by logits of this shape; None: torch."""
         draws = self._draws[explore]
-        if draws is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
-            return None
-        return draws if draws.n_logits in (None, shape[1]) else None
+        return draws if draws is not None and len(shape) == 2 and draws.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
         """Lanes whose first step this is begin with the initial state, though the module isn't asked."""
