@@ -62,7 +62,7 @@ class ActionMasks:
         if not self._sizes:
             return None
         if self.key is not None:
-            mask = self._in_observations(block, first, end)
+            mask = self._from_observations(block, first, end)
         else:
             found = self._in_infos(block, first, end)
             if not found:
@@ -81,7 +81,7 @@ class ActionMasks:
         self._found = (legal,)
         return legal
 
-    def _in_observations(self, block: Block, first: int, end: int) -> np.ndarray:
+    def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
         leaves = block.raw_obs if self._is_raw else block.obs
         masks = [leaves[i][first:end] for i in self._mask_indices]
         return (
