@@ -6,6 +6,8 @@
 #include "variants.h"
 
 #define LANES 16
+#define FEW 4   /* rows, which of MANY choices are drawn one by one; so is a single row */
+#define MANY 32
 
 #define VARIANT_FILE "draws_variant.h"
 #include "each_variant.h"

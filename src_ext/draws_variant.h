@@ -1,4 +1,4 @@
-/* Choices drawn for one instruction set: see each_variant.h. The vectors lie across the rows. */
+/* Choices drawn for one instruction set: see each_variant.h. Where there are enough rows, vectors lie across them. */
 
 typedef float VARIANT(half_floats) __attribute__((vector_size(2 * WIDTH), aligned(4), may_alias));
 typedef double VARIANT(doubles) __attribute__((vector_size(4 * WIDTH), aligned(8), may_alias));
@@ -59,13 +59,41 @@ static inline void VARIANT(draw_vector)(
     *(VARIANT(floats) *)log_sum = VARIANT(log)(x) + *(VARIANT(floats) *)rest / x;
 }
 
+/* The same of one row, to the bit, by vectors along its choices. */
+static inline void VARIANT(draw_row)(
+    const float *logits, Py_ssize_t k, double uniform, float *weights, long long *choice, float *highest, float *log_sum
+) {
+    float most = -INFINITY;
+    for (Py_ssize_t j = 0; j < k; j++) most = logits[j] > most ? logits[j] : most;
+    for (Py_ssize_t j = 0; j < k; j++) weights[j] = logits[j] - most;
+    for (Py_ssize_t j = 0; j < k; j += WIDTH) {
+        VARIANT(floats) *part = (VARIANT(floats) *)(weights + j);
+        *part = VARIANT(weight)(*part);
+    }
+    double sum = 0.0, reached = 0.0;
+    long long passed = 0;
+    for (Py_ssize_t j = 0; j < k; j++) sum += weights[j];
+    const double goal = sum * uniform;
+    for (Py_ssize_t j = 0; j < k; j++) {
+        reached += weights[j];
+        passed += reached <= goal;
+    }
+    const VARIANT(floats) x = (VARIANT(floats)){0} + (float)sum;
+    *choice = passed;
+    *highest = most;
+    *log_sum = (VARIANT(log)(x) + (float)(sum - x[0]) / x)[0];
+}
+
 /* See draw_choices(). */
 static void VARIANT(draw)(
     const float *logits, Py_ssize_t n, Py_ssize_t k, Py_ssize_t stride, const double *uniform, float *weights,
     long long *choice, float *logp
 ) {
     float highest[LANES], log_sum[LANES];
-    for (Py_ssize_t first = 0; first < n; first += WIDTH)
+    const int by_rows = n == 1 || (n <= FEW && k >= MANY);
+    for (Py_ssize_t r = 0; by_rows && r < n; r++)
+        VARIANT(draw_row)(logits + r * stride, k, uniform[r], weights, choice + r, highest + r, log_sum + r);
+    for (Py_ssize_t first = 0; !by_rows && first < n; first += WIDTH)
         VARIANT(draw_vector)(
             logits + first * stride, n - first, k, stride, uniform + first, weights, choice + first, highest + first,
             log_sum + first
