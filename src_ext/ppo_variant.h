@@ -84,7 +84,8 @@ static void VARIANT(column)(const VARIANT(product) *p, Py_ssize_t rows, Py_ssize
 /* c [rows, columns] from a and b, of `depth` in all. */
 static void VARIANT(multiply)(VARIANT(product) p, Py_ssize_t rows, Py_ssize_t columns) {
     const Py_ssize_t depth = p.depth;
-    for (Py_ssize_t k = 0; k < depth; k += DEPTH) {
+    Py_ssize_t k = 0;
+    do { /* once, even if there is nothing to add to `first` */
         p.depth = depth - k < DEPTH ? depth - k : DEPTH;
         for (Py_ssize_t column = 0; column < columns; column += MOST_VECTORS * WIDTH) {
             const Py_ssize_t left = (columns - column + WIDTH - 1) / WIDTH;
@@ -93,7 +94,8 @@ static void VARIANT(multiply)(VARIANT(product) p, Py_ssize_t rows, Py_ssize_t co
         p.first = NULL;
         p.a += DEPTH * p.a_step;
         p.b += DEPTH * p.b_step;
-    }
+        k += DEPTH;
+    } while (k < depth);
 }
 
 /* The activation's derivative, from its outputs y or what was before them. */
@@ -258,8 +260,9 @@ static void VARIANT(gaussian_derivatives)(const ppo_loss *loss, VARIANT(group) *
         const VARIANT(floats) log_std = VARIANT(clipped)(g->logits[n + j], -loss->bound, loss->bound);
         const VARIANT(floats) inverse = VARIANT(exp)(-log_std);
         const VARIANT(floats) off = (g->actions[j] - g->logits[j]) * inverse;
-        VARIANT(floats) d_mean = g->surrogate * (off * inverse);
-        VARIANT(floats) d_log_std = g->surrogate * (off * off - 1.0f) - g->weight * loss->entropy_coeff;
+        const VARIANT(floats) by_off = g->surrogate * off; /* its square may be infinite */
+        VARIANT(floats) d_mean = by_off * inverse;
+        VARIANT(floats) d_log_std = by_off * off - g->surrogate - g->weight * loss->entropy_coeff;
         if (loss->has_former) {
             const VARIANT(floats) former_off = (g->logits[j] - g->former[j]) * inverse;
             const VARIANT(floats) ratio = VARIANT(exp)(g->former[n + j]) * inverse;
@@ -287,16 +290,10 @@ static void VARIANT(surrogate)(const ppo_loss *loss, VARIANT(group) *g, VARIANT(
 }
 
 static inline VARIANT(floats) VARIANT(value)(
-    const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) value, VARIANT(floats) target, float shift,
-    VARIANT(floats) *sums
+    const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) error, VARIANT(floats) *sums
 ) {
-    const VARIANT(floats) zero = {0}, error = value - target, square = error * error, above = target - shift;
-    const VARIANT(ints) is_out = g->counts == 0.0f;
-    sums[VALUE_LOSS] += WHERE(is_out, zero, VARIANT(clipped)(square, 0.0f, loss->most_error));
-    sums[ERROR_] += WHERE(is_out, zero, error);
-    sums[SQUARED_ERROR] += WHERE(is_out, zero, square);
-    sums[TARGET_] += WHERE(is_out, zero, above);
-    sums[SQUARED_TARGET] += WHERE(is_out, zero, above * above);
+    const VARIANT(floats) zero = {0}, square = error * error;
+    sums[VALUE_LOSS] += WHERE(g->counts == 0.0f, zero, VARIANT(clipped)(square, 0.0f, loss->most_error));
     return g->weight * loss->value_coeff * 2.0f * error * WHERE(square > loss->most_error, zero, zero + 1.0f);
 }
 
@@ -351,8 +348,12 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
             VARIANT(floats) values;
             for (int lane = 0; lane < WIDTH; lane++)
                 values[lane] = value_head->y[(i + (lane < used ? lane : used - 1)) * value_head->stride];
-            const VARIANT(floats) d = VARIANT(value)(loss, &g, values, VARIANT(gathered)(rows, TARGET), batch->shift, sums);
-            for (int lane = 0; lane < used; lane++) value_head->d[(i + lane) * value_head->stride] = d[lane];
+            const VARIANT(floats) targets = VARIANT(gathered)(rows, TARGET), errors = values - targets;
+            const VARIANT(floats) d = VARIANT(value)(loss, &g, errors, sums);
+            for (int lane = 0; lane < used; lane++) {
+                value_head->d[(i + lane) * value_head->stride] = d[lane];
+                if (g.counts[lane] != 0.0f) add_moments(batch->sums, errors[lane], targets[lane]);
+            }
         }
         sums[N_COUNTED] += g.counts;
     }
@@ -395,7 +396,8 @@ static void VARIANT(gradient)(ppo_net *net, const ppo_minibatch *batch) {
         VARIANT(loss_rows)(net, batch, order, rows);
         for (int l = net->n_layers - 1; l >= 0; l--) {
             const ppo_layer *layer = net->layers + l;
-            int is_more = 0; /* whether a layer after this one has the same source */
+            /* Whether the loss, or a layer after this one, has given its source derivatives. */
+            int is_more = layer->source >= 0 && (layer->source == net->logits || layer->source == net->values);
             for (int after = l + 1; after < net->n_layers; after++)
                 is_more |= net->layers[after].source == layer->source;
             VARIANT(backward)(net, layer, rows, is_more);
