@@ -73,14 +73,6 @@ static inline Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices) {
     return 16 * (4 * n_logits + 4 * n_choices + ACTIONS);
 }
 
-/* In doubles: the variances that are made of these sums may be tiny beside them. */
-static inline void add_moments(double *sums, double error, double target) {
-    sums[ERROR_] += error;
-    sums[SQUARED_ERROR] += error * error;
-    sums[TARGET_] += target;
-    sums[SQUARED_TARGET] += target * target;
-}
-
 #define VARIANT_FILE "ppo_variant.h"
 #include "variants.h"
 

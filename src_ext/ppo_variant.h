@@ -4,6 +4,7 @@
    one, by strides, so that the same code multiplies by a matrix and by its transpose. */
 
 typedef VARIANT(floats) VARIANT(vector);
+typedef double VARIANT(doubles) __attribute__((vector_size(8 * WIDTH), aligned(8)));
 
 static inline VARIANT(vector) *VARIANT(at)(const float *x) { return (VARIANT(vector) *)x; }
 
@@ -297,6 +298,16 @@ static inline VARIANT(floats) VARIANT(value)(
     return g->weight * loss->value_coeff * 2.0f * error * WHERE(square > loss->most_error, zero, zero + 1.0f);
 }
 
+/* Adds to ERROR_ and the three sums after it. In doubles: the variances that they are for may be tiny beside them. */
+static inline void VARIANT(moments)(VARIANT(floats) errors, VARIANT(floats) targets, VARIANT(doubles) *sums) {
+    const VARIANT(doubles) error = __builtin_convertvector(errors, VARIANT(doubles));
+    const VARIANT(doubles) target = __builtin_convertvector(targets, VARIANT(doubles));
+    sums[0] += error;
+    sums[1] += error * error;
+    sums[2] += target;
+    sums[3] += target * target;
+}
+
 /* One column of WIDTH rows, the last of `n` again where there are fewer. */
 static inline VARIANT(floats) VARIANT(gathered)(const float *const *rows, Py_ssize_t column) {
     VARIANT(floats) found;
@@ -310,6 +321,8 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
     const ppo_layer *head = net->layers + net->logits, *value_head = net->values < 0 ? NULL : net->layers + net->values;
     const Py_ssize_t n_logits = loss->n_logits, n_choices = loss->n_choices, n_out = head->n_out;
     const Py_ssize_t mask_at = ACTIONS + n_choices, former_at = mask_at + (loss->has_mask ? n_logits : 0);
+    const VARIANT(floats) zero = {0};
+    VARIANT(doubles) moments[4] = {0};
     VARIANT(floats) sums[N_SUMS] = {0}, *lanes = (VARIANT(floats) *)net->lanes;
     VARIANT(group) g;
     g.logits = lanes;
@@ -350,14 +363,14 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
                 values[lane] = value_head->y[(i + (lane < used ? lane : used - 1)) * value_head->stride];
             const VARIANT(floats) targets = VARIANT(gathered)(rows, TARGET), errors = values - targets;
             const VARIANT(floats) d = VARIANT(value)(loss, &g, errors, sums);
-            for (int lane = 0; lane < used; lane++) {
-                value_head->d[(i + lane) * value_head->stride] = d[lane];
-                if (g.counts[lane] != 0.0f) add_moments(batch->sums, errors[lane], targets[lane]);
-            }
+            for (int lane = 0; lane < used; lane++) value_head->d[(i + lane) * value_head->stride] = d[lane];
+            VARIANT(moments)(WHERE(g.counts == 0.0f, zero, errors), WHERE(g.counts == 0.0f, zero, targets), moments);
         }
         sums[N_COUNTED] += g.counts;
     }
     for (int k = 0; k < N_SUMS; k++) batch->sums[k] += VARIANT(sum)(sums[k]);
+    for (int k = 0; k < 4; k++)
+        for (int lane = 0; lane < WIDTH; lane++) batch->sums[ERROR_ + k] += moments[k][lane];
 }
 
 /* Copies of the weights as the products want them; no sums yet. */

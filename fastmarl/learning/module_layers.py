@@ -77,8 +77,9 @@ def check_unwatched(module: RLModule) -> None:
     for part in parts_of(module):
         if is_watched(part):
             raise NotDenseError(f"a {type(part).__name__} in it has hooks, or is compiled")
-    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in module.parameters()):
-        raise NotDenseError("a parameter has hooks")
+        for parameter in part._parameters.values():
+            if parameter is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+                raise NotDenseError("a parameter in it has hooks")
 
 
 def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:

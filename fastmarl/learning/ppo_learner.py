@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
 from fastmarl.core.modules.base import RLModule
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradient, CompiledRows, DifferentOutputsError, LossOptions
@@ -81,7 +81,7 @@ class PPOLearner:
         self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff = clip, vf_coeff, vf_clip, entropy_coeff
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
         self.parameters: FlatParameters = flat_parameters(module)
-        self._trained = {each for each in module.parameters() if each.requires_grad}
+        self._trained = _trained(module)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)
         self.backend = "autograd: there was no update yet"
@@ -129,7 +129,7 @@ class PPOLearner:
     def _check_parameters(self) -> None:
         """Raise ConfigError unless steps are those of the module's parameters; clear their gradients."""
         self.parameters.grad = None  # which looks whether they are where they were
-        if {each for each in self.module.parameters() if each.requires_grad} != self._trained:
+        if _trained(self.module) != self._trained:
             raise ConfigError("the module has other parameters to train than when the learner was made, as after "
                               "layers were replaced or parameters freed; make another PPOLearner")  # fmt: skip
         for name, value in self.optimizer.state.get(self.parameters, {}).items():
@@ -183,6 +183,11 @@ class _Steps:
         if self._fused is None and can_fuse(self._optimizer):
             self._fused = FusedAdam(self._optimizer)
         (self._fused or self._optimizer).step()
+
+
+def _trained(module: RLModule) -> set[torch.nn.Parameter]:
+    parameters = (each for part in parts_of(module) for each in part._parameters.values())
+    return {each for each in parameters if each is not None and each.requires_grad}
 
 
 def _not_finite(batch: Mapping[str, Any]) -> str:

@@ -210,7 +210,7 @@ FOOLING = {
     CountingInANewBuffer: "changes attributes", Listing: "changes attributes", CountingTwice: "changes attributes",
     SometimesSkipping: "random", SkippingByNumPy: "random", SkippingByTorch: "random", SaysItMasks: "masks actions",
     LogitsAreValues: "values are its logits", Gaussian: "has %cat", TiedScales: "share a parameter",
-    HookOnAParameter: "a parameter has hooks", HookAfterAccumulation: "a parameter has hooks",
+    HookOnAParameter: "a parameter in it has hooks", HookAfterAccumulation: "a parameter in it has hooks",
 }  # fmt: skip
 
 
