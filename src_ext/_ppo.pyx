@@ -70,7 +70,6 @@ cdef extern from "ppo.h" nogil:
         Py_ssize_t *order
         Py_ssize_t n
         float weight
-        float shift
         double *sums
     int best_variant()
     Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices)
@@ -204,7 +203,7 @@ cdef class PPOGradient:
         free(self._net.layers)
 
     def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, float clip, float value_coeff,
-                float entropy_coeff, value_clip=None, float kl_coeff=0, float shift=0):
+                float entropy_coeff, value_clip=None, float kl_coeff=0):
         """Overwrite the gradients with those of some rows; returns the sums of what statistics are made of, by SUMS.
 
         Args:
@@ -213,7 +212,6 @@ cdef class PPOGradient:
                 former logits. Discrete actions are indices below the number of options: the caller has seen to that.
             order: int64 [n], numbers of the rows of a minibatch, below N: the caller has seen to that.
             clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
-            shift: near the mean of the targets; "target" and "squared_target" are sums of what is above it.
         """
         cdef ppo_minibatch batch
         cdef ppo_loss *loss = &self._net.loss
@@ -222,7 +220,7 @@ cdef class PPOGradient:
         batch.obs = <float*>cnp.PyArray_DATA(_checked(obs, cnp.NPY_FLOAT32, (n_rows, self._net.n_obs)))
         batch.rows = <float*>cnp.PyArray_DATA(_checked(rows, cnp.NPY_FLOAT32, (n_rows, self.width)))
         batch.order = <Py_ssize_t*>cnp.PyArray_DATA(_checked(order, cnp.NPY_INTP, (len(order),)))
-        batch.n, batch.width, batch.shift, batch.sums = len(order), self.width, shift, &sums[0]
+        batch.n, batch.width, batch.sums = len(order), self.width, &sums[0]
         loss.clip, loss.value_coeff, loss.entropy_coeff, loss.kl_coeff = clip, value_coeff, entropy_coeff, kl_coeff
         loss.most_error = INFINITY if value_clip is None else value_clip
         with nogil:

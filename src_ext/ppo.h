@@ -65,7 +65,6 @@ typedef struct {
     const Py_ssize_t *order; /* [n], numbers of rows */
     Py_ssize_t n;
     float weight;            /* of a row that counts */
-    float shift;             /* near the mean of the targets, whose sums are of what is above */
     double *sums;            /* [N_SUMS] */
 } ppo_minibatch;
 

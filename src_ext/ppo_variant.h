@@ -4,6 +4,7 @@
    one, by strides, so that the same code multiplies by a matrix and by its transpose. */
 
 typedef VARIANT(floats) VARIANT(vector);
+typedef double VARIANT(doubles) __attribute__((vector_size(8 * WIDTH), aligned(8)));
 
 static inline VARIANT(vector) *VARIANT(at)(const float *x) { return (VARIANT(vector) *)x; }
 
@@ -84,7 +85,8 @@ static void VARIANT(column)(const VARIANT(product) *p, Py_ssize_t rows, Py_ssize
 /* c [rows, columns] from a and b, of `depth` in all. */
 static void VARIANT(multiply)(VARIANT(product) p, Py_ssize_t rows, Py_ssize_t columns) {
     const Py_ssize_t depth = p.depth;
-    for (Py_ssize_t k = 0; k < depth; k += DEPTH) {
+    Py_ssize_t k = 0;
+    do { /* once, even if there is nothing to add to `first` */
         p.depth = depth - k < DEPTH ? depth - k : DEPTH;
         for (Py_ssize_t column = 0; column < columns; column += MOST_VECTORS * WIDTH) {
             const Py_ssize_t left = (columns - column + WIDTH - 1) / WIDTH;
@@ -93,7 +95,8 @@ static void VARIANT(multiply)(VARIANT(product) p, Py_ssize_t rows, Py_ssize_t co
         p.first = NULL;
         p.a += DEPTH * p.a_step;
         p.b += DEPTH * p.b_step;
-    }
+        k += DEPTH;
+    } while (k < depth);
 }
 
 /* The activation's derivative, from its outputs y or what was before them. */
@@ -258,8 +261,9 @@ static void VARIANT(gaussian_derivatives)(const ppo_loss *loss, VARIANT(group) *
         const VARIANT(floats) log_std = VARIANT(clipped)(g->logits[n + j], -loss->bound, loss->bound);
         const VARIANT(floats) inverse = VARIANT(exp)(-log_std);
         const VARIANT(floats) off = (g->actions[j] - g->logits[j]) * inverse;
-        VARIANT(floats) d_mean = g->surrogate * (off * inverse);
-        VARIANT(floats) d_log_std = g->surrogate * (off * off - 1.0f) - g->weight * loss->entropy_coeff;
+        const VARIANT(floats) by_off = g->surrogate * off; /* its square may be infinite */
+        VARIANT(floats) d_mean = by_off * inverse;
+        VARIANT(floats) d_log_std = by_off * off - g->surrogate - g->weight * loss->entropy_coeff;
         if (loss->has_former) {
             const VARIANT(floats) former_off = (g->logits[j] - g->former[j]) * inverse;
             const VARIANT(floats) ratio = VARIANT(exp)(g->former[n + j]) * inverse;
@@ -287,17 +291,21 @@ static void VARIANT(surrogate)(const ppo_loss *loss, VARIANT(group) *g, VARIANT(
 }
 
 static inline VARIANT(floats) VARIANT(value)(
-    const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) value, VARIANT(floats) target, float shift,
-    VARIANT(floats) *sums
+    const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) error, VARIANT(floats) *sums
 ) {
-    const VARIANT(floats) zero = {0}, error = value - target, square = error * error, above = target - shift;
-    const VARIANT(ints) is_out = g->counts == 0.0f;
-    sums[VALUE_LOSS] += WHERE(is_out, zero, VARIANT(clipped)(square, 0.0f, loss->most_error));
-    sums[ERROR_] += WHERE(is_out, zero, error);
-    sums[SQUARED_ERROR] += WHERE(is_out, zero, square);
-    sums[TARGET_] += WHERE(is_out, zero, above);
-    sums[SQUARED_TARGET] += WHERE(is_out, zero, above * above);
+    const VARIANT(floats) zero = {0}, square = error * error;
+    sums[VALUE_LOSS] += WHERE(g->counts == 0.0f, zero, VARIANT(clipped)(square, 0.0f, loss->most_error));
     return g->weight * loss->value_coeff * 2.0f * error * WHERE(square > loss->most_error, zero, zero + 1.0f);
+}
+
+/* Adds to ERROR_ and the three sums after it. In doubles: the variances that they are for may be tiny beside them. */
+static inline void VARIANT(moments)(VARIANT(floats) errors, VARIANT(floats) targets, VARIANT(doubles) *sums) {
+    const VARIANT(doubles) error = __builtin_convertvector(errors, VARIANT(doubles));
+    const VARIANT(doubles) target = __builtin_convertvector(targets, VARIANT(doubles));
+    sums[0] += error;
+    sums[1] += error * error;
+    sums[2] += target;
+    sums[3] += target * target;
 }
 
 /* One column of WIDTH rows, the last of `n` again where there are fewer. */
@@ -313,6 +321,8 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
     const ppo_layer *head = net->layers + net->logits, *value_head = net->values < 0 ? NULL : net->layers + net->values;
     const Py_ssize_t n_logits = loss->n_logits, n_choices = loss->n_choices, n_out = head->n_out;
     const Py_ssize_t mask_at = ACTIONS + n_choices, former_at = mask_at + (loss->has_mask ? n_logits : 0);
+    const VARIANT(floats) zero = {0};
+    VARIANT(doubles) moments[4] = {0};
     VARIANT(floats) sums[N_SUMS] = {0}, *lanes = (VARIANT(floats) *)net->lanes;
     VARIANT(group) g;
     g.logits = lanes;
@@ -351,12 +361,16 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
             VARIANT(floats) values;
             for (int lane = 0; lane < WIDTH; lane++)
                 values[lane] = value_head->y[(i + (lane < used ? lane : used - 1)) * value_head->stride];
-            const VARIANT(floats) d = VARIANT(value)(loss, &g, values, VARIANT(gathered)(rows, TARGET), batch->shift, sums);
+            const VARIANT(floats) targets = VARIANT(gathered)(rows, TARGET), errors = values - targets;
+            const VARIANT(floats) d = VARIANT(value)(loss, &g, errors, sums);
             for (int lane = 0; lane < used; lane++) value_head->d[(i + lane) * value_head->stride] = d[lane];
+            VARIANT(moments)(WHERE(g.counts == 0.0f, zero, errors), WHERE(g.counts == 0.0f, zero, targets), moments);
         }
         sums[N_COUNTED] += g.counts;
     }
     for (int k = 0; k < N_SUMS; k++) batch->sums[k] += VARIANT(sum)(sums[k]);
+    for (int k = 0; k < 4; k++)
+        for (int lane = 0; lane < WIDTH; lane++) batch->sums[ERROR_ + k] += moments[k][lane];
 }
 
 /* Copies of the weights as the products want them; no sums yet. */
@@ -395,7 +409,8 @@ static void VARIANT(gradient)(ppo_net *net, const ppo_minibatch *batch) {
         VARIANT(loss_rows)(net, batch, order, rows);
         for (int l = net->n_layers - 1; l >= 0; l--) {
             const ppo_layer *layer = net->layers + l;
-            int is_more = 0; /* whether a layer after this one has the same source */
+            /* Whether the loss, or a layer after this one, has given its source derivatives. */
+            int is_more = layer->source >= 0 && (layer->source == net->logits || layer->source == net->values);
             for (int after = l + 1; after < net->n_layers; after++)
                 is_more |= net->layers[after].source == layer->source;
             VARIANT(backward)(net, layer, rows, is_more);

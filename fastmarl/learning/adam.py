@@ -70,7 +70,8 @@ def has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
         state, gradient = optimizer.state.get(parameter), parameter.grad
         if not state or gradient is None:
             return False
-        if not all(map(_is_dense, (parameter, gradient, state["exp_avg"], state["exp_avg_sq"]))):
+        tensors = parameter, gradient, state["exp_avg"], state["exp_avg_sq"]
+        if not all(_is_dense(each) and each.shape == parameter.shape for each in tensors):
             return False
     return len({float(optimizer.state[parameter]["step"]) for parameter in group["params"]}) <= 1
 

@@ -15,10 +15,10 @@ from fastmarl.core.modules.masking import in_a_row, mask_of
 from fastmarl.core.native._ppo import SUMS, PPOGradient
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.structs import map_struct
-from fastmarl.learning.dense_nets import DenseNet, gradient_of, packed_rows, without_values
+from fastmarl.learning.dense_nets import LOGP, DenseNet, gradient_of, needed_layers, packed_rows
 from fastmarl.learning.flat_parameters import FlatParameters
-from fastmarl.learning.module_layers import layers_of_module
-from fastmarl.learning.ppo import check_rows, needed_columns, ppo_loss
+from fastmarl.learning.module_layers import check_unwatched, layers_of_module
+from fastmarl.learning.ppo import check_rows, module_inputs, needed_columns, ppo_loss
 
 MOST_COMPARED = 256  # rows whose gradients are computed both ways
 MOST_SEEN = 16  # rows whose outputs are compared in each update
@@ -58,7 +58,7 @@ class CompiledGradient:
             raise NotDenseError(f"its parameters are {parameters.dtype} on {parameters.device}")
         self.module, self.parameters = module, parameters
         self.layers = layers_of_module(module)
-        self._gradients = {each: each.grad for each in module.parameters() if each.grad is not None}
+        self.gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
         self._nets: dict[tuple[bool, bool], PPOGradient] = {}
 
     def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
@@ -69,6 +69,9 @@ class CompiledGradient:
             NotDenseError: the observations are no float vectors, or there are no values.
             DifferentOutputsError: see there.
         """
+        if torch.is_autocast_enabled("cpu"):
+            raise NotDenseError("torch.autocast is on")
+        check_unwatched(self.module)
         rows = CompiledRows(self, batch, options)
         rows.compare_outputs()
         return rows
@@ -76,8 +79,8 @@ class CompiledGradient:
     def net(self, *, has_values: bool, has_mask: bool) -> PPOGradient:
         """Return the compiled code for rows with values or without, with masks or without."""
         if (key := (has_values, has_mask)) not in self._nets:
-            net = self.layers.net if has_values else without_values(self.layers.net)
-            self._nets[key] = gradient_of(net, self._gradients, has_mask=has_mask)
+            net = self.layers.net if has_values else self.layers.net._replace(values=OBSERVATIONS)
+            self._nets[key] = gradient_of(needed_layers(net), self.gradients, has_mask=has_mask)
         return self._nets[key]
 
 
@@ -114,7 +117,7 @@ class CompiledRows:
             )  # fmt: skip
             if loss_mask is not None:  # padding may hold anything
                 rows[~loss_mask] = 0
-        self._shift = 0.0 if targets is None else float((targets if loss_mask is None else targets[loss_mask]).mean())
+                rows[~loss_mask, LOGP] = torch.finfo(torch.float32).max  # ratios of 0: others may overflow
         self._obs, self._rows = obs.detach().contiguous().numpy(), rows.numpy()
         self._mask = mask
         self.gradient = gradient.parameters.grad
@@ -138,21 +141,22 @@ class CompiledRows:
         if not isinstance(given, Tensor) or len(given) != n:
             raise NotDenseError("its actions are nested")
         actions = given.reshape(n, -1)
+        if actions.shape[1] != net.n_actions or (net.sizes is None and given.dim() == 1):
+            raise BatchError(f"expected {net.n_actions} actions in each row, got shape {tuple(given.shape)}")
         if net.sizes is None:
             return actions
-        if actions.shape[1] != len(net.sizes):
-            raise BatchError(f"expected {len(net.sizes)} actions in each row, got shape {tuple(given.shape)}")
-        if (actions < 0).any() or (actions >= torch.tensor(net.sizes)).any():
+        actions = actions.long()
+        if (actions < 0).any() or (actions >= torch.tensor(net.sizes, device="cpu")).any():
             raise BatchError(f"expected actions from 0 to less than {net.sizes}, got {int(actions.min())} to "
                              f"{int(actions.max())}")  # fmt: skip
-        return actions.long()
+        return actions
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
         """Overwrite the gradient with that of the rows of these numbers; returns the statistics of `ppo_loss()`."""
         options = self._options
         sums = self._net.compute(
             self._obs, self._rows, numbers.numpy(), clip=options.clip, value_coeff=options.vf_coeff,
-            entropy_coeff=options.entropy_coeff, value_clip=options.vf_clip, shift=self._shift,
+            entropy_coeff=options.entropy_coeff, value_clip=options.vf_clip,
         )  # fmt: skip
         found = dict(zip(SUMS, sums.tolist(), strict=True))
         n = max(1.0, found["count"])
@@ -170,33 +174,44 @@ class CompiledRows:
 
     def compare_outputs(self) -> None:
         """Raise DifferentOutputsError unless some rows have the outputs that the module gives them."""
-        n = min(len(self), MOST_SEEN)
-        self.compute(torch.arange(n))
-        logits, values = self._net.outputs(n)
+        numbers = self._spread(MOST_SEEN)
+        self.compute(numbers)
+        logits, values = self._net.outputs(len(numbers))
         with torch.no_grad():
-            outputs = self._gradient.module.forward_train(self._taken(torch.arange(n)))
-        ours = torch.from_numpy(logits)
-        theirs = outputs[Columns.ACTION_DIST_INPUTS][:, : ours.shape[1]]
+            outputs = self._gradient.module.forward_train(module_inputs(self._taken(numbers)))
+        ours, theirs = torch.from_numpy(logits), outputs[Columns.ACTION_DIST_INPUTS]
+        if (log_std := self._gradient.layers.net.log_std) is not None:
+            ours = torch.cat([ours, log_std.detach().expand_as(ours)], 1)
         if self._mask is not None:
-            ours, theirs = (each.masked_fill(self._mask[:n] == 0, 0) for each in (ours, theirs))
+            ours, theirs = (each.masked_fill(self._mask[numbers] == 0, 0) for each in (ours, theirs))
         pairs = [(ours, theirs)]
         if values is not None:
-            pairs.append((torch.from_numpy(values), outputs[Columns.VF_PREDS]))
+            pairs.append((torch.from_numpy(values), outputs.get(Columns.VF_PREDS, torch.empty(0, device="cpu"))))
         if not all(_are_close(ours, theirs) for ours, theirs in pairs):
             raise DifferentOutputsError
 
     def compare_with_autograd(self) -> None:
         """Raise NotDenseError unless some rows have the gradient that autograd gives them."""
-        numbers = torch.linspace(0, len(self) - 1, min(len(self), MOST_COMPARED)).long()
-        parameters = self._gradient.parameters
+        numbers = self._spread(MOST_COMPARED)
+        parameters, gradients = self._gradient.parameters, self._gradient.gradients.values()
         parameters.grad = None
-        ppo_loss(self._gradient.module, self._taken(numbers), **self._options._asdict()).backward()
-        theirs = parameters.grad.clone()
+        loss = ppo_loss(self._gradient.module, self._taken(numbers), **self._options._asdict())
+        if _has_own_backward(loss):
+            raise NotDenseError("its forward pass has a torch.autograd.Function")
+        loss.backward()
+        by_autograd = [each.clone() for each in gradients]
+        rounding = SMALLEST * max(1.0, float(torch.linalg.vector_norm(parameters.grad)))
         parameters.grad = None
         self.compute(numbers)
-        difference, size = (float(torch.linalg.vector_norm(each)) for each in (parameters.grad - theirs, theirs))
-        if not difference <= TOLERANCE * size + SMALLEST:
-            raise NotDenseError(f"its compiled gradient is {difference:.2g} off autograd's, whose norm is {size:.2g}")
+        for ours, theirs in zip(gradients, by_autograd, strict=True):  # each by itself: some are larger than others
+            difference, size = (float(torch.linalg.vector_norm(each)) for each in (ours - theirs, theirs))
+            if not difference <= TOLERANCE * size + rounding:
+                raise NotDenseError(f"the compiled gradient of a parameter of shape {tuple(ours.shape)} is "
+                                    f"{difference:.2g} off autograd's, whose norm is {size:.2g}")  # fmt: skip
+
+    def _spread(self, most: int) -> Tensor:
+        """Return the numbers of at most this many rows, from the first one to the last."""
+        return torch.linspace(0, len(self) - 1, min(len(self), most), dtype=torch.float64, device="cpu").long()
 
     def _taken(self, numbers: Tensor) -> dict[str, Any]:
         """Return the batch's rows of these numbers."""
@@ -204,5 +219,18 @@ class CompiledRows:
 
 
 def _are_close(ours: Tensor, theirs: Tensor) -> bool:
-    least = TOLERANCE * float(theirs[torch.isfinite(theirs)].abs().max()) if theirs.numel() else 0
-    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=0, atol=least, equal_nan=True)
+    finite = theirs[torch.isfinite(theirs)]
+    least = TOLERANCE * float(finite.abs().max()) if len(finite) else 0
+    is_alike = (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    return is_alike and torch.allclose(ours, theirs, rtol=0, atol=least, equal_nan=True)
+
+
+def _has_own_backward(loss: Tensor) -> bool:
+    """Return whether a torch.autograd.Function was called: a trace shows its forward pass alone."""
+    nodes: list[Any] = [loss.grad_fn]
+    seen = {None, *nodes}
+    for node in nodes:  # which grows
+        following = {child for child, _ in node.next_functions} - seen
+        seen |= following
+        nodes += following
+    return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes)

@@ -10,6 +10,7 @@ from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, Layer, N
 from fastmarl.core.native._ppo import PPOGradient
 
 MOST_OPTIONS = 2**24  # of a choice: rows hold them as float32
+LOGP = 0  # column of packed rows
 
 
 class DenseNet(NamedTuple):
@@ -30,6 +31,14 @@ class DenseNet(NamedTuple):
     log_std: Tensor | None = None
     bound: float | None = None
 
+    @property
+    def n_actions(self) -> int:
+        """Choices, or numbers of a Gaussian policy."""
+        n_out = len(self.layers[self.logits].weight)  # type: ignore[arg-type]
+        if self.sizes is not None:
+            return len(self.sizes)
+        return n_out // 2 if self.log_std is None else n_out
+
 
 def gradient_of(
     net: DenseNet,
@@ -49,7 +58,8 @@ def gradient_of(
     Raises:
         NotDenseError: there is no compiled code for it.
     """
-    parameters = [each for layer in net.layers for each in (layer.weight, layer.bias) if each is not None]
+    given = [net.log_std, *(each for layer in net.layers for each in (layer.weight, layer.bias))]
+    parameters = [each for each in given if each is not None]
     if len(set(map(id, parameters))) < len(parameters):
         raise NotDenseError("layers share a parameter")
     if any(layer.eps is not None for layer in net.layers):
@@ -80,16 +90,16 @@ def gradient_of(
     )
 
 
-def without_values(net: DenseNet) -> DenseNet:
-    """Leave out what only the values need."""
-    wanted = {net.logits}
-    for k in reversed(range(net.logits + 1)):
+def needed_layers(net: DenseNet) -> DenseNet:
+    """Leave out layers that neither logits nor values need."""
+    wanted = {net.logits, net.values}
+    for k in reversed(range(len(net.layers))):
         if k in wanted:
             wanted.add(net.layers[k].source)
     kept = sorted(wanted - {OBSERVATIONS})
     places = {OBSERVATIONS: OBSERVATIONS, **{k: place for place, k in enumerate(kept)}}
     layers = [net.layers[k]._replace(source=places[net.layers[k].source]) for k in kept]
-    return net._replace(layers=layers, logits=places[net.logits], values=OBSERVATIONS)
+    return net._replace(layers=layers, logits=places[net.logits], values=places[net.values])
 
 
 def packed_rows(

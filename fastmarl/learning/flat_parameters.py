@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fastmarl.core.errors import ConfigError
 
-AGAIN = "call flat_parameters() again, and make an optimizer of what it returns"
+AGAIN = "call flat_parameters() again, and make an optimizer of what it returns, or another PPOLearner"
 
 
 class FlatPart(NamedTuple):

@@ -5,9 +5,12 @@ leaves a trace in the module, ends that, and autograd computes the module's grad
 """
 
 import operator
-from collections.abc import Callable
+import random
+from collections import deque
+from collections.abc import Callable, ValuesView
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -31,6 +34,7 @@ from fastmarl.learning.dense_nets import DenseNet
 
 METHODS = ("_forward", "_forward_train", "get_train_action_dist_cls", "get_exploration_action_dist_cls")
 ENCODERS = (Flat, OneHot, Entries)  # without parameters
+CONTAINERS = (list, set, deque, ValuesView)
 
 
 class ModuleLayers(NamedTuple):
@@ -54,8 +58,7 @@ def layers_of_module(module: RLModule) -> ModuleLayers:
     """
     if module.is_stateful():
         raise NotDenseError("it has memory")
-    if watched := [type(part).__name__ for part in parts_of(module) if is_watched(part)]:
-        raise NotDenseError(f"a {watched[0]} in it has hooks, or is compiled")
+    check_unwatched(module)
     if own := [name for name in (*METHODS, "forward_train") if name in vars(module)]:
         raise NotDenseError(f"it has a {own[0]}() of its own")
     if type(module).forward_train is not RLModule.forward_train:
@@ -64,7 +67,19 @@ def layers_of_module(module: RLModule) -> ModuleLayers:
         getattr(type(module), name) is getattr(DefaultRLModule, name) for name in METHODS
     )
     found = _default_layers(module) if is_default else _traced_layers(module)
+    if found.net.logits == found.net.values:
+        raise NotDenseError("its values are its logits")
     return found._replace(net=found.net._replace(sizes=_sizes(module, found.net)))
+
+
+def check_unwatched(module: RLModule) -> None:
+    """Raise NotDenseError if forward or backward passes call something else than layers: hooks, compiled code."""
+    for part in parts_of(module):
+        if is_watched(part):
+            raise NotDenseError(f"a {type(part).__name__} in it has hooks, or is compiled")
+        for parameter in part._parameters.values():
+            if parameter is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+                raise NotDenseError("a parameter in it has hooks")
 
 
 def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:
@@ -72,6 +87,8 @@ def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:
     kind = module.get_train_action_dist_cls()
     origin = vars(kind)["bound"][0] if "bound" in vars(kind) else kind
     n_logits = len(net.layers[net.logits].weight)  # type: ignore[arg-type]
+    if not n_logits:
+        raise NotDenseError("it has no logits")
     if origin is DiagGaussian:
         return None
     if origin is MultiCategorical and net.log_std is None:
@@ -143,6 +160,15 @@ class _Forward(nn.Module):
         return dict(self.traced._forward_train({Columns.OBS: obs}))
 
 
+class _Tracer(fx.Tracer):
+    """Stops where gradients or float32 are switched off, which a graph does not show."""
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+            raise NotDenseError("torch.no_grad() or torch.autocast()")
+        return super().create_node(*args, **kwargs)
+
+
 SAME = {"float", "contiguous"}  # methods that return float32 rows as they are
 FUNCTIONS = {
     torch.tanh: nn.Tanh, nn.functional.tanh: nn.Tanh, torch.relu: nn.ReLU, nn.functional.relu: nn.ReLU,
@@ -152,19 +178,39 @@ ACTIVATING_METHODS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 def _traced_layers(module: RLModule) -> ModuleLayers:
-    before = _attributes(module)
+    if module.masks_actions:
+        raise NotDenseError("it masks actions itself")
+    before, versions, randomness = _contents(module), _versions(module), _randomness()
     root = _Forward(module)
     try:
-        graph = fx.Tracer().trace(root)
+        graph = _Tracer().trace(root)
     except Exception as error:  # whatever the module's own code raises at a placeholder
         raise NotDenseError(f"its forward pass is more than layers: {type(error).__name__}: {error}") from None
-    if _attributes(module) != before:
+    after = _contents(module)
+    is_same = len(before) == len(after) and all(map(operator.is_, before, after)) and versions == _versions(module)
+    if not is_same:
         raise NotDenseError("its forward pass changes attributes")
+    if _randomness() != randomness:
+        raise NotDenseError("its forward pass draws random numbers")
     return _GraphReader(root, graph).read()
 
 
-def _attributes(module: nn.Module) -> list[dict[str, int]]:
-    return [{name: id(value) for name, value in vars(part).items()} for part in parts_of(module)]
+def _contents(module: nn.Module) -> list[Any]:
+    """List all attributes, and what is in those that are lists, dicts and the like."""
+    attributes = [value for part in parts_of(module) for value in vars(part).values()]
+    held = [value.values() if isinstance(value, dict) else value for value in attributes]
+    return [*attributes, *(each for value in held if isinstance(value, CONTAINERS) for each in value)]
+
+
+def _versions(module: nn.Module) -> list[int]:
+    """Return numbers that change with what tensors hold."""
+    return [each._version for each in (*module.parameters(), *module.buffers()) if not each.is_inference()]
+
+
+def _randomness() -> tuple[Any, ...]:
+    """Return the states of the generators that all share."""
+    _, _, *of_numpy = np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), of_numpy
 
 
 class _GraphReader:
@@ -189,7 +235,7 @@ class _GraphReader:
         for node in self._graph.nodes:
             if node.op == "output":
                 outputs = node.args[0]
-            elif node.users:
+            elif node.users or node.op.startswith("call_"):  # which may change what another node gets
                 self._take(node)
         layers: Any = self._layers
         logits, log_std = self._logits(outputs.get(Columns.ACTION_DIST_INPUTS))
@@ -236,7 +282,7 @@ class _GraphReader:
             self._squeezed[node] = self._places[source]
         elif node.target in ("expand", "expand_as") and source in self._log_stds:
             self._log_stds[node] = self._log_stds[source]
-        elif node.target is torch.cat and self._is_gaussian(node):
+        elif node.target is torch.cat and node.args and self._is_gaussian(node):
             means, log_std = source
             self._rows[node] = self._places[means], self._log_stds[log_std]
         else:
@@ -273,7 +319,7 @@ class _GraphReader:
     def _alias(self, node: fx.Node, source: Any) -> None:
         known: Any = (self._paths, self._places, self._squeezed)
         for places in known:
-            if source in places:
+            if source in places and (places is self._paths or len(source.users) == 1):  # an activation may follow
                 places[node] = places[source]
                 return
         raise NotDenseError(f"its forward pass has {node.format_node()}")

@@ -48,9 +48,7 @@ def ppo_loss(
         ModuleOutputError: the module puts out no values, or not one for each row.
     """
     needed = needed_columns(rows, vf_coeff)
-    of_module: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
-    inputs = {name: rows[name] for name in of_module if name in rows}
-    outputs = module.forward_train(inputs)
+    outputs = module.forward_train(module_inputs(rows))
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     logp = distribution.logp(rows[Columns.ACTIONS])
     check_rows(rows, needed, logp.shape)
@@ -76,6 +74,12 @@ def ppo_loss(
             stats["entropy"], stats["kl"] = mean(entropy), mean(ratio - 1 - log_ratio)
             stats["clip_fraction"] = mean(((ratio - 1).abs() > clip).float())
     return mean(-gain if squared_error is None else vf_coeff * squared_error - gain)
+
+
+def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that the module gets."""
+    names: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
+    return {name: rows[name] for name in names if name in rows}
 
 
 def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:

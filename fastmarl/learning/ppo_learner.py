@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
 from fastmarl.core.modules.base import RLModule
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradient, CompiledRows, DifferentOutputsError, LossOptions
@@ -81,11 +81,13 @@ class PPOLearner:
         self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff = clip, vf_coeff, vf_clip, entropy_coeff
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
         self.parameters: FlatParameters = flat_parameters(module)
+        self._trained = _trained(module)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)
         self.backend = "autograd: there was no update yet"
         self._gradient: CompiledGradient | None = None
 
+    @torch.inference_mode(False)  # and with gradients, whatever the caller has switched off
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Do all epochs over a batch.
 
@@ -99,17 +101,20 @@ class PPOLearner:
         Raises:
             BatchError: there are no rows, a column is missing or has another shape, actions are out of range, or a
                 gradient is not finite; the parameters are those of the step before.
+            ConfigError: the module has other parameters than it had when the learner was made, or the optimizer's
+                state is that of another module.
         """
         n, device = rows_and_device(batch)
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
+        self._check_parameters()
         rows = self._rows(batch)
         size = self.minibatch_size or -(-n // self.num_minibatches)
         steps = _Steps(self.optimizer)
         found: dict[str, list[float]] = {}
         for epoch in range(self.epochs):
             generator = self.generator
-            order = torch.randperm(n, generator=generator, device=None if generator is None else generator.device)
+            order = torch.randperm(n, generator=generator, device="cpu" if generator is None else generator.device)
             for k, numbers in enumerate(order.to(device).split(size)):
                 stats = rows.compute(numbers)
                 stats["grad_norm"] = norm = self._limit_norm(rows.gradient)
@@ -121,10 +126,21 @@ class PPOLearner:
                     found.setdefault(name, []).append(value)
         return {name: fmean(values) for name, values in found.items()}
 
+    def _check_parameters(self) -> None:
+        """Raise ConfigError unless steps are those of the module's parameters; clear their gradients."""
+        self.parameters.grad = None  # which looks whether they are where they were
+        if _trained(self.module) != self._trained:
+            raise ConfigError("the module has other parameters to train than when the learner was made, as after "
+                              "layers were replaced or parameters freed; make another PPOLearner")  # fmt: skip
+        for name, value in self.optimizer.state.get(self.parameters, {}).items():
+            if isinstance(value, Tensor) and value.dim() and value.shape != self.parameters.shape:
+                raise ConfigError(f"the optimizer's state is that of another module: {name!r} has shape "
+                                  f"{tuple(value.shape)}, the parameters have {tuple(self.parameters.shape)}"
+                                  )  # fmt: skip
+
     def _rows(self, batch: Mapping[str, Any]) -> Any:
         """Prepare the batch for the backend that computes its gradients."""
         options = LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff)
-        self.parameters.grad = None  # of parameters that the loss does not reach
         try:
             if not self.compiled:
                 raise NotDenseError("compiled is False")
@@ -167,6 +183,11 @@ class _Steps:
         if self._fused is None and can_fuse(self._optimizer):
             self._fused = FusedAdam(self._optimizer)
         (self._fused or self._optimizer).step()
+
+
+def _trained(module: RLModule) -> set[torch.nn.Parameter]:
+    parameters = (each for part in parts_of(module) for each in part._parameters.values())
+    return {each for each in parameters if each is not None and each.requires_grad}
 
 
 def _not_finite(batch: Mapping[str, Any]) -> str:

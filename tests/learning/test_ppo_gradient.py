@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from fastmarl.core.inference.backends.dense_layers import DenseLayers, NotDenseError
+from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, DenseLayers, NotDenseError
 from fastmarl.core.native._ppo import SUMS, VARIANTS, PPOGradient
-from fastmarl.learning.dense_nets import DenseNet, gradient_of, packed_rows, without_values
+from fastmarl.learning.dense_nets import DenseNet, gradient_of, needed_layers, packed_rows
 
 LEAST = torch.finfo(torch.float32).min
 ACTIVATIONS = [nn.Tanh, nn.ReLU, nn.SiLU, nn.GELU, nn.ELU, lambda: nn.ELU(0.4), None]
@@ -149,11 +149,10 @@ class Case:
             loss = loss + o["kl_coeff"] * kl
         chosen = self.order[counts[self.order]]
         (loss[chosen].sum() / max(1, len(chosen))).backward()
-        above = self.targets.double() - 4
         terms = {
             "count": counts.double(), "surrogate": surrogate, "vf_loss": value_loss, "entropy": entropy,
             "kl": ratio - 1 - ratio.log(), "clipped": ((ratio - 1).abs() > clip).double(), "error": error,
-            "squared_error": error.square(), "target": above, "squared_target": above.square(),
+            "squared_error": error.square(), "target": self.targets, "squared_target": self.targets.double().square(),
         }  # fmt: skip
         sums = {name: float(terms[name][chosen].detach().sum()) for name in SUMS}
         return [torch.zeros_like(each) if each.grad is None else each.grad for each in self.parameters], sums
@@ -176,7 +175,7 @@ class Case:
     def by_hand(self, variant):
         gradients = {each: torch.full_like(each, torch.nan) for each in self.parameters}
         net = self.compiled(gradients, variant)
-        sums = net.compute(self.obs.numpy(), self.rows(), self.order.numpy(), shift=4.0, **self.options)
+        sums = net.compute(self.obs.numpy(), self.rows(), self.order.numpy(), **self.options)
         return [*gradients.values()], dict(zip(SUMS, sums.tolist(), strict=True))
 
 
@@ -256,7 +255,7 @@ def test_values_may_be_left_out():
     case.is_shared, case.options["value_coeff"] = True, 0.0
     case.action_mask = case.former = None
     want, _ = case.by_autograd()
-    alone = gradient_of(without_values(net), gradients)
+    alone = gradient_of(needed_layers(net._replace(values=OBSERVATIONS)), gradients)
     alone.compute(case.obs.numpy(), case.rows(), case.order.numpy(), **{**case.options, "kl_coeff": 0})
     assert_close([*gradients.values()], want)
     assert not any(gradients[each].any() for each in case.vf.parameters())

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.ppo import BOX_ACTIONS, DISCRETE, MASKED, NAMES, VECTOR, N, both, make_batch, make_module
 from torch import nn
 
 import fastmarl
@@ -15,63 +16,6 @@ from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.errors import BatchError, ConfigError
 from fastmarl.learning import PPOLearner, last_values_of, ppo_loss, to_tensors, value_fn_of
 from fastmarl.modules import DefaultRLModule, RLModule
-
-VECTOR = gym.spaces.Box(-1, 1, (6,), np.float32)
-DISCRETE = gym.spaces.Discrete(4)
-MASKED = gym.spaces.Dict({"observation": VECTOR, "action_mask": gym.spaces.Box(0, 1, (4,), np.int8)})
-NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
-N = 210
-
-
-def make_module(module_class=None, obs=VECTOR, actions=DISCRETE, **model_config):
-    torch.manual_seed(3)
-    spec = fastmarl.RLModuleSpec(
-        module_class,
-        observation_space=obs,
-        action_space=actions,
-        model_config={"fcnet_hiddens": [9, 8], **model_config},
-    )
-    return spec.build()
-
-
-def as_batch(space, n, generator):
-    """Random observations as tensors."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: as_batch(child, n, generator) for key, child in space.spaces.items()}
-    if isinstance(space, gym.spaces.Box) and space.dtype == np.float32:
-        return torch.randn(n, *space.shape, generator=generator)
-    space.seed(5)
-    return torch.from_numpy(np.stack([np.asarray(space.sample()) for _ in range(n)]))
-
-
-def make_batch(module, n=N, seed=0):
-    """Rows that an older policy has sampled."""
-    generator = torch.Generator().manual_seed(seed)
-    obs = as_batch(module.observation_space, n, generator)
-    if isinstance(obs, dict) and "action_mask" in obs:
-        obs["action_mask"][:, 1] = 1
-    with torch.no_grad():
-        outputs = module.forward_train({"obs": obs})
-        distribution = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
-        torch.manual_seed(seed)
-        actions = distribution.sample()
-        logp = distribution.logp(actions)
-    return {
-        "obs": obs,
-        "actions": actions,
-        "action_logp": logp + torch.randn(n, generator=generator) / 5,
-        "advantages": torch.randn(n, generator=generator),
-        "value_targets": 3 + torch.randn(n, generator=generator),
-    }
-
-
-def both(module, **options):
-    """Learners of copies of the module, compiled and not."""
-    options = {"lr": 0.01, "epochs": 3, "num_minibatches": 4, **options}
-    return [
-        PPOLearner(copy.deepcopy(module), generator=torch.Generator().manual_seed(1), compiled=compiled, **options)
-        for compiled in (True, False)
-    ]
 
 
 def assert_same_updates(module, batches, **options):
@@ -150,7 +94,6 @@ def adapted(key=None, obs=VECTOR):
     return fastmarl.core.modules.base.as_rl_module(Plain(key), obs, DISCRETE)
 
 
-BOX_ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
 COMPILED = {
     "default": make_module,
     "own layers for values": lambda: make_module(vf_share_layers=False, fcnet_activation="relu"),
@@ -306,7 +249,7 @@ BY_AUTOGRAD = {
     "doubles": (lambda: make_module(Separate).double(), "float64"),
     "hooks": (hooked, "hooks"),
     "a method on the instance": (on_the_instance, "of its own"),
-    "noise": (lambda: make_module(Noisy), "reads"),
+    "noise": (lambda: make_module(Noisy), "random"),
     "counting": (lambda: make_module(Counting), "changes attributes"),
     "branches": (lambda: make_module(Branching), "more than layers"),
     "other inputs": (lambda: make_module(Scaled), "has"),

@@ -1,0 +1,316 @@
+"""Modules that compute something else than the layers that a trace of them shows: autograd has to update them."""
+
+import copy
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from support.ppo import BOX_ACTIONS, DISCRETE, make_batch, make_module
+from torch import nn
+
+from fastmarl.learning import PPOLearner, compiled_gradient
+from fastmarl.learning.dense_nets import gradient_of
+from fastmarl.modules import RLModule
+
+
+class Plain(RLModule):
+    """Its forward pass is nothing but layers."""
+
+    def setup(self):
+        self.trunk, self.pi, self.vf = nn.Linear(6, 16), nn.Linear(16, 4), nn.Linear(16, 1)
+
+    def _forward(self, batch, **kwargs):
+        features = torch.tanh(self.trunk(batch["obs"]))
+        return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features)[:, 0]}
+
+
+class Clamped(Plain):
+    """In place, so that nothing reads the result; and only once logits have grown."""
+
+    def _forward(self, batch, **kwargs):
+        outputs = super()._forward(batch)
+        outputs["action_dist_inputs"].clamp_(-20, 20)
+        return outputs
+
+
+class RectifiedInPlace(Plain):
+    """By a module whose result isn't read; all it gets in the first rows is above 0."""
+
+    def setup(self):
+        super().setup()
+        self.relu = nn.ReLU(inplace=True)
+        nn.init.constant_(self.trunk.bias, 9.0)
+
+    def _forward(self, batch, **kwargs):
+        features = self.trunk(batch["obs"])
+        self.relu(features)
+        return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features)[:, 0]}
+
+
+class RectifiedCopy(RectifiedInPlace):
+    """The value reads what the copy was made of."""
+
+    def _forward(self, batch, **kwargs):
+        features = self.trunk(batch["obs"])
+        rectified = torch.relu(features.float())
+        return {"action_dist_inputs": self.pi(rectified), "vf_preds": self.vf(features)[:, 0]}
+
+
+class Detached(Plain):
+    """A value that doesn't teach its trunk; its weights of 0 teach it nothing at first, either."""
+
+    def setup(self):
+        super().setup()
+        self.vf_trunk = nn.Linear(6, 16)
+        nn.init.zeros_(self.vf.weight)
+
+    def _forward(self, batch, **kwargs):
+        with torch.no_grad():
+            features = torch.tanh(self.vf_trunk(batch["obs"]))
+        return {**super()._forward(batch), "vf_preds": self.vf(features)[:, 0]}
+
+
+class Autocast(Plain):
+    def _forward(self, batch, **kwargs):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            features = torch.tanh(self.trunk(batch["obs"])).float()
+        return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features)[:, 0]}
+
+
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient / 2
+
+
+class OwnBackward(Detached):
+    """With a function of which a trace shows nothing."""
+
+    def _forward(self, batch, **kwargs):
+        features = Halved.apply(torch.tanh(self.vf_trunk(batch["obs"])))
+        return {**Plain._forward(self, batch), "vf_preds": self.vf(features)[:, 0]}
+
+
+class Counting(Plain):
+    """Its calls, in a buffer."""
+
+    def setup(self):
+        super().setup()
+        self.register_buffer("n_calls", torch.zeros(()))
+
+    def _forward(self, batch, **kwargs):
+        self.n_calls += 1
+        return super()._forward(batch)
+
+
+class CountingInANewBuffer(Counting):
+    def _forward(self, batch, **kwargs):
+        self.n_calls = self.n_calls + 1
+        return Plain._forward(self, batch)
+
+
+class Listing(Plain):
+    def setup(self):
+        super().setup()
+        self.calls = []
+
+    def _forward(self, batch, **kwargs):
+        self.calls.append(1)
+        return super()._forward(batch)
+
+
+class CountingTwice(Plain):
+    """The second number may get the place of the first one in memory."""
+
+    n_calls = 10**9
+
+    def _forward(self, batch, **kwargs):
+        self.n_calls += 1
+        self.n_calls += 1
+        return super()._forward(batch)
+
+
+class SometimesSkipping(Plain):
+    def setup(self):
+        super().setup()
+        self.more = nn.Linear(6, 6)
+
+    def _forward(self, batch, **kwargs):
+        is_skipped = self.draw() < 0.5
+        return super()._forward({"obs": batch["obs"] if is_skipped else self.more(batch["obs"])})
+
+    def draw(self):
+        return random.random()
+
+
+class SkippingByNumPy(SometimesSkipping):
+    def draw(self):
+        return np.random.random()  # noqa: NPY002
+
+
+class SkippingByTorch(SometimesSkipping):
+    def draw(self):
+        return float(torch.rand(()))
+
+
+class SaysItMasks(Plain):
+    masks_actions = True
+
+
+class LogitsAreValues(Plain):
+    def _forward(self, batch, **kwargs):
+        values = self.vf(torch.tanh(self.trunk(batch["obs"])))
+        return {"action_dist_inputs": values, "vf_preds": values[:, 0]}
+
+
+class Gaussian(Plain):
+    def setup(self):
+        super().setup()
+        self.pi = nn.Linear(16, 2)
+        self.log_std = nn.Parameter(torch.zeros(2))
+
+    def _forward(self, batch, **kwargs):
+        outputs = super()._forward(batch)
+        means = outputs["action_dist_inputs"]
+        return {**outputs, "action_dist_inputs": torch.cat(tensors=[means, self.log_std.expand_as(means)], dim=-1)}
+
+
+class TiedScales(Gaussian):
+    def setup(self):
+        super().setup()
+        self.log_std = self.pi.bias
+
+    def _forward(self, batch, **kwargs):
+        outputs = Plain._forward(self, batch)
+        means = outputs["action_dist_inputs"]
+        return {**outputs, "action_dist_inputs": torch.cat([means, self.log_std.expand_as(means)], -1)}
+
+
+class HookOnAParameter(Plain):
+    def setup(self):
+        super().setup()
+        self.pi.weight.register_hook(lambda gradient: gradient.clamp(-1e6, 1e6))
+
+
+class HookAfterAccumulation(Plain):
+    def setup(self):
+        super().setup()
+        self.pi.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+
+
+FOOLING = {
+    Clamped: "has %clamp_", RectifiedInPlace: "not the only one to read", RectifiedCopy: "has %float_1",
+    Detached: "no_grad", Autocast: "autocast", OwnBackward: "autograd.Function", Counting: "changes attributes",
+    CountingInANewBuffer: "changes attributes", Listing: "changes attributes", CountingTwice: "changes attributes",
+    SometimesSkipping: "random", SkippingByNumPy: "random", SkippingByTorch: "random", SaysItMasks: "masks actions",
+    LogitsAreValues: "values are its logits", Gaussian: "has %cat", TiedScales: "share a parameter",
+    HookOnAParameter: "a parameter in it has hooks", HookAfterAccumulation: "a parameter in it has hooks",
+}  # fmt: skip
+
+
+def batch_of(module, seed):
+    """As an older policy would have sampled it, without a call of the module."""
+    is_box = module.action_space is BOX_ACTIONS
+    batch = make_batch(make_module(actions=module.action_space), seed=seed)
+    return batch if is_box or not isinstance(module, LogitsAreValues) else {**batch, "actions": batch["actions"] * 0}
+
+
+@pytest.mark.parametrize("module_class", FOOLING)
+def test_modules_that_fool_a_trace(module_class):
+    module = make_module(module_class, actions=BOX_ACTIONS if issubclass(module_class, Gaussian) else DISCRETE)
+    learner = PPOLearner(module, epochs=2)
+    for seed in range(2):
+        learner.update(batch_of(module, seed))
+        assert re.match(f"autograd: .*{FOOLING[module_class]}", learner.backend)
+
+
+# Modules that are compiled all the same.
+
+
+class ValueOfLogits(Plain):
+    """The logits' derivatives come from the loss and from the value."""
+
+    def setup(self):
+        super().setup()
+        self.vf = nn.Linear(4, 1)
+
+    def _forward(self, batch, **kwargs):
+        logits = self.pi(torch.tanh(self.trunk(batch["obs"])))
+        return {"action_dist_inputs": logits, "vf_preds": self.vf(logits)[:, 0]}
+
+
+class NoWidth(Plain):
+    """Layers after the empty one give their biases alone."""
+
+    def setup(self):
+        super().setup()
+        self.nothing, self.trunk = nn.Linear(6, 0), nn.Linear(0, 16)
+
+    def _forward(self, batch, **kwargs):
+        return super()._forward({"obs": self.nothing(batch["obs"])})
+
+
+class OtherHead(Plain):
+    """Which the loss does not need, and whose weights may be anything."""
+
+    def setup(self):
+        super().setup()
+        self.other = nn.Linear(16, 200)
+        nn.init.constant_(self.other.weight, torch.inf)
+
+    def _forward(self, batch, **kwargs):
+        features = torch.tanh(self.trunk(batch["obs"]))
+        return {**super()._forward(batch), "other": self.other(features)}
+
+
+class SeesActions(Plain):
+    """If it is called with them, which the loss does not do."""
+
+    def _forward(self, batch, **kwargs):
+        outputs = super()._forward(batch)
+        return {"action_dist_inputs": outputs["action_dist_inputs"]} if "actions" in batch else outputs
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+@pytest.mark.parametrize("module_class", [Plain, ValueOfLogits, NoWidth, SeesActions])
+def test_modules_that_are_compiled(module_class):
+    module = make_module(module_class)
+    ours, theirs = (
+        PPOLearner(copy.deepcopy(module), lr=0.02, compiled=compiled, generator=torch.Generator().manual_seed(1))
+        for compiled in (True, False)
+    )
+    for seed in range(3):
+        batch = batch_of(module, seed)
+        ours.update(batch)
+        theirs.update(batch)
+        assert ours.backend == "compiled"
+    torch.testing.assert_close(ours.parameters.detach(), theirs.parameters.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_layers_that_the_loss_does_not_need_are_left_out():
+    module = make_module(OtherHead)
+    learner = PPOLearner(module)
+    learner.update(batch_of(module, 0))
+    assert learner.backend == "compiled"
+    assert not module.other.weight.grad.any()
+
+
+def test_gradients_are_compared_parameter_by_parameter(monkeypatch):
+    """A small one that is wrong does not hide behind a large one."""
+
+    def without_values(net, gradients, **options):
+        return gradient_of(net, {each: found for each, found in gradients.items() if len(each) != 1}, **options)
+
+    monkeypatch.setattr(compiled_gradient, "gradient_of", without_values)
+    module = make_module(Plain)
+    batch = batch_of(module, 0)
+    batch["advantages"] *= 1e5
+    learner = PPOLearner(module)
+    learner.update(batch)
+    assert re.match(r"autograd: the compiled gradient of a parameter of shape \(1,", learner.backend)

@@ -1,0 +1,216 @@
+"""PPOLearner where callers, numbers or interrupts do what they should not."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from support.interrupts import in_own_thread, interrupt_lines, lines_of
+from support.ppo import BOX_ACTIONS, N, both, make_batch, make_module
+from torch import nn
+
+from fastmarl.errors import BatchError, ConfigError
+from fastmarl.learning import PPOLearner
+
+FAR = [0.0, 1e3, 1e5]
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "another device": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+def assert_refused(learner, batch, error, message):
+    """And nothing is changed."""
+    before, moments = learner.parameters.detach().clone(), copy.deepcopy(learner.optimizer.state_dict())
+    with pytest.raises(error, match=message):
+        learner.update(batch)
+    assert torch.equal(learner.parameters, before)
+    torch.testing.assert_close(learner.optimizer.state_dict(), moments)
+
+
+# The module and the optimizer.
+
+
+@pytest.mark.parametrize("hiddens", [[3], [90]])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_optimizer_of_another_module(hiddens, compiled):
+    """Its moments have another size, and would be read and written beyond their end."""
+    module, other = make_module(), make_module(fcnet_hiddens=hiddens)
+    batch = make_batch(module)
+    learner, of_other = PPOLearner(module, compiled=compiled), PPOLearner(other)
+    learner.update(batch)
+    of_other.update(batch)
+    learner.optimizer.load_state_dict(of_other.optimizer.state_dict())
+    assert_refused(learner, batch, ConfigError, "'exp_avg' has shape")
+
+
+def test_layers_that_are_replaced():
+    module = make_module()
+    batch = make_batch(module)
+    learner = PPOLearner(module)
+    learner.update(batch)
+    module.pi = nn.Linear(8, 4)
+    assert_refused(learner, batch, ConfigError, "another PPOLearner")
+    again = PPOLearner(module)
+    again.update(batch)
+    assert again.backend == "compiled"
+
+
+def test_parameters_that_are_freed():
+    module = make_module()
+    module.pi.weight.requires_grad_(False)
+    batch = make_batch(module)
+    learner = PPOLearner(module)
+    learner.update(batch)
+    module.pi.weight.requires_grad_(True)
+    assert_refused(learner, batch, ConfigError, "another PPOLearner")
+
+
+def test_hooks_that_come_later():
+    module = make_module()
+    batch = make_batch(module)
+    learner, called = PPOLearner(module, epochs=1, num_minibatches=1), []
+    for register in (module.pi.weight.register_hook, module.pi.register_full_backward_hook):
+        handle = register(lambda *arguments: called.append(1))
+        learner.update(batch)
+        assert "hooks" in learner.backend
+        handle.remove()
+        learner.update(batch)
+        assert learner.backend == "compiled"
+    assert called == [1, 1]
+
+
+def test_weights_that_are_not_finite():
+    module = make_module()
+    batch = make_batch(module)
+    learner = PPOLearner(module)
+    learner.update(batch)
+    with torch.no_grad():
+        learner.parameters[7] = torch.nan
+    with pytest.raises(BatchError, match="look at the weights"):
+        learner.update(batch)
+
+
+# Where it is called.
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_the_caller(mode):
+    module = make_module()
+    batch = make_batch(module)
+    learners = both(module)
+    for learner in learners:
+        for _ in range(2):
+            with MODES[mode]():
+                learner.update(batch)
+    assert learners[0].backend == ("autograd: torch.autocast is on" if mode == "autocast" else "compiled")
+    ours, theirs = (learner.parameters.detach() for learner in learners)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_learners_in_threads():
+    """Compiled code runs without the GIL, in memory of its own for each learner."""
+    modules = [make_module(fcnet_hiddens=[40 + k]) for k in range(6)]
+    batches = [make_batch(module, 2000, seed=k) for k, module in enumerate(modules)]
+
+    def train(module, batch):
+        learner = PPOLearner(module, generator=torch.Generator().manual_seed(0))
+        for _ in range(3):
+            learner.update(batch)
+        return learner.parameters.detach()
+
+    alone = [train(copy.deepcopy(module), batch) for module, batch in zip(modules, batches, strict=True)]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(train, modules, batches))
+    for ours, theirs in zip(together, alone, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+class Stepwise(PPOLearner):
+    """Keeps the parameters that each step begins with."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.steps = []
+
+    def _limit_norm(self, gradient):
+        self.steps.append(self.parameters.detach().clone())
+        return super()._limit_norm(gradient)
+
+
+@pytest.mark.parametrize("n_before", [0, 1])
+@in_own_thread
+def test_interrupts(n_before):
+    """At any line they leave the parameters after a whole number of steps, and a learner that goes on."""
+    batch = make_batch(make_module())
+
+    def make(kind=PPOLearner):
+        learner = kind(make_module(), lr=0.01, epochs=1, generator=torch.Generator().manual_seed(0))
+        for _ in range(n_before):
+            learner.update(batch)
+        return learner
+
+    stepwise, whole = make(Stepwise), make()
+    stepwise.update(batch)
+    lines = lines_of(lambda: whole.update(batch))
+    steps = [*stepwise.steps, stepwise.parameters.detach()]
+
+    def try_line(interruption):
+        learner = make()
+        interruption.run(lambda: learner.update(batch))
+        assert any(torch.equal(learner.parameters, step) for step in steps)
+        learner.update(batch)
+        assert learner.backend == "compiled"
+
+    interrupt_lines(try_line, lines, np.random.default_rng(0), n_lines=60)
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize("shape", [(N,), (N, 1), (N, 3)])
+def test_actions_of_another_shape(shape):
+    """torch would spread some of them."""
+    learner = PPOLearner(make_module(actions=BOX_ACTIONS))
+    batch = {**make_batch(learner.module), "actions": torch.zeros(shape)}
+    assert_refused(learner, batch, BatchError, "expected 2 actions")
+
+
+def test_actions_that_are_not_numbers():
+    learner = PPOLearner(make_module())
+    batch = make_batch(learner.module)
+    batch["actions"] = batch["actions"].float()
+    batch["actions"][3] = torch.nan
+    assert_refused(learner, batch, BatchError, "actions from 0")
+
+
+@pytest.mark.parametrize("n", [1, N])
+@pytest.mark.parametrize("far", FAR)
+def test_explained_variance_far_from_zero(far, n):
+    """The variance is tiny beside the squares."""
+    module = make_module()
+    batch = make_batch(module, n)
+    batch["value_targets"] += far
+    found = [learner.update(batch)["vf_explained_var"] for learner in both(module, lr=1e-5)]
+    assert found[0] == pytest.approx(found[1], abs=2e-3)
+
+
+def test_padding_where_densities_are_large():
+    """The probability of what padding holds may overflow, but does not count."""
+    module = make_module(actions=gym.spaces.Box(-1, 1, (20,), np.float32), free_log_std=True)
+    with torch.no_grad():
+        for parameter in module.pi.parameters():
+            parameter.zero_()
+        module.pi[-1].log_std.fill_(-7)
+    batch = make_batch(module)
+    batch["loss_mask"] = torch.arange(N) % 2 == 0
+    learners = both(module, lr=0.0, epochs=1, num_minibatches=1)
+    for learner in learners:
+        learner.update(batch)
+    assert learners[0].backend == "compiled"
+    ours, theirs = (learner.parameters.grad for learner in learners)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
