@@ -81,7 +81,7 @@ VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant 
 """Instruction sets that this processor can run."""
 BEST = max(VARIANTS, key=VARIANTS.get)
 SUMS = ("count", "surrogate", "vf_loss", "entropy", "kl", "clipped", "error", "squared_error", "target",
-        "squared_target")
+        "squared_target", "former_kl")
 """Names of what `compute()` sums up."""
 
 cdef Py_ssize_t LINE = 16                   # floats in a cache line, and in the widest vector

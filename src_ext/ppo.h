@@ -33,7 +33,7 @@ enum {CATEGORICAL, GAUSSIAN};
 /* Columns of `rows`, before the actions. */
 enum {LOGP, ADVANTAGE, TARGET, COUNTS, ACTIONS};
 /* Sums over the rows that count. */
-enum {N_COUNTED, SURROGATE, VALUE_LOSS, ENTROPY, KL, CLIPPED, ERROR_, SQUARED_ERROR, TARGET_, SQUARED_TARGET, N_SUMS};
+enum {N_COUNTED, SURROGATE, VALUE_LOSS, ENTROPY, KL, CLIPPED, ERROR_, SQUARED_ERROR, TARGET_, SQUARED_TARGET, FORMER_KL, N_SUMS};
 
 typedef struct {
     int kind;

@@ -215,7 +215,7 @@ static void VARIANT(categorical)(const ppo_loss *loss, VARIANT(group) *g) {
     }
 }
 
-static void VARIANT(categorical_derivatives)(const ppo_loss *loss, VARIANT(group) *g) {
+static void VARIANT(categorical_derivatives)(const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) *sums) {
     const VARIANT(floats) zero = {0};
     Py_ssize_t at = 0;
     for (Py_ssize_t c = 0; c < loss->n_choices; at += loss->sizes[c++]) {
@@ -224,13 +224,13 @@ static void VARIANT(categorical_derivatives)(const ppo_loss *loss, VARIANT(group
         if (loss->has_former) { /* KL(former || now), where 0 logarithms of 0 are constants, as in RLlib */
             VARIANT(floats) *p = g->former + at, top = p[0], total = {0};
             for (Py_ssize_t j = 1; j < n; j++) top = WHERE(p[j] > top, p[j], top);
+            for (Py_ssize_t j = 0; j < n; j++) total += VARIANT(exp)(p[j] - top);
+            const VARIANT(floats) log_total = VARIANT(log)(total);
             for (Py_ssize_t j = 0; j < n; j++) {
-                p[j] = VARIANT(exp)(p[j] - top);
-                total += p[j];
-            }
-            for (Py_ssize_t j = 0; j < n; j++) {
-                p[j] = WHERE(q[j] == 0.0f, zero, p[j] / total);
+                const VARIANT(floats) log_p = p[j] - top - log_total;
+                p[j] = WHERE(q[j] == 0.0f, zero, VARIANT(exp)(p[j] - top) / total);
                 shared += p[j];
+                sums[FORMER_KL] += WHERE((p[j] == 0.0f) | (g->counts == 0.0f), zero, p[j] * (log_p - logp[j]));
             }
         }
         for (Py_ssize_t j = 0; j < n; j++) {
@@ -254,7 +254,7 @@ static void VARIANT(gaussian)(const ppo_loss *loss, VARIANT(group) *g) {
     }
 }
 
-static void VARIANT(gaussian_derivatives)(const ppo_loss *loss, VARIANT(group) *g) {
+static void VARIANT(gaussian_derivatives)(const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) *sums) {
     const VARIANT(floats) zero = {0};
     const Py_ssize_t n = loss->n_choices;
     for (Py_ssize_t j = 0; j < n; j++) {
@@ -267,6 +267,8 @@ static void VARIANT(gaussian_derivatives)(const ppo_loss *loss, VARIANT(group) *
         if (loss->has_former) {
             const VARIANT(floats) former_off = (g->logits[j] - g->former[j]) * inverse;
             const VARIANT(floats) ratio = VARIANT(exp)(g->former[n + j]) * inverse;
+            const VARIANT(floats) kl = log_std - g->former[n + j] + 0.5f * (ratio * ratio + former_off * former_off - 1.0f);
+            sums[FORMER_KL] += WHERE(g->counts == 0.0f, zero, kl);
             d_mean += g->weight * loss->kl_coeff * (former_off * inverse);
             d_log_std += g->weight * loss->kl_coeff * (1.0f - ratio * ratio - former_off * former_off);
         }
@@ -352,7 +354,7 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
             g.former[j] = VARIANT(gathered)(rows, former_at + j);
         (loss->kind == CATEGORICAL ? VARIANT(categorical) : VARIANT(gaussian))(loss, &g);
         VARIANT(surrogate)(loss, &g, VARIANT(gathered)(rows, LOGP), sums);
-        (loss->kind == CATEGORICAL ? VARIANT(categorical_derivatives) : VARIANT(gaussian_derivatives))(loss, &g);
+        (loss->kind == CATEGORICAL ? VARIANT(categorical_derivatives) : VARIANT(gaussian_derivatives))(loss, &g, sums);
         for (Py_ssize_t j = 0; j < n_out; j++)
             for (int lane = 0; lane < used; lane++) head->d[(i + lane) * head->stride + j] = g.derivatives[j][lane];
         for (Py_ssize_t j = n_out; net->d_log_std && j < n_logits; j++)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,6 @@ from fastmarl.core.native._ppo import SUMS, PPOGradient
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.learning.dense_nets import LOGP, DenseNet, gradient_of, needed_layers, packed_rows
-from fastmarl.learning.flat_parameters import FlatParameters
 from fastmarl.learning.module_layers import check_unwatched, layers_of_module
 from fastmarl.learning.ppo import check_rows, module_inputs, needed_columns, ppo_loss
 
@@ -33,6 +33,7 @@ class LossOptions(NamedTuple):
     vf_coeff: float
     vf_clip: float | None
     entropy_coeff: float
+    kl_coeff: float
 
 
 class DifferentOutputsError(NotDenseError):
@@ -42,33 +43,52 @@ class DifferentOutputsError(NotDenseError):
         super().__init__("the module's outputs are not those of its layers")
 
 
-class CompiledGradient:
-    """Reads a module's layers, and writes gradients of its parameters.
+class CompiledGradients:
+    """Compiled code for a module, which is read again when it has changed.
 
     Args:
         module: see `layers_of_module()`.
-        parameters: of the module, float32 on the CPU.
-
-    Raises:
-        NotDenseError: it is not certain that the module computes just these layers.
+        gradients: of its parameters that are trained, where gradients go.
     """
 
-    def __init__(self, module: RLModule, parameters: FlatParameters):
-        if parameters.device.type != "cpu" or parameters.dtype != torch.float32:
-            raise NotDenseError(f"its parameters are {parameters.dtype} on {parameters.device}")
-        self.module, self.parameters = module, parameters
-        self.layers = layers_of_module(module)
-        self.gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
-        self._nets: dict[tuple[bool, bool], PPOGradient] = {}
+    def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
+        self._module, self._gradients = module, gradients
+        self._known: CompiledGradient | None = None
 
     def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
         """Prepare a batch, whose columns have as many rows on the same device.
 
         Raises:
             BatchError: see `ppo_loss()`; or actions are out of range.
-            NotDenseError: the observations are no float vectors, or there are no values.
-            DifferentOutputsError: see there.
+            NotDenseError: it is not certain that the module computes its layers and no more, or the batch is not such
+                as compiled code takes.
         """
+        known, self._known = self._known, None
+        if known is not None:
+            with suppress(DifferentOutputsError):  # the module was changed
+                rows = known.rows(batch, options)
+                self._known = known
+                return rows
+        gradient = CompiledGradient(self._module, self._gradients)
+        rows = gradient.rows(batch, options)
+        rows.compare_with_autograd()
+        self._known = gradient
+        return rows
+
+
+class CompiledGradient:
+    """Reads a module's layers, and writes gradients of its parameters. See `CompiledGradients`."""
+
+    def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
+        for each in gradients.values():
+            if each.device.type != "cpu" or each.dtype != torch.float32:
+                raise NotDenseError(f"its parameters are {each.dtype} on {each.device}")
+        self.module, self.gradients = module, gradients
+        self.layers = layers_of_module(module)
+        self._nets: dict[tuple[bool, ...], PPOGradient] = {}
+
+    def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
+        """Prepare a batch. Raises DifferentOutputsError where the module is not what it was."""
         if torch.is_autocast_enabled("cpu"):
             raise NotDenseError("torch.autocast is on")
         check_unwatched(self.module)
@@ -76,25 +96,30 @@ class CompiledGradient:
         rows.compare_outputs()
         return rows
 
-    def net(self, *, has_values: bool, has_mask: bool) -> PPOGradient:
-        """Return the compiled code for rows with values or without, with masks or without."""
-        if (key := (has_values, has_mask)) not in self._nets:
-            net = self.layers.net if has_values else self.layers.net._replace(values=OBSERVATIONS)
-            self._nets[key] = gradient_of(needed_layers(net), self.gradients, has_mask=has_mask)
+    def net(self, *, has_values: bool, has_mask: bool, has_former: bool) -> PPOGradient:
+        """Return the compiled code for rows with values, masks and former logits, or without."""
+        if (key := (has_values, has_mask, has_former)) not in self._nets:
+            net = self.needed(has_values=has_values)
+            self._nets[key] = gradient_of(net, self.gradients, has_mask=has_mask, has_former=has_former)
         return self._nets[key]
+
+    def needed(self, *, has_values: bool) -> DenseNet:
+        """Return the layers that the loss reaches."""
+        net = self.layers.net
+        return needed_layers(net if has_values else net._replace(values=OBSERVATIONS))
 
 
 class CompiledRows:
-    """A batch whose gradients are computed by compiled code; see `CompiledGradient.rows()`.
+    """A batch whose gradients are computed by compiled code; see `CompiledGradients.rows()`.
 
     Attributes:
-        gradient: [k] of the last rows.
+        trained: the parameters that get gradients.
     """
 
     def __init__(self, gradient: CompiledGradient, batch: Mapping[str, Any], options: LossOptions):
         self._gradient, self._options, self._batch = gradient, options, batch
         net: DenseNet = gradient.layers.net
-        needed = needed_columns(batch, options.vf_coeff)
+        needed = needed_columns(batch, options.vf_coeff, options.kl_coeff)
         n = len(batch[Columns.ACTION_LOGP])
         if batch[Columns.ACTION_LOGP].dim() > 1:
             raise NotDenseError("its rows are sequences")
@@ -108,20 +133,25 @@ class CompiledRows:
         if obs.device.type != "cpu":
             raise NotDenseError(f"the observations are on {obs.device}")
         mask = self._action_mask(n)
+        former = batch[Columns.ACTION_DIST_INPUTS] if options.kl_coeff else None
+        if former is not None and former.shape != (n, net.n_logits):
+            raise BatchError(f"expected {Columns.ACTION_DIST_INPUTS!r} of shape {(n, net.n_logits)}, got shape "
+                             f"{tuple(former.shape)}")  # fmt: skip
         targets = batch[Columns.VALUE_TARGETS] if has_values else None
         loss_mask = batch.get(Columns.LOSS_MASK)
         with torch.no_grad():
             rows = packed_rows(
                 logp=batch[Columns.ACTION_LOGP], advantages=batch[Columns.ADVANTAGES], targets=targets,
-                actions=self._actions(n), loss_mask=loss_mask, action_mask=mask,
+                actions=self._actions(n), loss_mask=loss_mask, action_mask=mask, former_logits=former,
             )  # fmt: skip
             if loss_mask is not None:  # padding may hold anything
                 rows[~loss_mask] = 0
                 rows[~loss_mask, LOGP] = torch.finfo(torch.float32).max  # ratios of 0: others may overflow
         self._obs, self._rows = obs.detach().contiguous().numpy(), rows.numpy()
         self._mask = mask
-        self.gradient = gradient.parameters.grad
-        self._net = gradient.net(has_values=has_values, has_mask=mask is not None)
+        self._net = gradient.net(has_values=has_values, has_mask=mask is not None, has_former=former is not None)
+        reached = gradient.needed(has_values=has_values).parameters
+        self.trained: list[Any] = [each for each in reached if each in gradient.gradients]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -156,7 +186,7 @@ class CompiledRows:
         options = self._options
         sums = self._net.compute(
             self._obs, self._rows, numbers.numpy(), clip=options.clip, value_coeff=options.vf_coeff,
-            entropy_coeff=options.entropy_coeff, value_clip=options.vf_clip,
+            entropy_coeff=options.entropy_coeff, value_clip=options.vf_clip, kl_coeff=options.kl_coeff,
         )  # fmt: skip
         found = dict(zip(SUMS, sums.tolist(), strict=True))
         n = max(1.0, found["count"])
@@ -165,6 +195,8 @@ class CompiledRows:
             "policy_loss": -mean["surrogate"], "entropy": mean["entropy"], "kl": mean["kl"],
             "clip_fraction": mean["clipped"],
         }  # fmt: skip
+        if options.kl_coeff:
+            stats["mean_kl_loss"] = mean["former_kl"]
         if options.vf_coeff:
             of_errors = mean["squared_error"] - mean["error"] ** 2
             of_targets = mean["squared_target"] - mean["target"] ** 2
@@ -193,17 +225,18 @@ class CompiledRows:
     def compare_with_autograd(self) -> None:
         """Raise NotDenseError unless some rows have the gradient that autograd gives them."""
         numbers = self._spread(MOST_COMPARED)
-        parameters, gradients = self._gradient.parameters, self._gradient.gradients.values()
-        parameters.grad = None
-        loss = ppo_loss(self._gradient.module, self._taken(numbers), **self._options._asdict())
+        gradients = self._gradient.gradients
+        with torch.enable_grad():
+            loss = ppo_loss(self._gradient.module, self._taken(numbers), **self._options._asdict())
         if _has_own_backward(loss):
             raise NotDenseError("its forward pass has a torch.autograd.Function")
-        loss.backward()
-        by_autograd = [each.clone() for each in gradients]
-        rounding = SMALLEST * max(1.0, float(torch.linalg.vector_norm(parameters.grad)))
-        parameters.grad = None
+        found = torch.autograd.grad(loss, [*gradients], allow_unused=True)
+        by_autograd = [torch.zeros_like(each) if of is None else of for each, of in zip(gradients, found, strict=True)]
+        rounding = SMALLEST * max(1.0, sum(float(each.square().sum()) for each in by_autograd) ** 0.5)
+        for each in gradients.values():
+            each.zero_()
         self.compute(numbers)
-        for ours, theirs in zip(gradients, by_autograd, strict=True):  # each by itself: some are larger than others
+        for ours, theirs in zip(gradients.values(), by_autograd, strict=True):  # each by itself: sizes differ
             difference, size = (float(torch.linalg.vector_norm(each)) for each in (ours - theirs, theirs))
             if not difference <= TOLERANCE * size + rounding:
                 raise NotDenseError(f"the compiled gradient of a parameter of shape {tuple(ours.shape)} is "

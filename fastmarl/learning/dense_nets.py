@@ -32,12 +32,21 @@ class DenseNet(NamedTuple):
     bound: float | None = None
 
     @property
+    def parameters(self) -> list[Tensor]:
+        """All that may be trained."""
+        given = [self.log_std, *(each for layer in self.layers for each in (layer.weight, layer.bias))]
+        return [each for each in given if each is not None]
+
+    @property
+    def n_logits(self) -> int:
+        """Inputs of the policy's distribution."""
+        n_out = len(self.layers[self.logits].weight)  # type: ignore[arg-type]
+        return n_out if self.log_std is None else 2 * n_out
+
+    @property
     def n_actions(self) -> int:
         """Choices, or numbers of a Gaussian policy."""
-        n_out = len(self.layers[self.logits].weight)  # type: ignore[arg-type]
-        if self.sizes is not None:
-            return len(self.sizes)
-        return n_out // 2 if self.log_std is None else n_out
+        return self.n_logits // 2 if self.sizes is None else len(self.sizes)
 
 
 def gradient_of(
@@ -58,9 +67,7 @@ def gradient_of(
     Raises:
         NotDenseError: there is no compiled code for it.
     """
-    given = [net.log_std, *(each for layer in net.layers for each in (layer.weight, layer.bias))]
-    parameters = [each for each in given if each is not None]
-    if len(set(map(id, parameters))) < len(parameters):
+    if len(set(net.parameters)) < len(net.parameters):
         raise NotDenseError("layers share a parameter")
     if any(layer.eps is not None for layer in net.layers):
         raise NotDenseError("the gradient of a layer normalisation is not compiled")

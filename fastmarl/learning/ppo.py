@@ -10,6 +10,7 @@ from torch import Tensor
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.distributions.base import Distribution
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
 
@@ -22,6 +23,7 @@ def ppo_loss(
     vf_coeff: float = 0.5,
     vf_clip: float | None = None,
     entropy_coeff: float = 0.01,
+    kl_coeff: float = 0.0,
     stats: dict[str, Tensor] | None = None,
 ) -> Tensor:
     """Clipped surrogate, value error and entropy bonus of a minibatch: Schulman et al. 2017, "Proximal Policy
@@ -36,9 +38,12 @@ def ppo_loss(
         vf_coeff, entropy_coeff: weights of the value error (mean of squares) and of the entropy. If `vf_coeff` is 0, as
             where the critic is a net of its own, neither values nor "value_targets" are needed.
         vf_clip: if given, a row's squared value error counts up to this.
+        kl_coeff: weight of the divergence of the module's policy from the one that acted, as in RLlib; the column
+            "action_dist_inputs" [n, k] has that one's.
         stats: gets "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating KL Divergence": mean of
             r - 1 - log r), "clip_fraction" and, unless `vf_coeff` is 0, "vf_loss" and "vf_explained_var" (1 - variance
-            of the values' errors / variance of the targets, at least -1), without gradients.
+            of the values' errors / variance of the targets, at least -1), and unless `kl_coeff` is 0 "mean_kl_loss",
+            the mean divergence; without gradients.
 
     Returns:
         The loss, a scalar.
@@ -47,20 +52,22 @@ def ppo_loss(
         BatchError: a column is missing, or does not have one number for each row, or "loss_mask" is not bool.
         ModuleOutputError: the module puts out no values, or not one for each row.
     """
-    needed = needed_columns(rows, vf_coeff)
+    needed = needed_columns(rows, vf_coeff, kl_coeff)
     outputs = module.forward_train(module_inputs(rows))
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     logp = distribution.logp(rows[Columns.ACTIONS])
     check_rows(rows, needed, logp.shape)
     log_ratio = logp - rows[Columns.ACTION_LOGP]
+    divergence = _divergence(module, rows, distribution, outputs) if kl_coeff else torch.zeros_like(log_ratio)
     advantages, entropy = rows[Columns.ADVANTAGES], distribution.entropy()
     mask = rows.get(Columns.LOSS_MASK)
     if mask is not None:  # before anything is done with them: padding may be NaN
-        log_ratio, advantages, entropy = (column.masked_fill(~mask, 0.0) for column in (log_ratio, advantages, entropy))
+        columns = log_ratio, advantages, entropy, divergence
+        log_ratio, advantages, entropy, divergence = (column.masked_fill(~mask, 0.0) for column in columns)
     mean = _mean_of(mask, logp.numel())
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
-    gain = surrogate + entropy_coeff * entropy
+    gain = surrogate + entropy_coeff * entropy - kl_coeff * divergence
     error = _value_error(module, outputs, rows) if vf_coeff else None
     squared_error = None if error is None else error.square().clamp(max=math.inf if vf_clip is None else vf_clip)
     if stats is not None:
@@ -73,6 +80,8 @@ def ppo_loss(
                 stats["vf_explained_var"] = (1 - _variance(error, mask) / of_targets).clamp(min=-1)
             stats["entropy"], stats["kl"] = mean(entropy), mean(ratio - 1 - log_ratio)
             stats["clip_fraction"] = mean(((ratio - 1).abs() > clip).float())
+            if kl_coeff:
+                stats["mean_kl_loss"] = mean(divergence)
     return mean(-gain if squared_error is None else vf_coeff * squared_error - gain)
 
 
@@ -80,6 +89,18 @@ def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that the module gets."""
     names: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
     return {name: rows[name] for name in names if name in rows}
+
+
+def _divergence(
+    module: RLModule, rows: Mapping[str, Any], distribution: Distribution, outputs: Mapping[str, Any]
+) -> Tensor:
+    """Of each row: KL(the policy that acted || the module's)."""
+    former, shape = rows[Columns.ACTION_DIST_INPUTS], outputs[Columns.ACTION_DIST_INPUTS].shape
+    if former.shape != shape:
+        raise BatchError(f"ppo_loss() needs {Columns.ACTION_DIST_INPUTS!r} of shape {tuple(shape)}, got shape "
+                         f"{tuple(former.shape)}")  # fmt: skip
+    found: Tensor = module.get_train_action_dist_cls().from_logits(former).kl(distribution)
+    return found
 
 
 def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:
@@ -101,14 +122,15 @@ def _variance(values: Tensor, mask: Tensor | None) -> Tensor:
     return (counted - counted.sum() / n).square().sum() / n
 
 
-def needed_columns(rows: Mapping[str, Any], vf_coeff: float) -> tuple[str, ...]:
-    """Return the names of the columns that the loss needs.
+def needed_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0.0) -> tuple[str, ...]:
+    """Return the names of the columns that the loss needs, but for the logits.
 
     Raises:
         BatchError: one is missing.
     """
     needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
-    if missing := [name for name in needed if name not in rows]:
+    others = (Columns.ACTION_DIST_INPUTS,) if kl_coeff else ()
+    if missing := [name for name in (*needed, *others) if name not in rows]:
         raise BatchError(f"ppo_loss() needs the columns {missing}; there are {list(rows)}")
     return needed
 

@@ -12,7 +12,7 @@ from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
 from fastmarl.core.modules.base import RLModule
 from fastmarl.learning.adam import FusedAdam, can_fuse
-from fastmarl.learning.compiled_gradient import CompiledGradient, CompiledRows, DifferentOutputsError, LossOptions
+from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
 from fastmarl.learning.ppo import ppo_loss
@@ -41,7 +41,7 @@ class PPOLearner:
         epochs: passes over the rows of an update.
         num_minibatches: into which an epoch's rows are divided.
         minibatch_size: rows of each (sequences, with memory), in the place of `num_minibatches`.
-        clip, vf_coeff, vf_clip, entropy_coeff: see `ppo_loss()`.
+        clip, vf_coeff, vf_clip, entropy_coeff, kl_coeff: see `ppo_loss()`.
         max_grad_norm: longer gradients are scaled down to this; None: they are not.
         generator: for the order of rows; None: torch's own.
         compiled: False: always use autograd.
@@ -69,6 +69,7 @@ class PPOLearner:
         vf_coeff: float = 0.5,
         vf_clip: float | None = None,
         entropy_coeff: float = 0.01,
+        kl_coeff: float = 0.0,
         max_grad_norm: float | None = 0.5,
         generator: torch.Generator | None = None,
         compiled: bool = True,
@@ -78,14 +79,16 @@ class PPOLearner:
                               f"{num_minibatches} and {minibatch_size}")  # fmt: skip
         self.module = module
         self.epochs, self.num_minibatches, self.minibatch_size = epochs, num_minibatches, minibatch_size
-        self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff = clip, vf_coeff, vf_clip, entropy_coeff
+        self.clip, self.vf_coeff, self.vf_clip = clip, vf_coeff, vf_clip
+        self.entropy_coeff, self.kl_coeff = entropy_coeff, kl_coeff
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
         self.parameters: FlatParameters = flat_parameters(module)
         self._trained = _trained(module)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)
         self.backend = "autograd: there was no update yet"
-        self._gradient: CompiledGradient | None = None
+        gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
+        self._gradients = CompiledGradients(module, gradients)
 
     @torch.inference_mode(False)  # and with gradients, whatever the caller has switched off
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
@@ -95,8 +98,8 @@ class PPOLearner:
             batch: columns as `ppo_loss()` takes them, of any number of rows.
 
         Returns:
-            "policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl" and "clip_fraction" of `ppo_loss()`, and
-            "grad_norm" before it is limited: means over the minibatches, each from before its step.
+            The statistics of `ppo_loss()`, and "grad_norm" before it is limited: means over the minibatches, each from
+            before its step.
 
         Raises:
             BatchError: there are no rows, a column is missing or has another shape, actions are out of range, or a
@@ -108,7 +111,7 @@ class PPOLearner:
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
         self._check_parameters()
-        rows = self._rows(batch)
+        rows, gradient = self._rows(batch), self.parameters.grad
         size = self.minibatch_size or -(-n // self.num_minibatches)
         steps = _Steps(self.optimizer)
         found: dict[str, list[float]] = {}
@@ -117,7 +120,7 @@ class PPOLearner:
             order = torch.randperm(n, generator=generator, device="cpu" if generator is None else generator.device)
             for k, numbers in enumerate(order.to(device).split(size)):
                 stats = rows.compute(numbers)
-                stats["grad_norm"] = norm = self._limit_norm(rows.gradient)
+                stats["grad_norm"] = norm = self._limit_norm(gradient)
                 if not math.isfinite(norm):
                     raise BatchError(f"the gradient of minibatch {k} of epoch {epoch} has {norm} for its norm; "
                                      f"{_not_finite(batch)}")  # fmt: skip
@@ -140,28 +143,16 @@ class PPOLearner:
 
     def _rows(self, batch: Mapping[str, Any]) -> Any:
         """Prepare the batch for the backend that computes its gradients."""
-        options = LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff)
+        options = LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff, self.kl_coeff)
         try:
             if not self.compiled:
                 raise NotDenseError("compiled is False")
-            rows = self._compiled_rows(batch, options)
+            rows = self._gradients.rows(batch, options)
             self.backend = COMPILED
             return rows
         except NotDenseError as reason:
-            self._gradient, self.backend = None, f"autograd: {reason}"
+            self.backend = f"autograd: {reason}"
             return _AutogradRows(self.module, self.parameters, batch, options)
-
-    def _compiled_rows(self, batch: Mapping[str, Any], options: LossOptions) -> CompiledRows:
-        if self._gradient is not None:
-            try:
-                return self._gradient.rows(batch, options)
-            except DifferentOutputsError:  # the module was changed
-                self._gradient = None
-        gradient = CompiledGradient(self.module, self.parameters)
-        rows = gradient.rows(batch, options)
-        rows.compare_with_autograd()
-        self._gradient = gradient
-        return rows
 
     def _limit_norm(self, gradient: Tensor) -> float:
         """Scale the gradient down to `max_grad_norm`; returns its norm before."""
@@ -203,21 +194,16 @@ def _not_finite(batch: Mapping[str, Any]) -> str:
 
 
 class _AutogradRows:
-    """A batch whose gradients are computed by autograd.
-
-    Attributes:
-        gradient: [k] of the last rows.
-    """
+    """A batch whose gradients are computed by autograd."""
 
     def __init__(self, module: RLModule, parameters: FlatParameters, batch: Mapping[str, Any], options: LossOptions):
         self._module, self._parameters, self._options = module, parameters, options
         self._packed = PackedRows(batch)
-        self.gradient = parameters.grad
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
         """Overwrite the gradient with that of the rows of these numbers; returns statistics."""
         stats: dict[str, Tensor] = {}
         self._parameters.grad = None
         ppo_loss(self._module, self._packed.take(numbers), stats=stats, **self._options._asdict()).backward()
-        self.gradient = self._parameters.grad
+        self._parameters.grad  # noqa: B018  # puts gradients back that were taken off the parameters
         return dict(zip(stats, torch.stack([*stats.values()]).tolist(), strict=True))

@@ -270,11 +270,13 @@ def test_minibatches_of_what_is_no_batch():
 # The loss.
 
 
-def plain_loss(module, rows, clip, vf_coeff, vf_clip, entropy_coeff):
+def plain_loss(module, rows, clip, vf_coeff, vf_clip, entropy_coeff, kl_coeff=0.0):
     """Row by row."""
     outputs = module.forward_train({name: rows[name] for name in ("obs", "state_in") if name in rows})
     distribution = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
     logp, entropy = distribution.logp(rows["actions"]).flatten(), distribution.entropy().flatten()
+    former = module.get_train_action_dist_cls().from_logits(rows["action_dist_inputs"]) if kl_coeff else distribution
+    divergence = former.kl(distribution).flatten()
     mask = rows.get("loss_mask", torch.ones(rows["advantages"].shape, dtype=torch.bool)).flatten()
     columns = (rows["action_logp"], rows["advantages"], rows["value_targets"], outputs["vf_preds"])
     losses = []
@@ -285,12 +287,12 @@ def plain_loss(module, rows, clip, vf_coeff, vf_clip, entropy_coeff):
         gain = min(ratio * advantage, min(max(ratio, torch.tensor(1 - clip)), torch.tensor(1 + clip)) * advantage)
         error = (value - target) ** 2
         error = error if vf_clip is None else min(error, torch.tensor(vf_clip))
-        losses.append(vf_coeff * error - gain - entropy_coeff * entropy[i])
+        losses.append(vf_coeff * error - gain - entropy_coeff * entropy[i] + kl_coeff * divergence[i])
     return sum(losses) / len(losses)
 
 
 SPACES = [gym.spaces.Discrete(4), gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Box(-1, 1, (2,), np.float32)]
-OPTIONS = [(0.2, 0.5, None, 0.01), (0.05, 1.0, 0.3, 0.0)]
+OPTIONS = [(0.2, 0.5, None, 0.01, 0.0), (0.05, 1.0, 0.3, 0.0, 0.7)]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -304,17 +306,19 @@ def test_ppo_loss_and_its_gradient(space, model_config, options, masked):
     if masked:
         rows["loss_mask"] = torch.rand(shape) < 0.6
         rows["value_targets"] = rows["value_targets"].masked_fill(~rows["loss_mask"], torch.nan)
-    clip, vf_coeff, vf_clip, entropy_coeff = options
+    clip, vf_coeff, vf_clip, entropy_coeff, kl_coeff = options
+    n_logits = module.get_train_action_dist_cls().required_input_dim(space)
+    rows["action_dist_inputs"] = torch.randn(*shape, n_logits)
+    options_of_loss = {"clip": clip, "vf_coeff": vf_coeff, "vf_clip": vf_clip}
     stats = {}
-    loss = ppo_loss(
-        module, rows, clip=clip, vf_coeff=vf_coeff, vf_clip=vf_clip, entropy_coeff=entropy_coeff, stats=stats
-    )
+    loss = ppo_loss(module, rows, **options_of_loss, entropy_coeff=entropy_coeff, kl_coeff=kl_coeff, stats=stats)
     expected = plain_loss(module, rows, *options)
     torch.testing.assert_close(loss, expected)
     for got, want in zip(*(torch.autograd.grad(x, list(module.parameters())) for x in (loss, expected)), strict=True):
         assert torch.isfinite(got).all()
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
-    assert stats.keys() == {"policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl", "clip_fraction"}
+    names = {"policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl", "clip_fraction"}
+    assert stats.keys() == (names | {"mean_kl_loss"} if kl_coeff else names)
     counts = rows.get("loss_mask", torch.ones(rows["advantages"].shape, dtype=torch.bool)).numpy()
     values = module.forward_train({name: rows[name] for name in ("obs", "state_in") if name in rows})["vf_preds"]
     targets = rows["value_targets"].numpy()[counts]
@@ -322,6 +326,7 @@ def test_ppo_loss_and_its_gradient(space, model_config, options, masked):
     assert stats["vf_explained_var"] == pytest.approx(explained, rel=1e-4)
     assert all(not value.requires_grad and torch.isfinite(value) for value in stats.values())
     total = stats["policy_loss"] + vf_coeff * stats["vf_loss"] - entropy_coeff * stats["entropy"]
+    total = total + kl_coeff * stats.get("mean_kl_loss", 0.0)
     torch.testing.assert_close(total, loss.detach())
 
 

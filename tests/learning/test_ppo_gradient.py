@@ -154,6 +154,7 @@ class Case:
             "kl": ratio - 1 - ratio.log(), "clipped": ((ratio - 1).abs() > clip).double(), "error": error,
             "squared_error": error.square(), "target": self.targets, "squared_target": self.targets.double().square(),
         }  # fmt: skip
+        terms["former_kl"] = torch.zeros(self.n_rows) if self.former is None else kl
         sums = {name: float(terms[name][chosen].detach().sum()) for name in SUMS}
         return [torch.zeros_like(each) if each.grad is None else each.grad for each in self.parameters], sums
 

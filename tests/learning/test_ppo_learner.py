@@ -122,6 +122,7 @@ def test_compiled_updates_are_close(name):
 
 
 OPTIONS = [
+    {"kl_coeff": 0.5},
     {"vf_clip": 0.5, "clip": 0.05},
     {"entropy_coeff": 0.0, "vf_coeff": 1.5, "max_grad_norm": None},
     {"vf_coeff": 0.0},
@@ -134,6 +135,8 @@ OPTIONS = [
 def test_options(options):
     module = make_module(vf_share_layers=False)
     batch = make_batch(module)
+    if "kl_coeff" in options:
+        batch["action_dist_inputs"] = torch.randn(N, 4)
     if options.get("vf_coeff") == 0:
         del batch["value_targets"]
     assert_same_updates(module, [batch], **options)

@@ -103,6 +103,54 @@ def test_padding_changes_no_loss():
     assert of_one["learner_stats"]["total_loss"] == pytest.approx(of_other["learner_stats"]["total_loss"], rel=1e-5)
 
 
+class ByAutograd(PPOTorchPolicy):
+    """A class with a loss of its own is not taken for PPO, whatever that loss is."""
+
+    def loss(self, model, dist_class, train_batch):
+        return super().loss(model, dist_class, train_batch)
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"entropy_coeff": 0.1, "clip_param": 0.05, "vf_clip_param": 0.3, "vf_loss_coeff": 0.5, "kl_coeff": 0.7},
+    {"use_kl_loss": False, "grad_clip": 0.01},
+    {"use_critic": False, "use_gae": False},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("model", [{"vf_share_layers": False}, {"fcnet_activation": "relu", "fcnet_hiddens": [9, 8]}])
+def test_compiled_gradients_are_those_of_the_loss(model, options, monkeypatch):
+    found = []
+    for policy_class in (ByAutograd, PPOTorchPolicy):
+        config = config_with(model_config=model, policy_config={"lr": 0.01, **options})
+        with RolloutWorker(config=config, default_policy_class=policy_class) as worker:
+            batch, policy = worker.sample()["p0"], worker.get_policy("p0")
+            batch["action_logp"] = batch["action_logp"] + np.linspace(-0.2, 0.2, batch.count, dtype=np.float32)
+            batch["action_dist_inputs"] = batch["action_dist_inputs"][::-1].copy()
+            with monkeypatch.context() as patched:
+                if policy_class is PPOTorchPolicy:
+                    patched.setattr(PPOTorchPolicy, "loss", lambda *arguments: pytest.fail("autograd was asked"))
+                found.append((policy.compute_gradients(batch), policy.learn_on_batch(batch), policy.get_weights()))
+    ((want, of_want), learned, weights), ((got, of_got), also_learned, also_weights) = found
+    for theirs, ours in zip(want, got, strict=True):
+        assert (theirs is None) == (ours is None)
+        if theirs is not None:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(theirs).max()))
+    for theirs, ours in ((of_want, of_got), (learned, also_learned)):
+        assert ours["learner_stats"] == pytest.approx(theirs["learner_stats"], rel=1e-3, abs=1e-5)
+    for name, theirs in weights.items():
+        assert np.abs(also_weights[name] - theirs).mean() < 1e-3  # Adam's first step has the sign of a gradient
+
+
+def test_a_module_that_is_changed_is_read_again():
+    with RolloutWorker(config=config_with(policy_config={"lr": 0.0})) as worker:
+        batch, policy = worker.sample()["p0"], worker.get_policy("p0")
+        policy.learn_on_batch(batch)
+        policy.module.pi = torch.nn.Linear(policy.module.pi.in_features, policy.module.pi.out_features)
+        gradients, _ = policy.compute_gradients(batch)
+        by_autograd = ByAutograd(policy.module, policy.config).compute_gradients(batch)[0]
+    for ours, theirs in zip(gradients, by_autograd, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
 class Reinforce(TorchPolicy):
     """A loss of one's own."""
 

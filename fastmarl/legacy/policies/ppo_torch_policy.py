@@ -9,14 +9,18 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
+from fastmarl.core.inference.backends.dense_layers import NotDenseError
 from fastmarl.core.kernels.returns import gae
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
+from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 
 VALUES_BOOTSTRAPPED = "values_bootstrapped"
+LEARNED_FROM = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP, Columns.ACTION_MASK,
+                Columns.ADVANTAGES, Columns.VALUE_TARGETS)  # fmt: skip
 
 
 def add_advantages(
@@ -95,6 +99,9 @@ class PPOTorchPolicy(TorchPolicy):
     def __init__(self, module: Any, config: Mapping[str, Any] | None = None):
         super().__init__(module, config)
         self.kl_coeff: float = self.config["kl_coeff"]
+        self._made = self.model, self.dist_class
+        self._gradients: dict[Tensor, Tensor] = {}
+        self._compiled: CompiledGradients | None = None
 
     # Advantages.
 
@@ -167,6 +174,54 @@ class PPOTorchPolicy(TorchPolicy):
             total_loss=total, policy_loss=mean(-surrogate), vf_loss=mean(value_error), entropy=mean(entropy), kl=kl
         )
         return total
+
+    def _compute_gradients(self, batch: Any) -> dict[str, Any]:
+        """As of any policy, by compiled code where loss and module are such as `fastmarl.learning` knows."""
+        if not self._has_own_loss() or self.is_recurrent() or (self.config["use_kl_loss"] and not self.kl_coeff):
+            return super()._compute_gradients(batch)
+        train_batch, config = self._tensors(batch), self.config
+        options = LossOptions(
+            clip=config["clip_param"],
+            vf_coeff=config["vf_loss_coeff"] if config["use_critic"] else 0.0,
+            vf_clip=config["vf_clip_param"],
+            entropy_coeff=config["entropy_coeff"],
+            kl_coeff=self.kl_coeff if config["use_kl_loss"] else 0.0,
+        )
+        columns = {name: train_batch[name] for name in LEARNED_FROM if name in train_batch}
+        try:
+            rows = self._compiled_gradients().rows(columns, options)
+        except NotDenseError:
+            return super()._compute_gradients(batch)
+        self._optimizer.zero_grad()
+        stats = rows.compute(torch.arange(len(rows)))
+        for parameter in rows.trained:
+            parameter.grad = self._gradients[parameter]
+        self._average_gradients()
+        loss = self._note(stats, options)
+        return {**self.extra_grad_process(self._optimizer, loss), **self.stats_fn(train_batch)}
+
+    def _compiled_gradients(self) -> CompiledGradients:
+        trained = [each for each in self.module.parameters() if each.requires_grad]
+        if self._compiled is None or list(map(id, trained)) != list(map(id, self._gradients)):
+            self._gradients = {each: torch.zeros_like(each).detach() for each in trained}
+            self._compiled = CompiledGradients(self.module, self._gradients)
+        return self._compiled
+
+    def _has_own_loss(self) -> bool:
+        """Return whether the loss is that of this class, of the model and the distribution that were made for it."""
+        is_own = type(self).loss is PPOTorchPolicy.loss and "loss" not in vars(self)
+        return is_own and (self.model, self.dist_class) == self._made
+
+    def _note(self, stats: Mapping[str, float], options: LossOptions) -> Tensor:
+        """Put statistics where `loss()` puts them; returns the loss."""
+        kl, vf_loss = stats.get("mean_kl_loss", 0.0), stats.get("vf_loss", 0.0)
+        total = stats["policy_loss"] + options.vf_coeff * vf_loss - options.entropy_coeff * stats["entropy"]
+        found = {"total_loss": total + options.kl_coeff * kl, "policy_loss": stats["policy_loss"], "vf_loss": vf_loss,
+                 "entropy": stats["entropy"], "kl": kl}  # fmt: skip
+        self.model.tower_stats.clear()
+        self.model.tower_stats.update({name: torch.tensor(value) for name, value in found.items()})
+        loss: Tensor = self.model.tower_stats["total_loss"]
+        return loss
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
         """Floats under RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff"."""
