@@ -12,7 +12,7 @@ from fastmarl.core.errors import BatchError
 from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, NotDenseError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import in_a_row, mask_of
-from fastmarl.core.native._ppo import SUMS, PPOGradient
+from fastmarl.core.native._ppo import BEST, SUMS, PPOGradient
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.learning.dense_nets import LOGP, DenseNet, gradient_of, needed_layers, packed_rows
@@ -23,6 +23,7 @@ from fastmarl.learning.ppo import check_rows, module_inputs, needed_columns, ppo
 MOST_COMPARED = 256  # rows whose gradients are computed both ways
 MOST_SEEN = 16  # rows whose outputs are compared in each update
 SMALLEST = 1e-7  # difference of gradients that rounding explains where they are 0
+MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # above, torch is quicker on one thread
 TOLERANCE = 1e-3  # of gradients and outputs in float32, relative to their size
 
 
@@ -58,6 +59,9 @@ class CompiledGradient:
             raise NotDenseError(f"its parameters are {parameters.dtype} on {parameters.device}")
         self.module, self.parameters = module, parameters
         self.layers = layers_of_module(module)
+        n_weights = sum(layer.weight.numel() for layer in self.layers.net.layers if layer.weight is not None)
+        if n_weights > MOST_WEIGHTS[BEST]:
+            raise NotDenseError(f"torch is quicker where there are {n_weights:,} weights")
         self.gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
         self._nets: dict[tuple[bool, bool], PPOGradient] = {}
 
