@@ -175,7 +175,8 @@ bench: $(VENV)/.test build ## benchmarks, then the efficiency table
 	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
 	$(BIN)/fastmarl bench efficiency --json build/efficiency.json
 
-PEERS := $(basename $(notdir $(filter-out %/common.txt %.no-deps.txt,$(wildcard benchmarks/peers/requirements/*.txt))))
+# JAX has no sampler in that comparison; benchmarks/bench_jax.py and bench_time_to_return.py use its environment.
+PEERS := $(basename $(notdir $(filter-out %/common.txt %/jax.txt %.no-deps.txt,$(wildcard benchmarks/peers/requirements/*.txt))))
 
 bench-peers: $(VENV)/.test build $(PEERS:%=$(PEERS_FOLDER)/%/.made) ## other samplers, each in an environment of its own, and ours: tables and peers.png
 	$(BIN)/python -m benchmarks.peers --envs-folder $(PEERS_FOLDER) --json build/peers.json --markdown build/peers.md \

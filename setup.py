@@ -37,7 +37,7 @@ SHARED = Path("src_ext/_shared.c")  # written by Cython
 # Where a * b + c is rounded once instead of twice, sums differ from torch's in their last bits.
 EXACT = ["-ffp-contract=off"]
 ROUNDED = ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
-FLAGS = {"_adam": [*EXACT, "-fno-math-errno"], "_dense": ROUNDED, "_ppo": ROUNDED}
+FLAGS = {"_adam": [*EXACT, "-fno-math-errno"], "_dense": ROUNDED, "_draws": ROUNDED, "_ppo": ROUNDED}
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if SANITIZE else []
 OPTIMIZATION = ["-O1", "-g", "-fno-omit-frame-pointer"] if CHECKED or SANITIZE else ["-O3", "-g0"]
 STRIP = {"linux": ["-Wl,--strip-all"], "darwin": ["-Wl,-x"]}.get(sys.platform, [])

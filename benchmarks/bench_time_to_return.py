@@ -1,12 +1,13 @@
 """How long learners take to the same return: PPO on simple_spread, with the same networks and hyperparameters.
 
-    python benchmarks/bench_time_to_return.py --seeds 3 --torchrl-python build/peers/torchrl/bin/python
+    python benchmarks/bench_time_to_return.py --seeds 3
 
-`make build/peers/torchrl/.made` makes TorchRL's environment. A learner is a script in benchmarks/learners, in a process
-of its own with one thread; learners take turns, seed by seed. The clock runs from the first sample to the iteration
-after which the mean return of 200 episodes is at the target. Random play returns about -79. With other random numbers
-a learner needs another number of steps, so the time to a return varies more between seeds than speed does. The
-hyperparameters were chosen with fastmarl's learner alone, by seeds 0 and 1, which favours it.
+`make build/peers/torchrl/.made build/peers/jax/.made` makes environments for TorchRL and JAX. A learner is a script in
+benchmarks/learners, in a process of its own with one thread; learners take turns, seed by seed. The clock runs from the
+first sample to the iteration after which the mean return of 200 episodes is at the target; JAX compiles before that.
+Random play returns about -79. With other random numbers a learner needs another number of steps, so the time to a
+return varies more between seeds than speed does. The hyperparameters were chosen with fastmarl's learner alone, by
+seeds 0 and 1, which favours it.
 """
 
 import argparse
@@ -28,12 +29,15 @@ LEARNERS = {
     "RLlib": ["rllib_ppo.py", "--sampler", "rllib"],
     "SuperSuit and a PyTorch loop": ["supersuit_ppo.py"],
     "TorchRL": ["torchrl_ppo.py"],
+    "JAX": ["jax_ppo.py"],
 }
+PEERS = {"TorchRL": "torchrl", "JAX": "jax"}  # learners with an environment of their own -> its folder
 
 
-def run(name, *options, python=sys.executable):
-    """What a learner said last."""
+def run(name, *options):
+    """The last line that a learner printed."""
     script, *of_learner = LEARNERS[name]
+    python = ROOT / "build" / "peers" / PEERS[name] / "bin" / "python" if name in PEERS else sys.executable
     command = [python, ROOT / "benchmarks" / "learners" / script, *of_learner, *options]
     # RLlib goes through sets of ids, so that with other hashes it draws other numbers.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -54,12 +58,13 @@ def table(runs):
         return statistics.median(found[what] for found in runs[name])
 
     first = min(median(name, "cpu_seconds") for name in runs)
-    lines = ["| learner | CPU time to the return | times the first | env steps | of seeds |", "|---|---|---|---|---|"]
+    lines = ["| learner | CPU time to the return | times the first | compilation before | env steps | of seeds |"]
+    lines.append("|---|---|---|---|---|---|")
     for name in sorted(runs, key=lambda name: median(name, "cpu_seconds")):
         reached = sum(found["reached"] for found in runs[name])
         seconds = median(name, "cpu_seconds")
-        lines.append(f"| {name} | {seconds:.0f} s | {seconds / first:.1f} | {median(name, 'env_steps'):,.0f} | "
-                     f"{reached} of {len(runs[name])} |")  # fmt: skip
+        lines.append(f"| {name} | {seconds:.0f} s | {seconds / first:.1f} | {median(name, 'compilation'):.0f} s | "
+                     f"{median(name, 'env_steps'):,.0f} | {reached} of {len(runs[name])} |")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -69,16 +74,12 @@ def main():
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--target", default="-45")
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
-    parser.add_argument("--torchrl-python", default=sys.executable, help="of an environment that has TorchRL")
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "build" / "time_to_return.json")
     arguments = parser.parse_args()
     runs = {name: [] for name in arguments.learners}
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         for name, of_learner in runs.items():
-            python = arguments.torchrl_python if name == "TorchRL" else sys.executable
-            of_learner.append(
-                {"seed": seed, **run(name, "--seed", str(seed), "--target", arguments.target, python=python)}
-            )
+            of_learner.append({"seed": seed, **run(name, "--seed", str(seed), "--target", arguments.target)})
             print(name, of_learner[-1], flush=True)
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(runs, indent=1))

@@ -27,7 +27,7 @@ def returns_of(code: str, seed: int) -> list[float]:
 
 def main() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    (code,) = (block for block in blocks if "loss.backward()" in block)
+    (code,) = (block for block in blocks if "learner.update(" in block)
     assert code.count("seed=0") == 1
     curves = np.array([returns_of(code, seed) for seed in SEEDS])
     steps = STEPS_PER_ITERATION * np.arange(1, curves.shape[1] + 1)

@@ -6,7 +6,9 @@ cimport numpy as cnp
 import math
 import numpy as np
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.math cimport INFINITY, NAN, exp, isfinite, isnan, log
+from libc.math cimport NAN, expf, isnan
+
+from fastmarl.core.native._dense import BEST, VARIANTS
 
 cnp.import_array()
 
@@ -14,6 +16,21 @@ cdef extern from "numpy/random/bitgen.h":
     ctypedef struct bitgen_t:
         void *state
         double (*next_double)(void *state) noexcept
+
+cdef extern from "draws.h":
+    enum:
+        LANES
+    void draw_choices(
+        int variant,
+        const float *logits,
+        Py_ssize_t n,
+        Py_ssize_t k,
+        Py_ssize_t stride,
+        const double *uniform,
+        float *weights,
+        long long *choice,
+        float *logp,
+    ) noexcept
 
 
 ctypedef fused integer:
@@ -52,7 +69,7 @@ cdef class ActionDraws:
         The log-probability is NaN where actions are, or a choice has NaN or +inf among its logits.
 
         Raises:
-            ValueError: there are not as many logits as an action takes.
+            ValueError: there are not as many logits as an action takes, or none to choose by.
         """
         self._act(self._checked(logits), True)
         return self._actions, self._logp
@@ -88,7 +105,10 @@ cdef class ActionDraws:
 
 
 cdef class ChoiceDraws(ActionDraws):
-    """For Discrete and MultiDiscrete: integers, by one uniform number for each choice.
+    """For Discrete and MultiDiscrete: integers, by one uniform number of 53 bits for each choice, in order of the rows.
+
+    Weights of choices are float32, with an error of about 1e-7 of themselves, but their sums are float64, so that small
+    probabilities keep that accuracy. A choice is never drawn if it is exp(80) times less likely than the likeliest.
 
     Args:
         rng: a Generator that no other thread uses.
@@ -96,82 +116,91 @@ cdef class ChoiceDraws(ActionDraws):
             choices as there are logits.
         shape: of an action, by default () without `nvec`, else one axis.
         dtype: int64 or int32.
+        variant: a key of VARIANTS; None: the best one.
     """
     cdef object _bits
     cdef bitgen_t *_numbers
     cdef cnp.ndarray _nvec
     cdef bint _is_wide
+    cdef int _variant
+    cdef cnp.ndarray _uniform, _weights
 
-    def __init__(self, rng, nvec=None, shape=None, dtype=np.int64):
+    def __init__(self, rng, nvec=None, shape=None, dtype=np.int64, variant=None):
         ActionDraws.__init__(self, () if nvec is None else shape, dtype, None if nvec is None else sum(nvec))
         self._bits = rng.bit_generator
         self._numbers = <bitgen_t*>PyCapsule_GetPointer(self._bits.capsule, "BitGenerator")
         self._nvec = None if nvec is None else np.array(nvec, np.intp)
         self._is_wide = np.dtype(dtype) == np.int64
+        self._variant = VARIANTS[variant or BEST]
+        self._uniform = np.zeros((1 if nvec is None else len(nvec), LANES))
+        self._weights = np.empty((0 if nvec is None else max(nvec, default=0), LANES), np.float32)
 
     cdef int _act(self, cnp.ndarray logits, bint draws) except -1:
         cdef Py_ssize_t n = cnp.PyArray_DIM(logits, 0), k = cnp.PyArray_DIM(logits, 1)
         cdef Py_ssize_t n_parts = 1 if self._nvec is None else cnp.PyArray_SIZE(self._nvec)
         cdef const Py_ssize_t *sizes = &k if self._nvec is None else <Py_ssize_t*>cnp.PyArray_DATA(self._nvec)
+        if self._nvec is None and k == 0:
+            raise ValueError(f"expected logits [n, k] of at least one choice, got {(<object>logits).shape}")
         self._make_room(n, n_parts)
+        if self._nvec is None and k > cnp.PyArray_DIM(self._weights, 0):
+            self._weights = np.empty((k, LANES), np.float32)
         cdef const float *values = <float*>cnp.PyArray_DATA(logits)
         cdef float *logp = <float*>cnp.PyArray_DATA(self._logp)
         cdef void *actions = cnp.PyArray_DATA(self._actions)
-        if self._is_wide:
-            self._choose(values, n, sizes, n_parts, draws, <cnp.int64_t*>actions, logp)
+        if draws and self._is_wide:
+            self._draw(values, n, k, sizes, n_parts, <cnp.int64_t*>actions, logp)
+        elif draws:
+            self._draw(values, n, k, sizes, n_parts, <int*>actions, logp)
+        elif self._is_wide:
+            _take_greatest(values, n, sizes, n_parts, <cnp.int64_t*>actions)
         else:
-            self._choose(values, n, sizes, n_parts, draws, <int*>actions, logp)
+            _take_greatest(values, n, sizes, n_parts, <int*>actions)
         return 0
 
-    cdef void _choose(
+    cdef void _draw(
         self,
-        const float *logits,        # IN  [n, sum of sizes]
+        const float *logits,        # IN  [n, k]
         Py_ssize_t n,
+        Py_ssize_t k,
         const Py_ssize_t *sizes,    # IN  [n_parts]
         Py_ssize_t n_parts,
-        bint draws,
         integer *action,            # OUT [n, n_parts]
-        float *logp,                # OUT [n], if they are drawn
+        float *logp,                # OUT [n]
     ) noexcept:
-        cdef Py_ssize_t i, part
-        cdef double of_row
-        for i in range(n):
-            of_row = 0.0
+        cdef Py_ssize_t first = 0, rows, r, part
+        cdef const float *part_logits
+        cdef double *uniform = <double*>cnp.PyArray_DATA(self._uniform)
+        cdef float *weights = <float*>cnp.PyArray_DATA(self._weights)
+        cdef long long choice[LANES]
+        while first < n:
+            rows = min(<Py_ssize_t>LANES, n - first)
+            for r in range(rows):
+                logp[first + r] = 0.0
+                for part in range(n_parts):
+                    uniform[part * LANES + r] = self._numbers.next_double(self._numbers.state)
+            part_logits = logits + first * k
             for part in range(n_parts):
-                if draws:
-                    of_row += self._draw(logits, sizes[part], action)
-                else:
-                    action[0] = <integer>_greatest(logits, sizes[part])
-                logits += sizes[part]
-                action += 1
-            if draws:
-                logp[i] = <float>of_row
+                draw_choices(self._variant, part_logits, rows, sizes[part], k, uniform + part * LANES, weights, choice,
+                             logp + first)
+                for r in range(rows):
+                    action[(first + r) * n_parts + part] = <integer>choice[r]
+                part_logits += sizes[part]
+            first += rows
 
-    cdef double _draw(
-        self,
-        const float *logits,    # IN  [k]
-        Py_ssize_t k,
-        integer *action,        # OUT 0 if there is NaN or +inf
-    ) noexcept:
-        """The action's log-probability. Inverts the cumulative distribution, in float64."""
-        cdef double highest = -INFINITY, total = 0.0, reached = 0.0, weight
-        cdef double uniform = self._numbers.next_double(self._numbers.state)
-        cdef Py_ssize_t j
-        for j in range(k):
-            highest = max(highest, <double>logits[j])
-        for j in range(k):
-            total += exp(logits[j] - highest)
-        action[0] = 0
-        if not isfinite(total):
-            return NAN
-        for j in range(k):
-            weight = exp(logits[j] - highest)
-            if weight > 0.0:
-                action[0] = <integer>j              # the last one possible, should rounding leave the number unreached
-            reached += weight
-            if reached > uniform * total:
-                break
-        return logits[action[0]] - highest - log(total)
+
+cdef void _take_greatest(
+    const float *logits,        # IN  [n, sum of sizes]
+    Py_ssize_t n,
+    const Py_ssize_t *sizes,    # IN  [n_parts]
+    Py_ssize_t n_parts,
+    integer *action,            # OUT [n, n_parts]
+) noexcept:
+    cdef Py_ssize_t part
+    for _ in range(n):
+        for part in range(n_parts):
+            action[0] = <integer>_greatest(logits, sizes[part])
+            logits += sizes[part]
+            action += 1
 
 
 cdef Py_ssize_t _greatest(const float *logits, Py_ssize_t k) noexcept:
@@ -206,13 +235,14 @@ cdef class GaussianDraws(ActionDraws):
         cdef const float *mean = <float*>cnp.PyArray_DATA(logits)
         cdef float *action = <float*>cnp.PyArray_DATA(self._actions)
         cdef float *logp = <float*>cnp.PyArray_DATA(self._logp)
-        cdef double noise, log_std, of_row
+        cdef float noise, log_std
+        cdef double of_row
         for i in range(n):
             of_row = 0.0
             for j in range(k):
                 if draws:
                     noise, log_std = action[j], mean[k + j]
-                    action[j] = <float>(mean[j] + noise * exp(log_std))
+                    action[j] = mean[j] + noise * expf(log_std)
                     of_row -= 0.5 * noise * noise + log_std + HALF_LOG_2PI
                     if isnan(action[j]):
                         of_row = NAN

@@ -4,7 +4,7 @@
 
 #include <Python.h>
 #include <math.h>
-#include "vectors.h"
+#include "variants.h"
 
 #define ROWS 16 /* at a time */
 #define FEW 4   /* rows or less are computed one by one */
@@ -29,7 +29,7 @@ typedef struct {
 } dense_net;
 
 #define VARIANT_FILE "dense_variant.h"
-#include "variants.h"
+#include "each_variant.h"
 
 static void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n) {
     switch (net->variant) {

@@ -1,4 +1,4 @@
-/* Dense nets for one instruction set, see variants.h.
+/* Dense nets for one instruction set, see each_variant.h.
 
    A layer computes y = activation(W x + b) from torch's own W [n_out, n_in]. Of FEW rows or less, each output is a dot
    product along a row of W. More rows are computed ROWS at a time, with x and y turned over ([n_in, ROWS]), so that

@@ -6,7 +6,7 @@
 #include <Python.h>
 #include <math.h>
 #include <string.h>
-#include "vectors.h"
+#include "variants.h"
 
 #define LEAST (-3.402823466e38f) /* logit of what a mask forbids */
 #define LOG_ROOT_2_PI 0.9189385332f
@@ -74,7 +74,7 @@ static inline Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices) {
 }
 
 #define VARIANT_FILE "ppo_variant.h"
-#include "variants.h"
+#include "each_variant.h"
 
 static void ppo_gradient(ppo_net *net, const ppo_minibatch *batch) {
     switch (net->variant) {

@@ -1,4 +1,4 @@
-/* PPO's gradient for one instruction set, see variants.h.
+/* PPO's gradient for one instruction set, see each_variant.h.
 
    All matrix products are c[r, j] = sum over k of a(r, k) b[k, j]: rows of b are read as vectors, numbers of a one by
    one, by strides, so that the same code multiplies by a matrix and by its transpose. */

@@ -1,37 +1,37 @@
-/* Includes VARIANT_FILE once for each instruction set, having defined
+/* Instruction sets for which code is compiled; the best that the processor has is chosen at run time. */
+#ifndef FASTMARL_VARIANTS_H
+#define FASTMARL_VARIANTS_H
 
-     VARIANT(name)  the name, with a suffix of the variant's own
-     WIDTH          floats in a vector register: 4, 8 or 16
+#include <Python.h>
+#include <limits.h>
 
-   and the functions of vectors_variant.h. */
+enum {PLAIN, AVX2, AVX512};
+enum {LINEAR, TANH, RELU, SILU, GELU, ELU}; /* activations */
 
-#define VARIANT(name) name##_plain
-#define WIDTH 4
-#include "vectors_variant.h"
-#include VARIANT_FILE
-#undef VARIANT
-#undef WIDTH
-
-#ifdef HAS_VARIANTS
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define VARIANT(name) name##_avx2
-#define WIDTH 8
-#include "vectors_variant.h"
-#include VARIANT_FILE
-#undef VARIANT
-#undef WIDTH
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma")
-#define VARIANT(name) name##_avx512
-#define WIDTH 16
-#include "vectors_variant.h"
-#include VARIANT_FILE
-#undef VARIANT
-#undef WIDTH
-#pragma GCC pop_options
+#if defined(__x86_64__) && !defined(__clang__)
+#define HAS_VARIANTS 1
 #endif
 
-#undef VARIANT_FILE
+/* The best variant that this processor can run. */
+static inline int best_variant(void) {
+#ifdef HAS_VARIANTS
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return PLAIN;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return AVX512;
+    return AVX2;
+#else
+    return PLAIN;
+#endif
+}
+
+#ifdef __clang__
+#define SHUFFLED(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define SHUFFLED(v, ...) __builtin_shuffle(v, (VARIANT(ints)){__VA_ARGS__})
+#endif
+
+#define WHERE(condition, then, otherwise) \
+    ((VARIANT(floats))(((condition) & (VARIANT(ints))(then)) | (~(condition) & (VARIANT(ints))(otherwise))))
+
+#endif

@@ -1,4 +1,4 @@
-/* Vectors of one instruction set: sums, exponentials, activations. Included by variants.h. */
+/* Vectors of WIDTH floats for one instruction set, see each_variant.h: sums, exponentials, logarithms, activations. */
 
 typedef float VARIANT(floats) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef int VARIANT(ints) __attribute__((vector_size(4 * WIDTH)));

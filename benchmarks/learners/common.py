@@ -1,12 +1,12 @@
-"""What all learners of this folder share: the task, the hyperparameters, and when a run is over."""
+"""What all learners of this folder share: the task, the hyperparameters, and when a run is over.
+
+PyTorch and mpe2 are imported where they are used: the environment of JAX's learner has neither.
+"""
 
 import argparse
 import json
 import time
 from collections import deque
-
-import torch
-from mpe2 import simple_spread_v3
 
 AGENTS, OBSERVATION_SIZE, ACTIONS, MAX_CYCLES = 3, 18, 5, 25
 HIDDENS = (64, 64)  # of the policy and of the value function, each by itself, with tanh
@@ -19,11 +19,15 @@ WINDOW = 200  # episodes that the mean return is of
 
 
 def make_env():
+    from mpe2 import simple_spread_v3
+
     return simple_spread_v3.parallel_env(N=AGENTS, max_cycles=MAX_CYCLES)
 
 
 def initialize(parameters):
     """Weights [n_out, n_in] and biases of a policy and a value function, as CleanRL's PPO begins."""
+    import torch
+
     gains = {ACTIONS: 0.01, 1: 1.0}  # of the last layers
     for parameter in parameters:
         if parameter.dim() == 1:
@@ -35,10 +39,12 @@ def initialize(parameters):
 class Progress:
     """Counts a run's steps, episodes and seconds; the learner asks `is_over` after each iteration.
 
-    The clock begins with this object: environments and networks are ready, nothing has been sampled.
+    The clock begins with this object: environments and networks are ready, nothing has been sampled. Its CPU time is
+    without `compilation`, the CPU seconds that a learner took for that before.
     """
 
-    def __init__(self, arguments):
+    def __init__(self, arguments, compilation=0.0):
+        self._compilation = compilation
         self._target, self._max_steps = arguments.target, arguments.max_steps
         self._returns = deque(maxlen=WINDOW)
         self._began = time.perf_counter(), time.process_time()
@@ -60,20 +66,29 @@ class Progress:
         if over or seconds > self._last_said + 10:
             self._last_said = seconds
             print(json.dumps({"env_steps": self.env_steps, "seconds": round(seconds, 1),
-                              "cpu_seconds": round(cpu_seconds, 1), "mean_return": round(mean, 2),
+                              "cpu_seconds": round(cpu_seconds, 1),
+                              "compilation": round(self._compilation, 1), "mean_return": round(mean, 2),
                               "reached": reached, "over": over}), flush=True)  # fmt: skip
         return over
 
 
-def arguments():
-    """The command's, after which torch is seeded and has one thread."""
+def parser():
+    """Parses the options that all learners have."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", type=float, default=-45.0)
     parser.add_argument("--max-steps", type=int, default=3_000_000, help="env steps after which the run is given up")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--env", default="mpe2.simple_spread_v3")
-    parser.add_argument("--sampler", default="")
-    parsed = parser.parse_args()
+    return parser
+
+
+def arguments():
+    """The command's, after which torch is seeded and has one thread."""
+    import torch
+
+    of_learner = parser()
+    of_learner.add_argument("--env", default="mpe2.simple_spread_v3")
+    of_learner.add_argument("--sampler", default="")
+    parsed = of_learner.parse_args()
     torch.manual_seed(parsed.seed)
     torch.set_num_threads(1)
     return parsed

@@ -105,7 +105,8 @@ class ModuleAgents:
         self._keeps = self._inference.lane_state is not None or bool(connectors.connectors)
         self._renew_at = LEAST_ROWS
         leaf = connectors.layout.leaves[0]
-        self.is_quick = not self._keeps and self._inference.backend == "lean" and isinstance(self.action_space, QUICK)
+        is_plain = isinstance(connectors.layout.space, gym.spaces.Box) and isinstance(self.action_space, QUICK)
+        self.is_quick = is_plain and not self._keeps and self._inference.backend == "lean"
         self._shape, self._dtype = leaf.shape, leaf.dtype
         self._row = np.empty((1, *leaf.shape), leaf.dtype) if self.is_quick else np.empty(1)
         self._in_row = self._row[0, ...]

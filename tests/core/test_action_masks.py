@@ -11,6 +11,7 @@ from support.masked_env import PLACES, SPACES, LateMaskEnv, MaskedEnv, N
 import fastmarl
 from fastmarl.batches import aligned, columns, sequences
 from fastmarl.connectors import FlattenObservations, PrevActionsPrevRewards
+from fastmarl.core.native._masks import read_legal, rule_out
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import ActionMaskError, ConfigError
 from fastmarl.learning import to_tensors
@@ -265,3 +266,44 @@ def test_groups_of_modules_with_masks_of_different_sizes_are_aligned_without_the
     episodes = fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=5)
     batch = aligned(episodes, groups={"all": ["a", "b"]}, outputs=["action_logp"])["all"]
     assert "action_mask" not in batch and "action_logp" in batch
+
+
+DTYPES = (np.bool_, np.int8, np.uint8, np.int64, np.float16, np.float32, np.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [[1], [5], [3, 1, 2]])
+def test_masks_are_read_and_applied_as_by_numpy(rng, sizes, dtype):
+    n, k = 200, sum(sizes)
+    mask = (rng.choice([-2, -0.0, 0, 0.25, np.nan], (n, 2 * k, 2)) * (4 if dtype != np.bool_ else 1)).astype(np.float16)
+    with np.errstate(invalid="ignore"):
+        mask = mask.astype(dtype)[:, ::2, 1]  # not contiguous
+    mask[150] = 0
+    logits, want = rng.normal(size=(n, k + 3)).astype(np.float32), mask != 0
+    masked = logits.copy()
+    rule_out(masked, mask, 2)
+    assert np.array_equal(masked[:, 2:-1], np.where(want, logits[:, 2:-1], np.finfo(np.float32).min))
+    assert np.array_equal(masked[:, [0, 1, -1]], logits[:, [0, 1, -1]])
+    legal = np.empty((n, k), np.bool_)
+    unfit = read_legal(mask, np.array(sizes), legal)
+    without = [~part.any(1) for part in np.split(want, np.cumsum(sizes)[:-1], 1)]
+    assert np.array_equal(legal, want) and unfit == np.flatnonzero(np.any(without, 0))[0]
+    good = ~np.any(without, 0)
+    assert read_legal(mask[good], np.array(sizes), legal[: good.sum()]) == -1
+
+
+def test_masks_of_another_size_than_their_logits_are_refused():
+    logits, legal, sizes = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.bool_), np.array([3])
+    for mask in (np.zeros((2, 4)), np.zeros((1, 3)), np.zeros((3, 3))):
+        with pytest.raises(ValueError, match="expected"):
+            rule_out(logits, mask)
+        with pytest.raises(ValueError, match="expected"):
+            read_legal(mask, sizes, legal)
+    for unfit in (logits.astype(np.float64), np.asfortranarray(logits)):
+        with pytest.raises(ValueError, match="expected float32"):
+            rule_out(unfit, legal)
+    with pytest.raises(ValueError, match="expected float32"):
+        rule_out(logits, legal, 1)
+    empty = np.zeros((0, 3), np.float32)
+    rule_out(empty, np.zeros((0, 3), np.int8))
+    assert read_legal(empty, sizes, legal[:0]) == -1

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fastmarl.core.inference.draws import make_draws
+from fastmarl.core.native._dense import VARIANTS
 from fastmarl.core.native._draws import ChoiceDraws, GaussianDraws
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls
 
@@ -80,6 +81,11 @@ def test_memory_that_was_ever_enough_is_written_again(rng, space):
         assert np.shares_memory(array, again) and (again != before[:7]).any()
 
 
+def test_there_must_be_a_choice():
+    with pytest.raises(ValueError, match="at least one choice"):
+        ChoiceDraws(np.random.default_rng(0)).sample(np.empty((2, 0), np.float32))
+
+
 def copied(arrays):
     return [array.copy() for array in arrays]
 
@@ -97,35 +103,69 @@ def choices_by_numpy(logits, nvec, uniform):
     return actions, logp
 
 
+@pytest.fixture(params=VARIANTS)
+def variant(request):
+    return request.param
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("nvec", [None, [2, 1, 4]])
-def test_choices_are_those_of_numpy(rng, nvec, dtype):
+def test_choices_are_those_of_numpy(rng, nvec, dtype, variant):
     """Row by row, also where nothing or all can be drawn, or nothing is right."""
     k, parts = (5, 1) if nvec is None else (7, 3)
     logits = rng.normal(size=(300, k)).astype(np.float32) * rng.choice([0.1, 1, 100, 1e4], (300, 1)).astype(np.float32)
     logits[100:, 1:][rng.random((200, k - 1)) < 0.3] = -np.inf
+    logits[200:, 1:][rng.random((100, k - 1)) < 0.3] = np.finfo(np.float32).min
     logits[100:, [2, 3]] = 0
     logits[:6, 0] = -np.inf, np.inf, np.nan, -1e30, 1e30, 0
     logits[6] = -np.inf
-    got, logp = ChoiceDraws(np.random.default_rng(1), nvec, dtype=dtype).sample(logits)
+    got, logp = ChoiceDraws(np.random.default_rng(1), nvec, dtype=dtype, variant=variant).sample(logits)
     with np.errstate(invalid="ignore"):
         want, want_logp = choices_by_numpy(logits, nvec or [k], np.random.default_rng(1).random((300, parts)))
     assert got.shape == ((300,) if nvec is None else (300, parts)) and got.dtype == dtype
     assert np.array_equal(got.reshape(300, parts), want) and np.isnan(logp[[1, 2, 6]]).all()
-    np.testing.assert_allclose(logp, want_logp, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(logp, want_logp, rtol=1e-6, atol=1e-12)
 
 
-def test_choices_are_distributed_as_softmax(rng):
-    logits, nvec, n = np.array([0.0, 1.0, -np.inf, 2.0, 0.5, -0.5], np.float32), [4, 2], 200_000
-    actions, logp = ChoiceDraws(rng, nvec).sample(np.tile(logits, (n, 1)))
-    of_parts = [np.exp(part) / np.exp(part).sum() for part in np.split(logits, [4])]
+@pytest.mark.parametrize("k", [1, 2, 17, 3000])
+def test_any_number_of_choices_can_be_drawn_from(rng, k, variant):
+    """Log-probabilities keep their accuracy, those near 0 and those of a choice that is hardly ever drawn, too."""
+    logits = (rng.normal(size=(50, k)) * rng.choice([0.01, 1, 20], (50, 1))).astype(np.float32)
+    actions, logp = ChoiceDraws(np.random.default_rng(1), variant=variant).sample(logits)
+    want, want_logp = choices_by_numpy(logits, [k], np.random.default_rng(1).random((50, 1)))
+    assert np.array_equal(actions, want[:, 0])
+    np.testing.assert_allclose(logp, want_logp, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("nvec", [None, [2, 1, 54]])
+def test_rows_draw_the_same_to_the_bit_beside_any_others(rng, nvec, variant):
+    logits = rng.normal(size=(70, 57), scale=[[1], [20]] * 35).astype(np.float32)
+    logits[rng.random(logits.shape) < 0.2] = -np.inf
+    at_once, by_parts = (ChoiceDraws(np.random.default_rng(1), nvec, variant=variant) for _ in range(2))
+    expected = at_once.sample(logits)
+    parts = [copied(by_parts.sample(logits[begin:end])) for begin, end in pairwise([0, 1, 4, 16, 33, 35, 36, 70])]
+    for whole, pieces in zip(expected, zip(*parts, strict=True), strict=True):
+        assert np.concatenate(pieces).tobytes() == whole.tobytes()
+
+
+def test_choices_are_distributed_as_softmax(rng, variant):
+    """A pair of choices may be as rare as one in 100,000."""
+    least = np.finfo(np.float32).min
+    logits = np.array([0.0, 1.0, -np.inf, 2.0, -8.0, least, 0.5, -0.5], np.float32)
+    nvec, n, n_calls = [6, 2], 100_000, 10
+    draws, observed = ChoiceDraws(rng, nvec, variant=variant), np.zeros(12, np.int64)
+    of_parts = [np.exp(part) / np.exp(part).sum() for part in np.split(logits.astype(np.float64), [6])]
     expected = np.outer(*of_parts).ravel()  # of both parts together: they must not depend on each other
-    observed = np.bincount(actions[:, 0] * 2 + actions[:, 1], minlength=8)
+    for _ in range(n_calls):
+        actions, logp = draws.sample(np.tile(logits, (n, 1)))
+        together = actions[:, 0] * 2 + actions[:, 1]
+        observed += np.bincount(together, minlength=12)
+        np.testing.assert_allclose(np.exp(logp), expected[together], rtol=2e-6)
     possible = expected > 0
-    chi_square = ((observed - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
-    assert not observed[~possible].any()
-    assert chi_square < 37  # 5 degrees of freedom: less than once in a million runs
-    np.testing.assert_allclose(np.exp(logp), expected[actions[:, 0] * 2 + actions[:, 1]], rtol=1e-6)
+    expected *= n * n_calls
+    assert 5 < expected[possible].min() < 20 and not observed[~possible].any()
+    chi_square = ((observed - expected)[possible] ** 2 / expected[possible]).sum()
+    assert chi_square < 42  # 7 degrees of freedom: less than once in a million runs
 
 
 @pytest.mark.parametrize("nvec", [[5], [2, 1, 3]])

@@ -4,14 +4,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.masked_env import MaskedEnv
 from torch import nn
 
 import fastmarl
 from fastmarl.bench.bare_network import BareNetwork
-from fastmarl.connectors import FrameStacking
+from fastmarl.connectors import Connector, FrameStacking
 from fastmarl.core.inference.backends import dense_layers
 from fastmarl.core.inference.backends.lean import LeanModule
-from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.modules.encoders import Entries, Flat
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
@@ -19,6 +21,24 @@ CPU = torch.device("cpu")
 BOX = gym.spaces.Box(-9, 9, (5,), np.float32)
 DISCRETE = gym.spaces.Discrete(3)
 ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+
+MULTI = gym.spaces.MultiDiscrete([3, 2])
+ENTRIES = gym.spaces.Dict(
+    position=BOX, grid=gym.spaces.Box(-9, 9, (2, 3), np.float32), lights=gym.spaces.MultiBinary(4)
+)
+MASKS = [
+    gym.spaces.Box(0, 1, (3,), np.int8),
+    gym.spaces.MultiBinary((3, 1)),
+    *(
+        gym.spaces.Box(0, 1, (3,), dtype)
+        for dtype in (np.bool_, np.uint8, np.int64, np.float16, np.float32, np.float64)
+    ),
+]
+
+
+def masked_by(mask, observation=BOX, **others):
+    return gym.spaces.Dict({"action_mask": mask, "observation": observation, **others})
 
 
 def make_module(
@@ -36,14 +56,26 @@ def lean_of(module, space=None, **options):
     return LeanModule(module, layout, CPU, **{"allowed": True, **options})
 
 
+def leaves_of(space, n):
+    """Those of n random observations; half of a mask's numbers are 0."""
+    layout, rng = RowLayout(space, keep_dtype=False), np.random.default_rng(n)
+    leaves = []
+    for leaf, leaf_space in zip(layout.leaves, leaf_spaces(space), strict=True):
+        leaf_space.seed(n)
+        values = np.stack([leaf_space.sample() for _ in range(n)]).astype(leaf.dtype)
+        if leaf.path[:1] == ("action_mask",):
+            values[rng.random(values.shape) < 0.5] = 0
+        leaves.append(values)
+    return leaves
+
+
 def check_same(module, compiled, n=7):
     space = module.observation_space
-    obs = torch.randn(n, *space.shape)
-    if space.dtype.kind in "iu":
-        obs = torch.from_numpy(np.stack([space.sample() for _ in range(n)]))
+    leaves = leaves_of(space, n)
+    obs = RowLayout(space).nest([torch.from_numpy(leaf.copy()) for leaf in leaves])
     with torch.inference_mode():
         expected = module.forward_exploration({"obs": obs}, t=0)
-    logits, values = compiled.forward(obs.numpy())
+    logits, values = compiled.forward(leaves)
     assert_close(logits, expected["action_dist_inputs"].numpy())
     if "vf_preds" in expected:
         assert_close(values, expected["vf_preds"].numpy())
@@ -52,9 +84,12 @@ def check_same(module, compiled, n=7):
 
 
 def assert_close(got, expected):
-    """Up to 1e-6 of the largest, or of 1, as large as what was added up may be: sums of numbers that cancel out are not
-    exact in torch either, nor is the one sum of a batch of one."""
-    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6 * max(1.0, float(np.abs(expected).max())))
+    """Up to 3e-6 of the largest, or of 1, as large as what was added up may be: sums of numbers that cancel out are not
+    exact in torch either, nor is the one sum of a batch of one. What is ruled out is so exactly."""
+    ruled_out = expected == np.finfo(np.float32).min
+    assert np.array_equal(got == np.finfo(np.float32).min, ruled_out)
+    got, expected = got[~ruled_out], expected[~ruled_out]
+    np.testing.assert_allclose(got, expected, rtol=3e-6, atol=3e-6 * max(1.0, np.abs(expected).max(initial=0.0)))
 
 
 @pytest.mark.parametrize("n", [1, 3, 16, 100, 512])
@@ -72,6 +107,17 @@ def assert_close(got, expected):
         {"space": gym.spaces.Box(-1, 1, (2, 2), np.float32), "fcnet_activation": "gelu"},
         {"space": gym.spaces.Box(0, 255, (2, 2, 3), np.uint8), "vf_share_layers": False},
         {"space": gym.spaces.Box(-2, 3, (11,), np.int8)},
+        *({"space": masked_by(mask)} for mask in MASKS),
+        {"space": masked_by(MASKS[0], gym.spaces.Box(-9, 9, (2, 3), np.float64)), "vf_share_layers": False},
+        {"space": masked_by(MASKS[0], gym.spaces.Box(0, 255, (4, 2), np.uint8))},
+        {"space": masked_by(gym.spaces.MultiBinary(5)), "action_space": MULTI},
+        {"space": masked_by(gym.spaces.Tuple(map(gym.spaces.MultiBinary, (3, 2)))), "action_space": MULTI},
+        {"space": masked_by(MASKS[0], ENTRIES)},
+        {"space": masked_by(MASKS[0], speed=BOX), "vf_share_layers": False},
+        {"space": masked_by(gym.spaces.MultiBinary(2)), "action_space": ACTIONS},
+        {"space": gym.spaces.Dict(a=BOX, action_mask=MASKS[1])},
+        {"space": ENTRIES, "inference_only": True},
+        {"space": gym.spaces.Tuple((BOX, ENTRIES, gym.spaces.Box(-9, 9, (), np.int64)))},
     ],
     ids=str,
 )
@@ -158,8 +204,36 @@ class Foreign(RLModule):
     pass
 
 
-IMAGES = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
-MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observation=BOX)
+class ScaledFloats(DefaultRLModule):
+    def setup(self):
+        super().setup()
+        self.trunk = nn.Sequential(Flat((5,), 0.5), nn.Linear(5, 8))
+
+
+class SeesLess(DefaultRLModule):
+    """Its value function sees less than its policy, which sees less than there is."""
+
+    def setup(self):
+        space, self.observation_space = self.observation_space, ENTRIES
+        super().setup()
+        self.observation_space = space
+        self.vf_trunk = nn.Sequential(Entries(["position"], [nn.Identity()]), nn.Linear(5, 8))
+
+
+class WideHead(DefaultRLModule):
+    def setup(self):
+        super().setup()
+        self.pi = nn.Linear(8, 4)
+
+
+class HookedEntry(DefaultRLModule):
+    def setup(self):
+        super().setup()
+        self.trunk[0].encoders[0].register_forward_hook(lambda *_: None)
+
+
+WITH_TEXT = gym.spaces.Dict({**ENTRIES.spaces, "told": gym.spaces.Text(3)})
+IMAGES, BYTES = (gym.spaces.Box(0, 255, shape, np.uint8) for shape in ((20, 20, 3), (4,)))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +247,13 @@ MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observation=BOX)
         (lambda: make_module(space=IMAGES), "does not flatten observations"),
         (lambda: make_module(space=gym.spaces.Box(0, 9, (3,), np.int64)), "no Box of floats or bytes"),
         (lambda: make_module(Approximate), "GELU"),
-        (lambda: make_module(space=MASKED), "no Box of floats"),
+        (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=DISCRETE)), "OneHot of one of several entries"),
+        (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=BYTES)), "Flat of one of several entries"),
+        (lambda: make_module(ScaledFloats), "does not flatten observations"),
+        (lambda: make_module(SeesLess, ENTRIES, vf_share_layers=False), "in another way"),
+        (lambda: make_module(WideHead, masked_by(MASKS[0])), "4 logits, and an action mask for another number"),
+        (lambda: make_module(SeesLess, WITH_TEXT), "parts that are no arrays"),
+        (lambda: make_module(HookedEntry, ENTRIES), "Identity has hooks"),
         (lambda: make_module().double(), "float32"),
     ],
 )
@@ -189,6 +269,9 @@ def test_it_can_be_ruled_out():
     assert "meta" in other.backend
     integers = RowLayout(gym.spaces.Box(0, 9, (5,), np.int64))
     assert "no Box of floats" in LeanModule(make_module(), integers, CPU, allowed=True).backend
+    module = make_module(space=masked_by(MASKS[-1]))  # doubles that are no 0 may be 0 in the floats that torch gets
+    kept = LeanModule(module, RowLayout(module.observation_space), CPU, allowed=True)
+    assert "action mask is of float64" in kept.backend
 
 
 def replace_method(module):
@@ -381,7 +464,7 @@ def test_a_layer_that_becomes_unknown_is_found_before_the_next_pass(change):
     module = make_module()
     compiled = lean_of(module)
     change(module)
-    assert compiled.forward(np.ones((2, 5), np.float32)) is None and compiled.backend.startswith("torch: ")
+    assert compiled.forward([np.ones((2, 5), np.float32)]) is None and compiled.backend.startswith("torch: ")
 
 
 def test_training_in_place_is_no_change():
@@ -459,7 +542,18 @@ def assert_same(got, expected):
         np.testing.assert_allclose(got[key], expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
 
 
-MULTI = gym.spaces.MultiDiscrete([3, 2])
+GRID = {"size": 4, "num_food": 3, "num_hazards": 1, "max_steps": 9}
+
+
+class NarrowsMasks(Connector):
+    """For acting only: what is second of what is legal is not, to the module."""
+
+    lane_arrays = ()
+    records = False
+
+    def __call__(self, obs, rows):
+        legal = obs["action_mask"] != 0
+        return {**obs, "action_mask": (legal & (legal.cumsum(1) != 2)).astype(np.int8)}
 
 
 @pytest.mark.parametrize("explore", [True, False])
@@ -474,8 +568,27 @@ MULTI = gym.spaces.MultiDiscrete([3, 2])
         {"env_to_module_connector": FrameStacking(num_frames=2)},
         {"model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}},
         {"rl_module_spec": fastmarl.RLModuleSpec(inference_only=True)},
+        {"env": "fastmarl.gridworld", "env_config": GRID},
+        {"env": "fastmarl.gridworld", "env_config": GRID, "env_to_module_connector": FrameStacking(num_frames=2)},
+        {"env": "fastmarl.gridworld", "env_config": GRID, "env_to_module_connector": [NarrowsMasks()]},
+        {"env": MaskedEnv, "env_config": {"space": "multi_discrete", "place": "action_mask", "form": "parts"}},
+        {"env": MaskedEnv, "env_config": {"space": "discrete", "place": "avail_actions", "form": "float64"}},
     ],
-    ids=["plain", "masks", "multi", "box", "tuple", "stacked", "lstm", "inference_only"],
+    ids=[
+        "plain",
+        "masks",
+        "multi",
+        "box",
+        "tuple",
+        "stacked",
+        "lstm",
+        "inference_only",
+        "grid",
+        "grid, stacked",
+        "grid, narrowed",
+        "masks in parts",
+        "masks of doubles",
+    ],
 )
 def test_a_runner_samples_the_same_with_torch_and_without(options, explore):
     with_torch, without = make_runner(**options, lean_inference=False), make_runner(**options)
@@ -502,8 +615,9 @@ def test_batches_too_large_for_it_go_through_torch(monkeypatch):
     assert_same(recorded(runner), expected)
 
 
-def test_torch_is_not_called(monkeypatch):
-    runner = make_runner()
+@pytest.mark.parametrize("env", [Env, "fastmarl.gridworld"])
+def test_torch_is_not_called(monkeypatch, env):
+    runner = make_runner(env=env)
     monkeypatch.setattr(torch, "from_numpy", None)
     monkeypatch.setattr(DefaultRLModule.forward_exploration, "__code__", (lambda *_, **__: 1 / 0).__code__)
     runner.sample(num_timesteps=20)
@@ -520,7 +634,7 @@ def test_weights_that_are_set_reach_it():
     with torch.inference_mode():
         logits = other.module["default_policy"].forward_inference({"obs": obs})["action_dist_inputs"]
     lean_of_runner = runner._sampling.rollout.policies.by_index[0].inference._lean
-    np.testing.assert_allclose(lean_of_runner.forward(obs.numpy())[0], logits, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(lean_of_runner.forward([obs.numpy()])[0], logits, rtol=1e-5, atol=1e-6)
 
 
 class ChangeInTheMiddle:

@@ -1,6 +1,7 @@
 """A policy's actions are those that the envs were sent, with every kind of module, connector and space."""
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from support.compare_actions import close
 from support.optional import params
@@ -107,3 +108,16 @@ def test_actions_in_real_environments(kind, tmp_path):
     for policy in (from_runner, restored):
         assert_equal(asked_again(env.envs[0], in_batches(policy), policy.reset), 2000)
         assert_equal(asked_again(env.envs[0], one_by_one(policy), policy.reset), 2000)
+
+
+def test_a_quick_module_acts_on_whole_observations_only():
+    """A mask alone has the dtype and shape of their first leaf."""
+    with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="fastmarl.gridworld", seed=0)) as runner:
+        policy = fastmarl.Policy.from_runner(runner)
+    (space, _) = runner.get_spaces()["default_policy"]
+    assert policy.inference_backends == {"default_policy": "lean"}
+    with pytest.raises(fastmarl.errors.MultiAgentEnvError, match="observation"):
+        policy.act(np.ones(5, np.int8))
+    for legal in range(5):
+        mask = (np.arange(5) == legal).astype(np.int8)
+        assert policy.act({**space.sample(), "action_mask": mask}) == legal

@@ -1,4 +1,4 @@
-"""Which actions are drawn from logits without torch, on the CPU and in batches so small that its calls take longer."""
+"""Which actions are drawn from logits without torch, on the CPU."""
 
 import numpy as np
 
@@ -6,8 +6,6 @@ from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.distributions.continuous import DiagGaussian
 from fastmarl.core.modules.distributions.discrete import Categorical, MultiCategorical
 from fastmarl.core.native._draws import ActionDraws, ChoiceDraws, GaussianDraws
-
-SMALL = 8192  # logits; torch is not slower with more
 
 
 def make_draws(kind: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:

@@ -17,7 +17,7 @@ from fastmarl.core.inference.backends.graph_guard import ModuleCapture
 from fastmarl.core.inference.backends.graphs import GraphCall, Launch
 from fastmarl.core.inference.backends.lean import LeanModule
 from fastmarl.core.inference.backends.transfer import Transfer, sent_dtype
-from fastmarl.core.inference.draws import SMALL, make_draws
+from fastmarl.core.inference.draws import make_draws
 from fastmarl.core.inference.forward_errors import describe_failure
 from fastmarl.core.inference.options import InferenceOptions, make_autocast, why_never_captured
 from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
@@ -26,12 +26,13 @@ from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.native._draws import ActionDraws
 from fastmarl.core.native._finite import all_finite, first_unfit
+from fastmarl.core.native._masks import rule_out
 from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_outputs
 from fastmarl.core.store.lanes import LaneTable
 
 OBS = Columns.OBS
-# What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
-Batch = dict[str, Any] | np.ndarray | Launch
+# What forward() gets; or the leaves of observations, for lean inference; or a forward pass that was launched before.
+Batch = dict[str, Any] | list[np.ndarray] | Launch
 
 
 class ModuleInference:
@@ -75,9 +76,9 @@ class ModuleInference:
         self._masks = not module.masks_actions
         self._layout = connectors.layout
         self._is_plain = not isinstance(self._layout.space, (gym.spaces.Dict, gym.spaces.Tuple))
-        dtypes = [leaf.dtype for leaf in self._layout.leaves]
-        self._has_objects = object in dtypes
-        for dtype in dtypes:
+        self._dtypes = [leaf.dtype for leaf in self._layout.leaves]
+        self._has_objects = object in self._dtypes
+        for dtype in self._dtypes:
             if dtype != object:
                 sent_dtype(dtype)  # raises an error if there is none
         self._connectors = connectors if connectors.batches else None
@@ -129,9 +130,9 @@ class ModuleInference:
             self.rows = self._outputs.rows(block, first, end, explore=explore)
         if end - first <= self._lean.max_rows:
             if self._connectors is None:
-                return block.obs[0][first:end]
-            dtype = self._layout.leaves[0].dtype
-            return np.ascontiguousarray(self._connectors.batch(block, first, end, explore=explore)[0], dtype)
+                return [leaf[first:end] for leaf in block.obs]
+            made = self._connectors.batch(block, first, end, explore=explore)
+            return [np.ascontiguousarray(*of) for of in zip(made, self._dtypes, strict=True)]
         obs, states = self._inputs(block, first, end, explore=explore)
         self._columns = leaves_of({} if self._connectors is None else self._connectors.columns)
         arrays = [*obs, *states, *self._columns.values()]
@@ -201,13 +202,13 @@ class ModuleInference:
             ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
                 upon, there are more or fewer logits than the action space needs, or they leave no choice.
         """
-        if isinstance(batch, np.ndarray) and (answered := self._lean.forward(batch)) is not None:
+        if isinstance(batch, list) and (answered := self._lean.forward(batch)) is not None:
             arrays = self._lean_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
             arrays = batch.outputs(self)
         else:
-            if isinstance(batch, np.ndarray):  # the module has been changed since this was made
-                batch = self._nest(self._transfer.to_device([batch]))
+            if isinstance(batch, list):  # the module has been changed since this was made
+                batch = self._nest(self._transfer.to_device(batch))
             arrays = self._forward_torch(batch, len(lanes), explore, t, legal)
         if self._outputs is not None:
             arrays = self._changed(arrays, explore)
@@ -224,7 +225,7 @@ class ModuleInference:
             obs: [n, ...] of the layout's dtype, C-contiguous: all that the module sees. Nothing is masked.
         """
         draws = self._draws[False]
-        answered = self._lean.forward(obs) if draws is not None and len(obs) <= self._lean.max_rows else None
+        answered = self._lean.forward([obs]) if draws is not None and len(obs) <= self._lean.max_rows else None
         if draws is None or answered is None or answered[0].shape[1] != self._checks.n_logits[False]:
             return None
         return None if first_unfit(answered[0], LEAST, MOST) >= 0 else draws.likeliest(answered[0])
@@ -235,7 +236,7 @@ class ModuleInference:
         if logits.shape[1] != self._checks.n_logits[explore]:
             self._checks.check_logits(logits.shape, explore)
         if legal is not None and self._masks:
-            np.copyto(logits, LEAST, where=~legal)
+            rule_out(logits, legal)
         arrays: dict[Key, np.ndarray] = {LOGITS: logits}
         if values is not None:
             arrays[Columns.VF_PREDS] = values
@@ -319,9 +320,7 @@ class ModuleInference:
     def _draws_for(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
         """What chooses actions by logits of this shape; None: torch."""
         draws = self._draws[explore]
-        if draws is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
-            return None
-        return draws if draws.n_logits in (None, shape[1]) else None
+        return draws if draws is not None and len(shape) == 2 and draws.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
         """Lanes whose first step this is begin with the initial state, though the module isn't asked."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ActionMaskError
+from fastmarl.core.native._masks import read_legal
 from fastmarl.core.native._records import with_new_infos
 from fastmarl.core.spaces.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
 from fastmarl.core.store.block import Block
@@ -44,10 +45,13 @@ class ActionMasks:
             self.key = mask_key(layout.space, action_space)
         self.on_record = not self._is_raw and self.key == mask_key(connectors.observation_space, action_space)
         self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
+        self._sizes_P = np.array(self._sizes, np.intp)
+        self._memory = np.empty((0, sum(self._sizes)), np.bool_)
         self._mask_indices = [i for i, leaf in enumerate(layout.leaves) if self.key and leaf.path[:1] == (self.key,)]
 
     def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
-        """bool [end - first, choices] for the rows from `first` on; None where nothing is ruled out.
+        """bool [end - first, choices] for the rows from `first` on, which the next call overwrites; None where nothing
+        is ruled out.
 
         Raises:
             ActionMaskError: an agent has no legal action, or its info's mask has another size.
@@ -58,13 +62,17 @@ class ActionMasks:
         if not self._sizes:
             return None
         if self.key is not None:
-            legal = self._from_observations(block, first, end)
+            mask = self._from_observations(block, first, end)
         else:
             found = self._in_infos(block, first, end)
             if not found:
                 return None
-            legal = self._from_infos(found, block, first, end)
-        self._check(legal, block, first)
+            mask = self._from_infos(found, block, first, end)
+        if end - first > len(self._memory):
+            self._memory = np.empty((end - first, sum(self._sizes)), np.bool_)
+        legal = self._memory[: end - first]
+        if (unfit := read_legal(mask, self._sizes_P, legal)) >= 0:
+            raise self._error(block, first + unfit, RULES_OUT_ALL)
         return legal
 
     def find(self, block: Block, first: int, end: int) -> np.ndarray | None:
@@ -75,8 +83,10 @@ class ActionMasks:
 
     def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
         leaves = block.raw_obs if self._is_raw else block.obs
-        masks = [leaves[i][first:end].reshape(end - first, -1) != 0 for i in self._mask_indices]
-        return masks[0] if len(masks) == 1 else np.concatenate(masks, 1)
+        masks = [leaves[i][first:end] for i in self._mask_indices]
+        return (
+            masks[0] if len(masks) == 1 else np.concatenate([mask.reshape(end - first, -1) != 0 for mask in masks], 1)
+        )
 
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
         """Row -> mask, of those infos that came with the rows' observations."""
@@ -100,14 +110,6 @@ class ActionMasks:
                 raise self._error(block, row, problem)
             legal[row - first] = values != 0
         return legal
-
-    def _check(self, legal: np.ndarray, block: Block, first: int) -> None:
-        begin = 0
-        for size in self._sizes:
-            some_legal = legal[:, begin : begin + size].any(1)
-            if not some_legal.all():
-                raise self._error(block, first + int(np.argmin(some_legal)), RULES_OUT_ALL)
-            begin += size
 
     def _error(self, block: Block, row: int, problem: str) -> ActionMaskError:
         lane, where = int(block.lane_R[row]), f"obs[{self.key!r}]" if self.key else f"info[{MASK!r}]"

@@ -14,6 +14,7 @@ class ChoiceDraws(ActionDraws):
         nvec: Sequence[int] | None = None,
         shape: tuple[int, ...] | None = None,
         dtype: type = ...,
+        variant: str | None = None,
     ) -> None: ...
 
 class GaussianDraws(ActionDraws):

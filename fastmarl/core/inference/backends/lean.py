@@ -5,10 +5,8 @@ forward methods compute: it is a `DefaultRLModule`, or of a subclass that keeps 
 linear layers, layer normalisations and known activations without hooks. All others run in torch.
 """
 
-import math
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import nn
@@ -21,12 +19,14 @@ from fastmarl.core.inference.backends.dense_layers import (
     parts_of,
     weights_of,
 )
+from fastmarl.core.inference.backends.lean_inputs import Inputs, Rows, mask_leaves, take_inputs
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd
-from fastmarl.core.modules.encoders import Flat
 from fastmarl.core.modules.layers import Chain
+from fastmarl.core.native._masks import rule_out
 from fastmarl.core.native._weights import WeightsWatch
-from fastmarl.core.spaces.layout import Leaf, RowLayout
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.structs import Path
 
 METHODS = {
     name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it
@@ -40,7 +40,6 @@ METHODS = {
         "__getattr__",
     )
 }
-DTYPES = (np.float32, np.uint8, np.int8)  # of observations
 
 
 class LeanModule(LeanNet):
@@ -59,9 +58,11 @@ class LeanModule(LeanNet):
     ):
         super().__init__()
         self._module = module
-        self._obs = layout.leaves[0]
+        self._layout = layout
         self._cannot = _why_never(module, layout, device, allowed, dtype)
         self._watch: WeightsWatch | None = None
+        self._rows: Rows | None = None
+        self._masks: list[tuple[int, int]] = []  # leaves, and numbers in a row of them
         self.renew()
 
     def renew(self) -> None:
@@ -73,24 +74,33 @@ class LeanModule(LeanNet):
         try:
             if self._cannot:
                 raise NotDenseError(self._cannot)
-            layers = _layers_of(self._module, self._obs)
+            layers, inputs, self._masks = _layers_of(self._module, self._layout)
         except NotDenseError as reason:
             self._watch = None
             self._leave(reason)
             return
+        if self._rows is None or self._rows.inputs != inputs:
+            self._rows = Rows(inputs)
         self._watch = WeightsWatch(_parts_of(self._module))  # before addresses are read: others may move weights
         self._take(layers)
 
-    def forward(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None] | None:
+    def forward(self, leaves: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None] | None:
         """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites; or None: as the module
         is now, it can't be run like this.
 
         Args:
-            obs: [n, ...] of the layout's dtype, C-contiguous, n <= max_rows.
+            leaves: of observations, [n, ...] of the layout's dtypes, C-contiguous, n <= max_rows.
         """
         if self._watch is None or not self._watch.holds():
             self.renew()
-        return None if self._net is None else self._net.forward(obs)
+        if self._net is None or self._rows is None:
+            return None
+        logits, values = self._net.forward(self._rows.of(leaves))
+        first = 0
+        for index, size in self._masks:
+            rule_out(logits, leaves[index], first)
+            first += size
+        return logits, values
 
 
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
@@ -105,13 +115,13 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
         return f"{type(module).__name__} is no DefaultRLModule"
     if module.is_stateful():
         return "it has memory"
-    if not isinstance(layout.space, gym.spaces.Box) or layout.leaves[0].dtype not in DTYPES:
-        return "the observations are no Box of floats or bytes"
+    if any(leaf.dtype == object for leaf in layout.leaves):
+        return "the observations have parts that are no arrays"
     return ""
 
 
-def _layers_of(module: Any, obs: Leaf) -> DenseLayers:
-    """A module's layers as they are now, for such observations.
+def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, list[tuple[int, int]]]:
+    """A module's layers as they are now, what they read of such observations, and what masks their logits.
 
     Raises:
         NotDenseError: something in it isn't known.
@@ -120,11 +130,11 @@ def _layers_of(module: Any, obs: Leaf) -> DenseLayers:
     for name, method in METHODS.items():
         if name in own or getattr(kind, name) is not method:
             raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
-    if module.masks_actions:
-        raise NotDenseError("it masks actions itself")
-    layers = DenseLayers(math.prod(obs.shape))
-    is_flat = obs.dtype == np.float32 and len(obs.shape) == 1
-    features = layers.add(_flattened(module.trunk, layers, is_flat))
+    path: Path = () if module._observation_key is None else (module._observation_key,)
+    inputs, trunk = take_inputs(_flat(module.trunk), layout, path)
+    layers = DenseLayers(sum(inputs.sizes))
+    layers.scale = inputs.scale
+    features = layers.add(trunk)
     policy = _flat(module.pi)
     log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
     layers.logits = layers.add(policy, features)
@@ -132,28 +142,21 @@ def _layers_of(module: Any, obs: Leaf) -> DenseLayers:
         layers.log_std = weights_of(log_std, "log_std", (layers.n_out(layers.logits),))
     if module.vf is not None:
         if module.vf_trunk is not None:
-            features = layers.add(_flattened(module.vf_trunk, layers, is_flat))
+            vf_inputs, vf_trunk = take_inputs(_flat(module.vf_trunk), layout, path)
+            if vf_inputs != inputs:
+                raise NotDenseError("its value function reads the observations in another way")
+            features = layers.add(vf_trunk)
         layers.values = layers.add(_flat(module.vf), features)
     if layers.logits < 0 or (module.vf is not None and (layers.values < 0 or layers.n_out(layers.values) != 1)):
         raise NotDenseError("its heads are not linear layers, with one output for the value")
-    return layers
+    n_logits = layers.n_out(layers.logits) * (1 if log_std is None else 2)
+    return layers, inputs, mask_leaves(layout, module._mask_key, n_logits)
 
 
 def _parts_of(module: Any) -> list[nn.Module]:
     """All that has been read."""
     children = module.trunk, module.pi, module.vf_trunk, module.vf
     return [module, *parts_of(*(child for child in children if child is not None))]
-
-
-def _flattened(trunk: Any, read: DenseLayers, is_flat: bool) -> list[nn.Module]:
-    """The layers behind what makes float vectors of observations, which are often such vectors already."""
-    layers = _flat(trunk)
-    if layers and type(layers[0]) is Flat:
-        read.scale = layers[0]._scale
-        return layers[1:]
-    if not is_flat:
-        raise NotDenseError("its first layer does not flatten observations as the default nets do")
-    return layers
 
 
 def _flat(part: Any) -> list[nn.Module]:
