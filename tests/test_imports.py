@@ -28,7 +28,7 @@ WINGS = {  # wing -> other wings that it may import
     "replays": [],
     "report": [],
     "testing": [],
-    "rllib": [],
+    "rllib": ["learning"],
     "legacy": ["learning", "offline"],
     "play": ["report"],
     "bench": ["report"],

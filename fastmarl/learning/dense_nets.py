@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, Layer, NotDenseError
-from fastmarl.core.native._ppo import PPOGradient
+from fastmarl.core.native._ppo import BEST, PPOGradient
 
+MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # above, torch is quicker on one thread
 MOST_OPTIONS = 2**24  # of a choice: rows hold them as float32
 LOGP = 0  # column of packed rows
 
@@ -67,6 +68,9 @@ def gradient_of(
     Raises:
         NotDenseError: there is no compiled code for it.
     """
+    n_weights = sum(each.numel() for each in net.parameters)
+    if n_weights > MOST_WEIGHTS[variant or BEST]:
+        raise NotDenseError(f"torch is quicker where there are {n_weights:,} weights")
     if len(set(net.parameters)) < len(net.parameters):
         raise NotDenseError("layers share a parameter")
     if any(layer.eps is not None for layer in net.layers):

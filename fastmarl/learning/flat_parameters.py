@@ -39,7 +39,7 @@ class FlatParameters(torch.nn.Parameter):
             if parameter.data_ptr() != address:
                 raise ConfigError(f"the parameter {name!r} was moved out of its module's flat parameters, as by "
                                   f"module.to(); {AGAIN}")  # fmt: skip
-            if places.get(name) is not parameter:
+            if name not in places or places[name] is not parameter:
                 raise ConfigError(f"the parameter {name!r} of the flat parameters is its module's no more, as after "
                                   f"load_state_dict(assign=True); {AGAIN}")  # fmt: skip
             if not parameter.requires_grad:

@@ -37,10 +37,10 @@ class PPOLearner:
 
     Args:
         module: its parameters are moved into one tensor, see `flat_parameters()`.
-        lr, adam_eps: of Adam. Schedules take `optimizer`.
+        lr, adam_eps: of Adam. Schedulers take `optimizer`.
         epochs: passes over the rows of an update.
         num_minibatches: into which an epoch's rows are divided.
-        minibatch_size: rows of each (sequences, with memory), in the place of `num_minibatches`.
+        minibatch_size: rows of each (sequences, with memory), instead of `num_minibatches`.
         clip, vf_coeff, vf_clip, entropy_coeff, kl_coeff: see `ppo_loss()`.
         max_grad_norm: longer gradients are scaled down to this; None: they are not.
         generator: for the order of rows; None: torch's own.
@@ -74,14 +74,12 @@ class PPOLearner:
         generator: torch.Generator | None = None,
         compiled: bool = True,
     ):
-        if epochs < 1 or num_minibatches < 1 or (minibatch_size is not None and minibatch_size < 1):
-            raise ConfigError(f"epochs, num_minibatches and minibatch_size must be at least 1, got {epochs}, "
-                              f"{num_minibatches} and {minibatch_size}")  # fmt: skip
         self.module = module
         self.epochs, self.num_minibatches, self.minibatch_size = epochs, num_minibatches, minibatch_size
         self.clip, self.vf_coeff, self.vf_clip = clip, vf_coeff, vf_clip
         self.entropy_coeff, self.kl_coeff = entropy_coeff, kl_coeff
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
+        self._check_sizes()
         self.parameters: FlatParameters = flat_parameters(module)
         self._trained = _trained(module)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
@@ -104,9 +102,10 @@ class PPOLearner:
         Raises:
             BatchError: there are no rows, a column is missing or has another shape, actions are out of range, or a
                 gradient is not finite; the parameters are those of the step before.
-            ConfigError: the module has other parameters than it had when the learner was made, or the optimizer's
-                state is that of another module.
+            ConfigError: an attribute is out of range, the module has other parameters than it had when the learner was
+                made, or the optimizer's state is that of another module.
         """
+        self._check_sizes()
         n, device = rows_and_device(batch)
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
@@ -128,6 +127,12 @@ class PPOLearner:
                 for name, value in stats.items():
                     found.setdefault(name, []).append(value)
         return {name: fmean(values) for name, values in found.items()}
+
+    def _check_sizes(self) -> None:
+        sizes = self.epochs, self.num_minibatches, self.minibatch_size
+        if any(size is not None and size < 1 for size in sizes):
+            raise ConfigError("epochs, num_minibatches and minibatch_size must be at least 1, got "
+                              f"{sizes[0]}, {sizes[1]} and {sizes[2]}")  # fmt: skip
 
     def _check_parameters(self) -> None:
         """Raise ConfigError unless steps are those of the module's parameters; clear their gradients."""

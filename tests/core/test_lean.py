@@ -451,8 +451,14 @@ def reshape(module):
     module.trunk[0].weight.data = module.trunk[0].weight.data.reshape(5, 8)
 
 
+def compute(module):
+    weight = module.trunk[0].weight.detach()
+    del module.trunk[0].weight
+    module.trunk[0].weight = weight
+
+
 @pytest.mark.parametrize(
-    "change", [parametrize, normalize_batches, transpose, transpose_in_place, reshape, to_half, to_meta]
+    "change", [parametrize, normalize_batches, transpose, transpose_in_place, reshape, to_half, to_meta, compute]
 )
 def test_a_layer_that_becomes_unknown_is_found_before_the_next_pass(change):
     module = make_module()

@@ -192,6 +192,16 @@ class TiedScales(Gaussian):
         return {**outputs, "action_dist_inputs": torch.cat([means, self.log_std.expand_as(means)], -1)}
 
 
+class ComputedWeight(Plain):
+    """As a hypernetwork would set it."""
+
+    def setup(self):
+        super().setup()
+        weight = self.pi.weight.detach()
+        del self.pi.weight
+        self.pi.weight = weight
+
+
 class HookOnAParameter(Plain):
     def setup(self):
         super().setup()
@@ -209,6 +219,7 @@ FOOLING = {
     Detached: "no_grad", Autocast: "autocast", OwnBackward: "autograd.Function", Counting: "changes attributes",
     CountingInANewBuffer: "changes attributes", Listing: "changes attributes", CountingTwice: "changes attributes",
     SometimesSkipping: "random", SkippingByNumPy: "random", SkippingByTorch: "random", SaysItMasks: "masks actions",
+    ComputedWeight: "no torch.nn.Parameter",
     LogitsAreValues: "values are its logits", Gaussian: "has %cat", TiedScales: "share a parameter",
     HookOnAParameter: "a parameter in it has hooks", HookAfterAccumulation: "a parameter in it has hooks",
 }  # fmt: skip

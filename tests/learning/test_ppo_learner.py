@@ -233,6 +233,12 @@ class Clamped(DefaultRLModule):
         return {**outputs, "action_dist_inputs": outputs["action_dist_inputs"].clamp(-1, 1)}
 
 
+class Scripted(Separate):
+    def setup(self):
+        super().setup()
+        self.pi = torch.jit.script(self.pi)
+
+
 def hooked():
     module = make_module()
     module.pi.register_forward_hook(lambda *arguments: None)
@@ -250,6 +256,8 @@ BY_AUTOGRAD = {
     "convolutions": (lambda: make_module(obs=gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)), "parameters|kernel"),
     "MultiBinary": (lambda: make_module(actions=gym.spaces.MultiBinary(3)), "Bernoulli"),
     "doubles": (lambda: make_module(Separate).double(), "float64"),
+    "large": (lambda: make_module(fcnet_hiddens=[900, 900]), "torch is quicker"),
+    "TorchScript": (lambda: make_module(Scripted), "a RecursiveScriptModule in it"),
     "hooks": (hooked, "hooks"),
     "a method on the instance": (on_the_instance, "of its own"),
     "noise": (lambda: make_module(Noisy), "random"),
@@ -265,6 +273,7 @@ BY_AUTOGRAD = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("name", BY_AUTOGRAD)
 def test_what_is_left_to_autograd(name):
     make, reason = BY_AUTOGRAD[name]
@@ -426,3 +435,7 @@ def test_bad_batches(name):
 def test_bad_options(options):
     with pytest.raises(ConfigError, match="at least 1"):
         PPOLearner(make_module(), **options)
+    learner = PPOLearner(make_module())
+    vars(learner).update(options)
+    with pytest.raises(ConfigError, match="at least 1"):
+        learner.update(make_batch(learner.module))

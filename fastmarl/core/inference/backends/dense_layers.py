@@ -160,7 +160,8 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
     Raises:
         NotDenseError: it can't be read where it is.
     """
-    weights = layer._parameters[name]
+    parameters = layer._parameters
+    weights = parameters[name] if name in parameters else getattr(layer, name)  # which another net may have computed
     if weights is None:
         return None
     if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
