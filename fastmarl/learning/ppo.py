@@ -94,7 +94,7 @@ def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
 def _divergence(
     module: RLModule, rows: Mapping[str, Any], distribution: Distribution, outputs: Mapping[str, Any]
 ) -> Tensor:
-    """Of each row: KL(the policy that acted || the module's)."""
+    """Return KL(the policy that acted || the module's) of each row."""
     former, shape = rows[Columns.ACTION_DIST_INPUTS], outputs[Columns.ACTION_DIST_INPUTS].shape
     if former.shape != shape:
         raise BatchError(f"ppo_loss() needs {Columns.ACTION_DIST_INPUTS!r} of shape {tuple(shape)}, got shape "
