@@ -48,7 +48,7 @@ static inline void VARIANT(draw_vector)(
     *(VARIANT(floats) *)log_sum = VARIANT(log)(x) + *(VARIANT(floats) *)rest / x;
 }
 
-/* The same of one row, to the bit, by vectors along its choices. */
+/* The bit-identical choice of one row, by vectors along its choices. */
 static inline void VARIANT(draw_row)(
     const float *logits, Py_ssize_t k, double uniform, float *weights, long long *choice, float *highest, float *log_sum
 ) {

@@ -13,7 +13,7 @@ static inline VARIANT(vector) *VARIANT(at)(const float *x) { return (VARIANT(vec
 #else
 #define MOST_VECTORS 2
 #endif
-#define DEPTH 192 /* of b, at a time: so many rows of MOST_VECTORS stay in the first cache */
+#define DEPTH 192 /* rows of b at a time: with MOST_VECTORS vectors each, they fit the first cache */
 
 typedef struct {
     const float *a;

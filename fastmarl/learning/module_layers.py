@@ -21,6 +21,7 @@ from fastmarl.core.inference.backends.dense_layers import (
     DenseLayers,
     NotDenseError,
     is_watched,
+    layers_in_order,
     parts_of,
     weights_of,
 )
@@ -29,7 +30,6 @@ from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd
 from fastmarl.core.modules.distributions.continuous import DiagGaussian
 from fastmarl.core.modules.distributions.discrete import Categorical, MultiCategorical
 from fastmarl.core.modules.encoders import Entries, Flat, OneHot
-from fastmarl.core.modules.layers import Chain
 from fastmarl.learning.dense_nets import DenseNet
 
 METHODS = ("_forward", "_forward_train", "get_train_action_dist_cls", "get_exploration_action_dist_cls")
@@ -102,24 +102,24 @@ def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:
 
 
 def _default_layers(module: Any) -> ModuleLayers:
-    encoder, trunk = _split(_sequence(module.trunk))
-    vf_encoder, vf_trunk = (encoder, trunk) if module.vf_trunk is None else _split(_sequence(module.vf_trunk))
+    encoder, trunk = _split(layers_in_order(module.trunk))
+    vf_encoder, vf_trunk = (encoder, trunk) if module.vf_trunk is None else _split(layers_in_order(module.vf_trunk))
     if (encoder is None) != (vf_encoder is None):
         raise NotDenseError("policy and value read observations by different encoders")
-    first = next((part for part in (*trunk, *_sequence(module.pi)) if type(part) is nn.Linear), None)
+    first = next((part for part in (*trunk, *layers_in_order(module.pi)) if type(part) is nn.Linear), None)
     if first is None:
         raise NotDenseError("it has no linear layer")
     if module._mask_key is not None and not module.masks_actions:
         raise NotDenseError(f"{type(module).__name__} may change the logits after they were masked")
     layers = DenseLayers(first.in_features)
-    policy = _sequence(module.pi)
+    policy = layers_in_order(module.pi)
     log_std = policy.pop() if type(policy[-1]) is FreeLogStd else None
     features = layers.add(trunk)
     logits = layers.add(policy, features)
     values = OBSERVATIONS
     if module.vf is not None:
         vf_features = features if module.vf_trunk is None else layers.add(vf_trunk)
-        values = layers.add(_sequence(module.vf), vf_features)
+        values = layers.add(layers_in_order(module.vf), vf_features)
     row = None if log_std is None else weights_of(log_std, "log_std", (layers.n_out(logits),))
     net = DenseNet(first.in_features, layers.layers, logits, values, None, row)
 
@@ -128,13 +128,6 @@ def _default_layers(module: Any) -> ModuleLayers:
         return seen if encoder is None else encoder(seen)
 
     return ModuleLayers(net, observe, module._mask_key)
-
-
-def _sequence(part: nn.Module) -> list[nn.Module]:
-    """List the layers of (nested) sequences, in order."""
-    if type(part) not in (Chain, nn.Sequential):
-        return [part]
-    return [layer for child in part.children() for layer in _sequence(child)]
 
 
 def _split(layers: list[nn.Module]) -> tuple[nn.Module | None, list[nn.Module]]:

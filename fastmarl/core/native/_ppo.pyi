@@ -36,6 +36,5 @@ class PPOGradient:
         entropy_coeff: float,
         value_clip: float | None = None,
         kl_coeff: float = 0,
-        shift: float = 0,
     ) -> NDArray[np.float64]: ...
     def outputs(self, n: int) -> tuple[Floats, Floats | None]: ...

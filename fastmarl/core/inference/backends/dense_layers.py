@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fastmarl.core.modules.layers import Chain
 from fastmarl.core.native._dense import BEST, DenseNet
 
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
@@ -146,6 +147,19 @@ class LeanNet:
         """Leave the module to torch."""
         self._net = self._key = None
         self.max_rows, self.backend = 0, f"torch: {reason}"
+
+
+def layers_in_order(part: Any) -> list[nn.Module]:
+    """List the layers of (nested) sequences.
+
+    Raises:
+        NotDenseError: calling one of them may do something else than its class's forward().
+    """
+    if is_watched(part):
+        raise NotDenseError(f"{type(part).__name__} has hooks, or is compiled")
+    if type(part) not in (Chain, nn.Sequential):
+        return [part]
+    return [layer for child in part._modules.values() for layer in layers_in_order(child)]
 
 
 def is_watched(part: nn.Module) -> bool:

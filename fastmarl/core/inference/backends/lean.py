@@ -15,14 +15,13 @@ from fastmarl.core.inference.backends.dense_layers import (
     DenseLayers,
     LeanNet,
     NotDenseError,
-    is_watched,
+    layers_in_order,
     parts_of,
     weights_of,
 )
 from fastmarl.core.inference.backends.lean_inputs import Inputs, Rows, mask_leaves, take_inputs
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd
-from fastmarl.core.modules.layers import Chain
 from fastmarl.core.native._masks import rule_out
 from fastmarl.core.native._weights import WeightsWatch
 from fastmarl.core.spaces.layout import RowLayout
@@ -131,22 +130,22 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
         if name in own or getattr(kind, name) is not method:
             raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
     path: Path = () if module._observation_key is None else (module._observation_key,)
-    inputs, trunk = take_inputs(_flat(module.trunk), layout, path)
+    inputs, trunk = take_inputs(layers_in_order(module.trunk), layout, path)
     layers = DenseLayers(sum(inputs.sizes))
     layers.scale = inputs.scale
     features = layers.add(trunk)
-    policy = _flat(module.pi)
+    policy = layers_in_order(module.pi)
     log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
     layers.logits = layers.add(policy, features)
     if log_std is not None:
         layers.log_std = weights_of(log_std, "log_std", (layers.n_out(layers.logits),))
     if module.vf is not None:
         if module.vf_trunk is not None:
-            vf_inputs, vf_trunk = take_inputs(_flat(module.vf_trunk), layout, path)
+            vf_inputs, vf_trunk = take_inputs(layers_in_order(module.vf_trunk), layout, path)
             if vf_inputs != inputs:
                 raise NotDenseError("its value function reads the observations in another way")
             features = layers.add(vf_trunk)
-        layers.values = layers.add(_flat(module.vf), features)
+        layers.values = layers.add(layers_in_order(module.vf), features)
     if layers.logits < 0 or (module.vf is not None and (layers.values < 0 or layers.n_out(layers.values) != 1)):
         raise NotDenseError("its heads are not linear layers, with one output for the value")
     n_logits = layers.n_out(layers.logits) * (1 if log_std is None else 2)
@@ -157,12 +156,3 @@ def _parts_of(module: Any) -> list[nn.Module]:
     """All that has been read."""
     children = module.trunk, module.pi, module.vf_trunk, module.vf
     return [module, *parts_of(*(child for child in children if child is not None))]
-
-
-def _flat(part: Any) -> list[nn.Module]:
-    """The layers of (nested) sequences, in order."""
-    if is_watched(part):
-        raise NotDenseError(f"{type(part).__name__} has hooks, or is compiled")
-    if type(part) not in (Chain, nn.Sequential):
-        return [part]
-    return [layer for child in part._modules.values() for layer in _flat(child)]
