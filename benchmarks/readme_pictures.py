@@ -3,7 +3,7 @@
     python benchmarks/readme_pictures.py speed
     python benchmarks/readme_pictures.py learning_curve
 
-Speeds are those in results/peers.json, times those in results/time_to_return.json; the loop is run with three seeds.
+Speeds are those in results/peers.json, times those in docs/benchmarks.md; the loop is run with three seeds.
 """
 
 import argparse
@@ -18,20 +18,21 @@ import torch
 from fastmarl.report.plots import LIMIT, OTHERS, OURS, bars, picture
 
 ROOT = pathlib.Path(__file__).parents[1]
-RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
-SAMPLERS = {  # in results/peers.json -> in the picture
+PEERS, BENCHMARKS = ROOT / "benchmarks" / "results" / "peers.json", ROOT / "docs" / "benchmarks.md"
+IMAGES = ROOT / "docs" / "images"
+SAMPLERS = {  # in peers.json -> in the picture
     "fastmarl": "fastmarl",
+    "fastmarl-rllib": "RLlib with fastmarl",
     "pufferlib": "PufferLib 3",
-    "fastmarl_rllib": "RLlib with fastmarl",
-    "sample_factory": "Sample Factory",
+    "sample-factory": "Sample Factory",
     "rllib": "RLlib",
     "torchrl": "TorchRL",
 }
-LEARNERS = {  # in results/time_to_return.json -> in the picture
-    "fastmarl, environment compiled": "fastmarl, its compiled copy of the env",
+LEARNERS = {  # in benchmarks.md -> in the picture
+    "fastmarl, environment compiled (`fastmarl.simple_spread`)": "fastmarl's compiled copy of it",
     "fastmarl": "fastmarl",
-    "SuperSuit and a PyTorch loop": "SuperSuit, PPO after CleanRL",
-    "RLlib, both of ours exact": "RLlib with fastmarl",
+    "PPO after CleanRL, environments by SuperSuit": "SuperSuit, CleanRL's PPO",
+    "RLlib, the same, exact": "RLlib with fastmarl",
     "RLlib": "RLlib",
     "TorchRL": "TorchRL",
 }
@@ -43,22 +44,21 @@ RANDOM, TRAINED = -79, -23  # returns of random play, and of examples/ippo.py af
 def draw_speed() -> None:
     """Draw agent steps per second, and below them CPU seconds of training to the same return."""
     speeds = {name: speed_of(name) for name in SAMPLERS}
-    runs = json.loads((RESULTS / "time_to_return.json").read_text())
-    seconds = {name: statistics.median(run["cpu_seconds"] for run in runs[name]) for name in LEARNERS}
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) s \| [\d.]+ \| [\d,]+ \|", BENCHMARKS.read_text(), re.MULTILINE)
+    seconds = {name: int(dict(rows)[name]) for name in LEARNERS}
     with picture(IMAGES / "speed.png", 8, 4.6) as figure:
         above, below = figure.subplots(2)
         draw_bars(above, SAMPLERS, speeds, "{:,.0f}")
-        above.set_title("simple_spread, 8 environments, one process: agent steps per second", loc="left", fontsize=10)
-        draw_bars(below, LEARNERS, seconds, "{:.0f} s")
-        below.set_title("PPO on simple_spread to a mean return of -45: CPU time", loc="left", fontsize=10)
+        above.set_title("simple_spread_v3, 8 copies in one process: agent steps per second", loc="left", fontsize=10)
+        draw_bars(below, LEARNERS, seconds, "{} s")
+        below.set_title("PPO on simple_spread_v3 to a mean return of -45: CPU time", loc="left", fontsize=10)
 
 
 def speed_of(sampler: str) -> float:
-    """Return the median agent steps per second of 8 environments of simple_spread in one process."""
+    """Return the median agent steps per second with 8 copies of simple_spread_v3 in one process."""
     found = [
         result["agent_steps_per_second"]
-        for line in (RESULTS / "peers.json").read_text().splitlines()
-        for setting in json.loads(line)["settings"]
+        for setting in json.loads(PEERS.read_text())["settings"]
         if (setting["env"], setting["num_envs"], setting["num_workers"]) == ("spread", 8, 0)
         for result in setting["results"]
         if result["peer"] == sampler
