@@ -70,7 +70,7 @@ test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code u
 		--override-ini "pythonpath=$(SANITIZED) . tests" $(SANITIZED_TESTS) $(PYTEST_ARGS)
 
 # Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
-WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences old_stack rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
+WITHOUT_RAY := --ignore tests/rllib $(foreach page,README docs/differences docs/old_stack docs/rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
 	--deselect "tests/bench/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
 # pytest prints all stacks 5 minutes into a test. Python 3.11 may crash when it prints those of a traced thread.
@@ -168,8 +168,10 @@ test-wheel: wheel ## the wheel in a clean environment: README's quickstart, and 
 	cd build/test-wheel && $(INSTALLED) info && $(INSTALLED) sample --env fastmarl.cart_pole --steps 2000
 	cd build/test-wheel && $(INSTALLED) train ippo --env fastmarl.simple_spread --steps 6400 --episodes 10 --no-plot
 
-docs: $(VENV)/.dev build ## the documentation, to build/docs
-	$(BIN)/mkdocs build --quiet --strict
+# mkdocs counts no warnings when it is quiet.
+docs: $(VENV)/.dev build ## the documentation, to build/docs; fails at broken links and parameters without description
+	$(BIN)/python tools/undocumented.py
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.test build ## benchmarks, then the efficiency table
 	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)

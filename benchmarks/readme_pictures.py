@@ -29,7 +29,7 @@ SAMPLERS = {  # in peers.json -> in the picture
     "torchrl": "TorchRL",
 }
 LEARNERS = {  # in benchmarks.md -> in the picture
-    "fastmarl, environment compiled (`fastmarl.simple_spread`)": "fastmarl's compiled copy of it",
+    "fastmarl, environment compiled (`fastmarl.simple_spread`)": "fastmarl, compiled env",
     "fastmarl": "fastmarl",
     "PPO after CleanRL, environments by SuperSuit": "SuperSuit, CleanRL's PPO",
     "RLlib, the same, exact": "RLlib with fastmarl",

@@ -22,9 +22,9 @@ PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*
 
 
 def blocks_of(path: pathlib.Path) -> list[str]:
-    """The Python code on a page, as it stands there, but for the number of training iterations."""
+    """Return the Python code on a page, as it stands there, but for the number of training iterations."""
     blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
-    return [block.replace("range(100)", "range(2)") for block in blocks]
+    return [re.sub(r"\brange\(\d{3,}\)", "range(2)", block) for block in blocks]
 
 
 def names_in(code: str) -> list[str]:
@@ -35,7 +35,9 @@ def params(paths: list[pathlib.Path]) -> list:
     """With a mark for each optional package that a page's code names."""
     codes = {path: "\n".join(blocks_of(path)) for path in paths}
     return [
-        pytest.param(path, id=path.name, marks=[pytest.mark.needs(OPTIONAL[name]) for name in names_in(code)])
+        pytest.param(
+            path, id=str(path.relative_to(ROOT)), marks=[pytest.mark.needs(OPTIONAL[name]) for name in names_in(code)]
+        )
         for path, code in codes.items()
     ]
 

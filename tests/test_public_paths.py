@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import py_compile
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -28,8 +29,8 @@ PUBLIC = {
         load_state save_state
     """,
     "fastmarl.connectors": """
-        Connector EnvToModule FlattenObservations FrameStacking MeanStdFilter PrevActionsPrevRewards Rows
-        stacked
+        Connector EnvToModule FlattenObservations FrameStacking GetActions MeanStdFilter NormalizeAndClipActions
+        OutputConnector PrevActionsPrevRewards Rows stacked
     """,
     "fastmarl.distributed": """
         BackgroundSampler EnvRunnerGroup SamplePart
@@ -59,7 +60,7 @@ PUBLIC = {
         SamplerTimeoutError UnknownAgentError UnknownModuleError UserExitError
     """,
     "fastmarl.learning": """
-        MetricsWriter ValueNorm flat_parameters keep_freed_memory last_values_of minibatches ppo_loss
+        MetricsWriter PPOLearner ValueNorm flat_parameters keep_freed_memory last_values_of minibatches ppo_loss
         to_tensors value_fn_of
     """,
     "fastmarl.legacy": """
@@ -91,6 +92,8 @@ PUBLIC = {
     """,
 }
 WITH_RAY = {"fastmarl.rllib"}
+CONSTANTS = {"DEFAULT_POLICY_ID", "__version__"}
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names.split()]
 
 
@@ -137,6 +140,18 @@ def test_a_public_class_carries_a_public_path(module, name):
     if inspect.isclass(thing) and not thing.__module__.startswith("ray."):
         assert name in PUBLIC[thing.__module__].split()
         assert pickle.loads(pickle.dumps(thing)) is thing
+
+
+def test_the_reference_shows_every_public_name_once():
+    shown = [
+        path for page in REFERENCE.glob("*.md") for path in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)
+    ]
+    names_of = {}
+    for module, name in NAMES:
+        if module not in WITH_RAY and name not in CONSTANTS:
+            names_of.setdefault(id(getattr(import_module(module), name)), []).append(f"{module}.{name}")
+    for names in names_of.values():
+        assert sum(map(shown.count, names)) == 1, names
 
 
 def test_without_its_source_the_package_says_so(tmp_path):
