@@ -1,1 +1,2 @@
-"""Many envs behind one interface: single ones, batches that step in arrays, and those in worker processes."""
+"""Vectors step many envs through one interface: single envs, batches that step in arrays, or envs in worker
+processes."""
