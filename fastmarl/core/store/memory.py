@@ -8,7 +8,7 @@ import numpy as np
 from fastmarl.core.native._lease import Lease
 
 KEPT_MEMORIES = 4  # idle ones; memory that a learner held for long and then dropped is freed
-MUCH_LARGER = 8  # factor; memory that is so much larger than needed is left to larger requests
+MUCH_LARGER = 8  # factor beyond which larger memory is left to larger requests
 
 
 class Memory:

@@ -116,7 +116,7 @@ class TickGraphs:
     def _parts(self, calls: Sequence[GraphCall]) -> list["GraphPart"]:
         """Choose the modules of a program for these calls, and their numbers of rows.
 
-        If numbers vary so much that there are too many programs, one with all modules at their largest sizes
+        If numbers vary until there are too many programs, one with all modules at their largest sizes
         serves all.
         """
         for member, arrays in calls:
