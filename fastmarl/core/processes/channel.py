@@ -14,7 +14,7 @@ MOST_AT_ONCE = 1 << 16  # bytes of a packet; the system refuses packets larger t
 
 
 class Channel:
-    """One end of a channel, over a socket, which shows at once when the other process ends.
+    """An end of a channel, over a socket, which shows at once when the other process ends.
 
     It sends packets, not a stream: the system keeps them apart, and a message there and back takes 12 µs instead of 18.
 

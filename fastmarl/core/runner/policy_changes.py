@@ -43,7 +43,7 @@ class PolicyChanges:
         connectors: Any,
         override: bool,
     ) -> RLModule:
-        """Implement `MultiAgentEnvRunner.add_module()`."""
+        """Implement `add_module()` of `MultiAgentEnvRunner`."""
         self._check_nothing_waits()
         resources = self._resources
         known = resources.config.module_specs
@@ -65,7 +65,7 @@ class PolicyChanges:
         return module
 
     def remove(self, module_id: str, mapping_fn: MappingFn | None, to_train: ToTrain | None) -> RLModule:
-        """Implement `MultiAgentEnvRunner.remove_module()`."""
+        """Implement `remove_module()` of `MultiAgentEnvRunner`."""
         self._check_nothing_waits()
         policies = self._resources.config.module_specs
         if module_id not in policies:
@@ -79,7 +79,7 @@ class PolicyChanges:
         return module
 
     def map_by(self, mapping_fn: MappingFn) -> None:
-        """Implement `MultiAgentEnvRunner.set_policy_mapping_fn()`."""
+        """Implement `set_policy_mapping_fn()` of `MultiAgentEnvRunner`."""
         if not callable(mapping_fn):
             raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
         self._check_nothing_waits()

@@ -59,7 +59,7 @@ class RunnerState:
     def get(
         self, components: Names = None, not_components: Names = None, *, inference_only: bool = False
     ) -> dict[str, Any]:
-        """Implement `MultiAgentEnvRunner.get_state()`."""
+        """Implement `get_state()` of `MultiAgentEnvRunner`."""
         resources = self._resources
         chosen, modules = chosen_components(components, not_components, list(resources.module))
         resources.finish_weights()
@@ -108,7 +108,7 @@ class RunnerState:
 
     @exits_as_errors()
     def set(self, state: dict[str, Any]) -> None:
-        """Implement `MultiAgentEnvRunner.set_state()`."""
+        """Implement `set_state()` of `MultiAgentEnvRunner`."""
         resources = self._resources
         state = known_parts(state, resources.module)
         self._check(state)
@@ -120,7 +120,7 @@ class RunnerState:
 
     @exits_as_errors()
     def save(self, path: str | os.PathLike, state: dict[str, Any] | None = None) -> None:
-        """Implement `MultiAgentEnvRunner.save_to_path()`."""
+        """Implement `save_to_path()` of `MultiAgentEnvRunner`."""
         resources = self._resources
         if state is None:
             content = self.get()
@@ -134,7 +134,7 @@ class RunnerState:
 
     @exits_as_errors()
     def restore(self, path: str | os.PathLike, component: str | None = None) -> None:
-        """Implement `MultiAgentEnvRunner.restore_from_path()`."""
+        """Implement `restore_from_path()` of `MultiAgentEnvRunner`."""
         state = load_state(path)
         is_partial = component is not None
         if isinstance(state, dict):

@@ -23,7 +23,7 @@ MOST_PLAIN = 300_000
 
 
 class Layer(NamedTuple):
-    """One layer, with the arguments of DenseNet."""
+    """A layer, with the arguments of DenseNet."""
 
     source: int
     weight: torch.Tensor | None

@@ -1,4 +1,4 @@
-"""One group of agents in a batch of envs: their observations and actions in arrays, and their lanes and rows.
+"""A group of agents in a batch of envs: their observations and actions in arrays, and their lanes and rows.
 
 Axes in names: E env of the batch, P position in the group's arrays (env * number of agents + agent), R row, L lane.
 """

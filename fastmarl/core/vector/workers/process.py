@@ -38,7 +38,7 @@ class WorkerOptions:
 
 
 class WorkerProcess(ChildProcess):
-    """One worker process. After `start()` and `finish_start()` it takes messages.
+    """A worker process. After `start()` and `finish_start()` it takes messages.
 
     Attributes:
         env_indices: indices of its envs.
