@@ -95,15 +95,12 @@ cdef class PPOGradient:
         n_obs: number of values in an observation.
         layers: (source, weight, bias, activation, alpha, d_weight, d_bias) of each: index of the layer whose outputs it
             gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; "linear", "tanh", "relu",
-            "silu",
-            "gelu" or "elu"; parameter of "elu"; arrays for the gradients, of the same shapes, or None.
+            "silu", "gelu" or "elu"; parameter of "elu"; arrays for the gradients, of the same shapes, or None.
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: no values).
         sizes: number of options of each choice of a categorical policy; None: a Gaussian policy, whose logits are
-            means,
-            then logarithms of standard deviations.
-        log_std, d_log_std: float32 [n], second half of a Gaussian's logits, if the layer gives only means, and
-            the array
-            for its gradient; or None.
+            means, then logarithms of standard deviations.
+        log_std, d_log_std: float32 [n], second half of a Gaussian's logits, if the layer gives only means, and the
+            array for its gradient; or None.
         bound: bound of a Gaussian's logarithms of standard deviations; None: unbounded.
         has_mask, has_former: True if `rows` have masks, and former logits (for `kl_coeff`).
         variant: a key of VARIANTS; None: the best one.

@@ -1,7 +1,7 @@
 """Arithmetic between torch's calls when RLlib's distributions are sampled on the CPU; see inference/draws_cpu.py.
 
-Each number is rounded where torch rounds it, so this must be compiled without contracting a * b + c.
-Arrays are float32 and C-contiguous; N rows of K choices.
+Each number is rounded where torch rounds it, so this must be compiled without contracting a * b + c. Arrays are float32
+and C-contiguous; N rows of K choices.
 """
 cimport numpy as cnp
 

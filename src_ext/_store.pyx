@@ -121,9 +121,8 @@ def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
 
     The first `counts[0]` of `rows` are taken of the first column, the next `counts[1]` of the second, and so on.
 
-    The interpreter's lock is kept: in a thread beside one that runs Python, releasing it for each of many small
-    copies takes
-    far longer than the copies.
+    The interpreter's lock is kept: in a thread beside one that runs Python, releasing it for each of many small copies
+    takes far longer than the copies.
 
     Args:
         columns: at least one, of any strides; of one dtype, not object, and one shape after the first axis.
@@ -197,9 +196,8 @@ def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
     """Copy outputs [n, ...] to rows first .. first + n of the columns with the same keys.
 
     Returns:
-        False if an output has no column, or one of another dtype or shape. The caller must then write all outputs
-        in the
-        slow way; some may have been copied already.
+        False if an output has no column, or one of another dtype or shape. The caller must then write all outputs in
+        the slow way; some may have been copied already.
     """
     cdef size_t n_bytes
     cdef cnp.ndarray column, rows

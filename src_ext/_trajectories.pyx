@@ -69,8 +69,8 @@ def seen_by_policy(episode, known_policies, obs, rewards, terminateds, truncated
         obs, rewards, terminateds, truncateds, infos: as BaseEnv.poll() returns them for the env.
 
     Returns:
-        policy id -> list of (agent id, observation, reward, terminated, truncated, info);
-        agent id -> True if it is done.
+        (seen, done): policy id -> list of (agent id, observation, reward, terminated, truncated, info); agent id ->
+        True if it is done.
     """
     cdef dict policy_of = episode._agent_to_policy, index_of = episode._agent_to_index
     cdef dict has_begun = episode._has_init_obs, seen = {}, done = {}

@@ -144,8 +144,7 @@ class ModuleInference:
         return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
 
     def call(self, block: Block, first: int, end: int, legal: np.ndarray | None, *, explore: bool) -> GraphCall:
-        """Prepare the module's part in a launch: observations, recurrent states, and masks unless it applies them
-        itself."""
+        """Prepare the module's part in a launch: observations, states, and masks that it does not apply itself."""
         obs, states = self._inputs(block, first, end, explore=explore)
         masks = [legal] if legal is not None and self._masks else []
         return GraphCall(self, [*obs, *states, *masks])
@@ -204,9 +203,8 @@ class ModuleInference:
             All outputs, including "actions", as arrays [n, ...], which are valid until the next call.
 
         Raises:
-            ModuleOutputError: an output has another number of rows, or NaN or infinity; there are neither actions
-                nor logits;
-                or the logits don't fit the action space, or leave no choice.
+            ModuleOutputError: an output has another number of rows, or NaN or infinity; there are neither actions nor
+                logits; or the logits don't fit the action space, or leave no choice.
         """
         if isinstance(batch, list) and (answered := self._lean.forward(batch)) is not None:
             arrays = self._lean_outputs(*answered, explore, legal)

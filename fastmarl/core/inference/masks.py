@@ -17,9 +17,8 @@ from fastmarl.core.store.lanes import LaneTable
 class ActionMasks:
     """Action masks of one module's agents.
 
-    The mask in the recorded observations takes precedence. If they have none, as connectors may have dropped it,
-    the mask of
-    the env's observation is used, or else that of an info.
+    The mask in the recorded observations takes precedence. If they have none, as connectors may have dropped it, the
+    mask of the env's observation is used, or else that of an info.
 
     Args:
         connectors: connectors of the module.

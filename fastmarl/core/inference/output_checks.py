@@ -70,8 +70,7 @@ class OutputChecks:
             raise ModuleOutputError(self._module_id, problem) from error
 
     def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
-        """Raise ModuleOutputError unless there are as many logits as the action space needs, which not all
-        distributions check."""
+        """Raise ModuleOutputError unless the number of logits fits the action space; not all distributions check it."""
         expected = self.n_logits[explore]
         if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
             got = "no tensor" if shape is None else f"shape {tuple(shape)}"

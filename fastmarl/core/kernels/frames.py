@@ -5,8 +5,7 @@ from numba import njit
 
 
 def as_compiled(array: np.ndarray) -> np.ndarray:
-    """Return the array, or its memory as unsigned integers if numba lacks the dtype (float16, longdouble), for
-    copying."""
+    """Return an array to copy: as it is, or as unsigned integers if numba lacks its dtype (float16, longdouble)."""
     if array.dtype.kind != "f" or array.dtype.itemsize in (4, 8):
         return array
     return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint64)

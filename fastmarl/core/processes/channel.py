@@ -18,10 +18,9 @@ class Channel:
 
     It sends packets, not a stream: the system keeps them apart, and a message there and back takes 12 µs instead of 18.
 
-    An interrupt (KeyboardInterrupt) at any line leaves the channel intact. Received data stay in the buffer until
-    they are
-    filed, and filing them twice does no harm. A half-sent message is dropped by the other side when the next one comes.
-    So numbers must ascend, and callers must compare numbers instead of counting messages.
+    An interrupt (KeyboardInterrupt) at any line leaves the channel intact. Received data stay in the buffer until they
+    are filed, and filing them twice does no harm. A half-sent message is dropped by the other side when the next one
+    comes. So numbers must ascend, and callers must compare numbers instead of counting messages.
 
     Args:
         sock: one of a pair of SOCK_SEQPACKET sockets.

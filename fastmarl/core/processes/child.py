@@ -28,9 +28,8 @@ CLOSE_TIMEOUT_S = 5.0
 class ChildProcess:
     """Exchanges messages with a process that this one starts.
 
-    Each message gets one answer, in order and under its own number, so after an interrupt no one needs to know
-    the number
-    of answers under way. A subclass defines the errors for a lost process and for a failed request.
+    Each message gets one answer, in order and under its own number, so after an interrupt no one needs to know the
+    number of answers under way. A subclass defines the errors for a lost process and for a failed request.
     """
 
     gone: type[Exception]
@@ -220,9 +219,8 @@ class ChildProcess:
 def with_interrupts_deferred(function: Callable[[], T]) -> T:
     """Call the function; raise an interrupt (SIGINT) that comes meanwhile after it.
 
-    Python runs the hooks of a fork, and `multiprocessing`'s code that frees a process object, without a caller:
-    an error
-    raised there is printed and lost, and a file descriptor that is a mere number would stay open.
+    Python runs the hooks of a fork, and `multiprocessing`'s code that frees a process object, without a caller: an
+    error raised there is printed and lost, and a file descriptor that is a mere number would stay open.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():

@@ -114,7 +114,7 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
 
 
 def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> None:
-    """Raise ConfigError if one object without spaces, which are filled in, is given for modules of different spaces."""
+    """Raise ConfigError if one object without spaces, which would be filled in, serves modules of different spaces."""
     ids_of: dict[int, list[str]] = {}
     for module_id in config.module_specs:
         given = given_spec(config, module_id)

@@ -61,8 +61,7 @@ class Checkpointable:
 
         Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib;
         otherwise the weights and their number stay as they are. Components and modules that the runner does not have
-        are
-        left out with a warning; a reference to weights in Ray's store is resolved.
+        are left out with a warning; a reference to weights in Ray's store is resolved.
 
         Raises:
             ConfigError: a part does not fit this runner. Nothing was changed.

@@ -50,7 +50,7 @@ class Counts:
 def add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
     """Add counts under the names of agents or modules.
 
-    Ids 1 and "1" share one count; further ids than NAMED share the count OTHERS.
+    Ids 1 and "1" share one count; ids beyond the first NAMED share the count OTHERS.
     """
     for id_, n in by_id.items():
         name = str(id_)

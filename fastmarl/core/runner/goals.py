@@ -20,14 +20,14 @@ class Goal:
     counts_env_steps: bool = False  # otherwise `num_timesteps` counts agent steps
     num_episodes: int = 0
     left: int = 0  # number of episodes that have not begun yet, in any env
-    left_of_envs: list[int] = field(default_factory=list)  # the same by env, if each env has a number of its own
+    left_of_envs: list[int] = field(default_factory=list)  # such numbers by env, if each env has its own
     random_actions: bool = False
     ticks: int = 0
     idle_ticks: int = 0  # latest ticks in which no agent acted
     env_steps: int = 0
     agent_steps: int = 0
-    n_discarded: int = 0  # episodes discarded since the call last had more steps than ever before
-    most_env_steps: int = -1  # greatest number after an episode was discarded
+    n_discarded: int = 0  # episodes discarded since the call last made progress
+    most_env_steps: int = -1  # largest env_steps so far after a discarded episode
     finished_ids: dict[str, int] = field(default_factory=dict)  # id -> env index, in the order in which they ended
 
     def reached(self) -> bool:

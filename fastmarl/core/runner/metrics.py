@@ -184,8 +184,7 @@ class RunnerMetrics:
         """Return all metrics since the last report, up to the end of the last call, and start over.
 
         Means are over the last episodes. Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per
-        tick
-        (one step of all envs).
+        tick (one step of all envs).
 
         Args:
             weights_seq_no: number of the current weights.
@@ -204,7 +203,7 @@ class RunnerMetrics:
         return {**counted, **self._times(), **self._episode_statistics()}
 
     def _readers(self) -> dict[str, Callable[[], Any]]:
-        """Return a function by metric that reads its counter."""
+        """Return the functions that read the counters, by metric."""
         return {
             **{
                 f"{name}{life}": partial(self._count, what, bool(life))

@@ -22,8 +22,7 @@ class MetricsLogger:
     """Logs values under keys, and reduces them for reports: `metrics_logger.log_value("hits", 3)`.
 
     Arguments and meanings are those of RLlib's class of that name. A key is a str, or a tuple of them for nested
-    values.
-    The first value logged under a key sets its options.
+    values. The first value logged under a key sets its options.
 
     Args:
         root: keep lifetime sums for ever, and measure throughputs, as a runner's own logger does.
@@ -141,7 +140,7 @@ class MetricsLogger:
             stats.merge(several)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Call `aggregate()`, of which this is the older name."""
+        """Older name of `aggregate()`, as in RLlib."""
         self.aggregate(stats_dicts, key=key)
 
     def _add(

@@ -278,8 +278,7 @@ class Rollout:
         """Return the chunks of episodes that finished in a failed call, except for those in `known`.
 
         An episode has finished once its env says so, wherever the call failed, unless connectors failed to make its
-        last
-        observations.
+        last observations.
         """
         self.policies.leave_modes()
         self.stamp_actions()

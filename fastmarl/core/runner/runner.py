@@ -163,9 +163,8 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     def inference_backends(self) -> dict[str, str]:
         """Inference backend by module id; see docs/inference.md.
 
-        It is "lean", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the reason
-        why the
-        others can't run the module.
+        It is "lean", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the reason why
+        the others can't run the module.
         """
         policies = self._sampling.rollout.policies
         return {module_id: policies.backend(module_id) for module_id in self.module}
@@ -175,8 +174,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
         Returns:
             (observation space, action space) by module id, and those of one env (Dict spaces by agent id) under
-            "__env__"
-            and "__env_single__".
+            "__env__" and "__env_single__".
         """
         envs = self._resources.envs
         agents = {agent: envs.spaces(0, agent) for agent in envs.named_agents}
@@ -211,13 +209,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
         Args:
             num_timesteps: least number of env steps (or agent steps, by `count_steps_by`) over all envs; running
-                episodes
-                are cut, and the next call continues them.
+                episodes are cut, and the next call continues them.
             num_episodes: exact number of whole episodes: those that begin first, however long they take. Running
-                episodes
-                are dropped first. An env without another episode to begin rests until the others are done. Without
-                either number: `rollout_fragment_length` steps of each env, or (`batch_mode="complete_episodes"`) one
-                whole episode of each.
+                episodes are dropped first. An env without another episode to begin rests until the others are done.
+                Without either number: `rollout_fragment_length` steps of each env, or
+                (`batch_mode="complete_episodes"`) one whole episode of each.
             explore: sample actions; False: take the most likely ones. None: as configured.
             random_actions: act uniformly at random, without the modules.
             force_reset: drop running episodes first.
@@ -259,23 +255,20 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     ) -> list[MultiAgentEpisode]:
         """Sample whole episodes to evaluate the modules.
 
-        Env k % num_envs makes episode k of n, so env i makes n // num_envs episodes, and one more if i < n %
-        num_envs; no
-        episode is chosen by its length. The state of connectors is used and stays unchanged, as do counters, metrics
+        Env k % num_envs makes episode k of n, so env i makes n // num_envs episodes, and one more if i < n % num_envs;
+        no episode is chosen by its length. The state of connectors is used and stays unchanged, as do counters, metrics
         except failures, and random streams. Callbacks are not called. Running episodes are dropped; the next `sample()`
         begins new ones.
 
         Args:
             num_episodes: n.
-            seeds: n integers for the resets. None: in a runner with a seed, seeds that differ from those of
-                training and
-                are the same in each call; without a seed, none.
+            seeds: n integers for the resets. None: in a runner with a seed, seeds that differ from those of training
+                and are the same in each call; without a seed, none.
             explore: sample actions; False: take the most likely ones.
 
         Returns:
-            The episodes in the order of `seeds`; one in which an agent has respawned is in several chunks.
-            Episodes that
-            finished in a failed call come first.
+            The episodes in the order of `seeds`; one in which an agent has respawned is in several chunks. Episodes
+            that finished in a failed call come first.
 
         Raises:
             ConfigError: a number is invalid, or a batch that steps in arrays can't be seeded for each episode.
@@ -301,9 +294,8 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     def make_module(self) -> None:
         """Create new modules by the current `config`; running episodes are dropped.
 
-        Modules have fresh weights unless they are given as instances. Connectors keep their state unless their
-        option or
-        their spaces have changed.
+        Modules have fresh weights unless they are given as instances. Connectors keep their state unless their option
+        or their spaces have changed.
         """
         self._check_not_stopped()
         self._calls.run("make_module()", self._sampling.make_module, {})

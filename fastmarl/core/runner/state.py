@@ -83,8 +83,7 @@ class RunnerState:
         return {name: value for name, value in state.items() if name in chosen}
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if `set()` can't take `state`; change nothing, but warn of unknown parts as `set()`
-        does."""
+        """Raise ConfigError if `set()` can't take `state`; change nothing, but warn of unknown parts."""
         self._check(known_parts(state, self._resources.module))
 
     def _check(self, state: dict[str, Any]) -> None:

@@ -14,9 +14,8 @@ MOST_AGENTS = 4096  # by env; beyond that number, as in an open world, agents wi
 class AgentSpaces:
     """Keeps the spaces of all agents that have a lane, in `table.spaces`.
 
-    Its dicts only grow, and the list never changes; to forget agents, both are replaced. So holders of these
-    objects have the
-    spaces of all agents that have had a lane until then.
+    Its dicts only grow, and the list never changes; to forget agents, both are replaced. So holders of these objects
+    have the spaces of all agents that have had a lane until then.
 
     Args:
         table: the lanes.

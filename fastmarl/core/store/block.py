@@ -89,8 +89,7 @@ class Block:
 
     @property
     def n_rows_held(self) -> int:
-        """Number of rows and final observations for which memory is in use: all, or those ever written in a large
-        memory."""
+        """Number of rows and final observations that use memory: all, or those ever written if memory is large."""
         memory = self._memory
         touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
         n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))
@@ -119,8 +118,7 @@ class Block:
             self.reserve(0, max(rows.n_finals + n_finals, GROWTH * rows.final_capacity))
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store the module's outputs for rows first .. first + n. Known outputs that are missing are filled with
-        blanks.
+        """Store the module's outputs for rows first .. first + n, and blanks for known outputs that are missing.
 
         Raises:
             OutputFormError: an output has another dtype, shape or structure than before.

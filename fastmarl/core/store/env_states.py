@@ -16,9 +16,8 @@ FIRST_CAPACITY = 64
 class EnvStates:
     """States of one env in order of arrival; each is copied once, so the env may reuse its array.
 
-    Chunks get views. Rows that were handed out are never overwritten: `renew()` begins a new array, and growing
-    leaves the
-    old one to its holders.
+    Chunks get views. Rows that were handed out are never overwritten: `renew()` begins a new array, and growing leaves
+    the old one to its holders.
 
     Args:
         env_index: index of the env, for errors.

@@ -1,9 +1,8 @@
 """Lanes: a lane is one agent's stay in one episode of one env, from its first observation to its last.
 
-Only rare events are handled here, in Python: agents that join and leave. The work of every step is done by
-`_scatter` on
-the arrays of this table. Lanes that have ended stay until `release()`, so that episodes can be made of them; then their
-numbers are reused.
+Only rare events are handled here, in Python: agents that join and leave. The work of every step is done by `_scatter`
+on the arrays of this table. Lanes that have ended stay until `release()`, so that episodes can be made of them; then
+their numbers are reused.
 """
 
 import uuid
@@ -168,8 +167,7 @@ class LaneTable:
             record.module_of.pop(forgotten, None)
 
     def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray) -> None:
-        """Record that the agents of these lanes (int32) have ended, in these envs (int64). The caller sets
-        `end_env_t_L`."""
+        """Record that the agents of these lanes (int32) in these envs (int64) have ended, except for `end_env_t_L`."""
         _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:

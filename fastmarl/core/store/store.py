@@ -1,8 +1,8 @@
 """The rows of all modules: observations and rewards of agents, and outputs of modules.
 
-A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks begin with the rows of the
-old ones
-that the next call needs (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes of rows.
+A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks begin with the rows of the old
+ones that the next call needs (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes of
+rows.
 """
 
 import math

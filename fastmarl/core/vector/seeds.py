@@ -145,9 +145,8 @@ class ResetSeeds:
     ) -> int | None:
         """Return the seed of the env's current episode in the evaluation.
 
-        An env that failed, or whose episode was discarded, gets the same seed again. Envs of a batch that take no
-        part get
-        the previous seed.
+        An env that failed, or whose episode was discarded, gets the same seed again. Envs of a batch that take no part
+        get the previous seed.
         """
         round_ = wanted[env_index] - left[env_index] - 1
         number = env_index + len(self) * max(0, round_)

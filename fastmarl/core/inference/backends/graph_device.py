@@ -79,14 +79,16 @@ class CudaGraphs:
         return graph.replay
 
     def _begin_pool(self) -> None:
-        """Create memory for graphs. They can share it, because they are replayed one after the other, and nothing in
-        it outlives a replay; a first graph, which does next to nothing, keeps it alive."""
+        """Create memory that all graphs share.
+
+        They are replayed one after the other, and nothing in it outlives a replay. A first graph, which does next to
+        nothing, keeps it alive.
+        """
         self._pool = torch.cuda.graph_pool_handle()
         self._first = self._captured(lambda: torch.zeros(1, device=self.device))
 
     def _end_failed_capture(self) -> None:
-        """Reset state that torch 2.11 leaves behind: its generators could not draw, and no cached memory could be
-        freed."""
+        """Reset state that torch 2.11 leaves behind, with which generators can't draw, nor cached memory be freed."""
         end = next(getattr(torch._C, name) for name in ENDS if hasattr(torch._C, name))
         with suppress(RuntimeError):  # not needed by later versions
             end(self._stream.device_index, self._pool)

@@ -116,8 +116,7 @@ class TickGraphs:
     def _parts(self, calls: Sequence[GraphCall]) -> list["GraphPart"]:
         """Choose the modules of a program for these calls, and their numbers of rows.
 
-        If numbers vary until there are too many programs, one with all modules at their largest sizes
-        serves all.
+        If numbers vary until there are too many programs, one with all modules at their largest sizes serves all.
         """
         for member, arrays in calls:
             self._columns[member] = [(sent_dtype(array.dtype), array.shape[1:]) for array in arrays]
@@ -187,9 +186,8 @@ class Slot:
 class Program:
     """Certain modules with certain numbers of rows, and fixed memory for their inputs and outputs.
 
-    The first launch calls the modules directly and then captures them: libraries need a warm-up, and only then
-    are the sizes
-    of outputs known.
+    The first launch calls the modules directly and then captures them: libraries need a warm-up, and only then are the
+    sizes of outputs known.
 
     Attributes:
         parts: the modules with their numbers of rows.
@@ -293,8 +291,7 @@ class Program:
             )
 
     def _blame_writer(self) -> NoReturn:
-        """Raise a ModuleOutputError that names the module that wrote to its inputs, or all modules if none does so
-        again."""
+        """Raise a ModuleOutputError with the module that wrote to its inputs, or with all if none does so again."""
         problem = "wrote into its input batch; use an operation that is not in place"
         for i, part in enumerate(self.parts):
             version = self._sent._version

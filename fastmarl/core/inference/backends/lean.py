@@ -1,9 +1,8 @@
 """Lean inference: compiled code in place of torch for plain dense networks.
 
 In small batches torch's calls take longer than its arithmetic. A module is taken over only if the results of its
-forward
-methods are certain: it is a `DefaultRLModule`, or of a subclass that keeps these methods, made of linear layers, layer
-normalisations and known activations without hooks. All others run in torch.
+forward methods are certain: it is a `DefaultRLModule`, or of a subclass that keeps these methods, made of linear
+layers, layer normalisations and known activations without hooks. All others run in torch.
 """
 
 from typing import Any
@@ -68,9 +67,8 @@ class LeanModule(LeanNet):
     def renew(self) -> None:
         """Check the module again: its layers, the memory of its weights, and its hooks.
 
-        Call this before the module acts if it may have changed: methods and hooks are checked only here, layers
-        and memory
-        at every call of `forward()`, too.
+        Call this before the module acts if it may have changed: methods and hooks are checked only here, layers and
+        memory at every call of `forward()`, too.
         """
         try:
             if self._cannot:

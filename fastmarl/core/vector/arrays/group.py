@@ -83,8 +83,7 @@ class ArrayGroup:
 
         Args:
             direct_module: module that acts for this group alone; the env writes observations to its next rows.
-                None: the
-                env writes to staging arrays.
+                None: the env writes to staging arrays.
         """
         rows = None if direct_module is None else self._next_rows(direct_module)
         self._direct_module, self._leaves = (None, self._staging()) if rows is None else (direct_module, rows)
@@ -112,9 +111,8 @@ class ArrayGroup:
         """Match the leaves of a block to this group's leaves.
 
         Returns:
-            The index of this group's leaf for each leaf of the block, and True if all dtypes are equal, so that
-            rows can be
-            copied as bytes.
+            The index of this group's leaf for each leaf of the block, and True if all dtypes are equal, so that rows
+            can be copied as bytes.
 
         Raises:
             ConfigError: the module takes other observations.
@@ -232,8 +230,7 @@ class ArrayGroup:
             self._direct_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
 
     def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
-        """Settle one module's lanes; return the numbers that go on and that end, with positions in `_kept` and
-        `_ended`."""
+        """Settle one module's lanes; return how many go on and how many end, see `_kept` and `_ended`."""
         table, block = self._table, self._block_with(module, 0)
         n_kept, n_ended, bad = settle_step(
             module, self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P, all_done_E,

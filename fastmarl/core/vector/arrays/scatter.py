@@ -1,8 +1,7 @@
 """Copying between a batch of envs and the modules' blocks: steps to rows, and the rows' actions to arrays.
 
-It does for batches what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env of the batch, P
-position in
-a group's arrays (env * number of the group's agents + agent), R row, L lane.
+It does for batches what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env of the batch, P position
+in a group's arrays (env * number of the group's agents + agent), R row, L lane.
 """
 
 from collections import Counter
@@ -110,9 +109,8 @@ class ArrayScatter:
         """Add one step of all envs.
 
         Returns:
-            uint8 [E], flags of whole episodes: 0, 1 terminated, 2 truncated, or 3; and int64, the envs with any
-            flag. The next
-            step overwrites both.
+            uint8 [E], flags of whole episodes: 0, 1 terminated, 2 truncated, or 3; and int64, the envs with any flag.
+            The next step overwrites both.
 
         Raises:
             MultiAgentEnvError: or a subclass, with env index, agent and env step. All episodes are then unusable.

@@ -75,8 +75,7 @@ class BatchStepper:
         """Take seeds for the resets of these envs.
 
         Batches that can't be seeded for each episode get seeds only in the first reset of all these envs; their
-        episodes
-        have no seed that reproduces them.
+        episodes have no seed that reproduces them.
         """
         seeds = self._seeds.take_all(env_indices)
         if self.env.seeds_each_episode:
@@ -166,8 +165,7 @@ class BatchStepper:
 
 
 class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
-    """Steps batches in turn: several in another thread, one while another's actions are chosen; a single one in this
-    thread.
+    """Steps batches in turn, one in another thread while another's actions are chosen; a single one in this thread.
 
     The thread exists only while a step is under way, and not between calls.
 

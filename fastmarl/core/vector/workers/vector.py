@@ -134,8 +134,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         self._begin_turns()
 
     def _next_units(self) -> Iterator[Unit]:
-        """Yield the units of the part that was sent actions first; with a batch size, the units that are ready
-        first."""
+        """Yield the units of the part that was sent actions first; with a batch size, those ready first."""
         if self._batch_size is None:
             yield from self._end_turn(self._stepping[0])
         else:

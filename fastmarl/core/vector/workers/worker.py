@@ -1,5 +1,4 @@
-"""A worker process, which makes some of a runner's envs and steps them on request. It imports neither torch nor
-numba."""
+"""A worker process, which makes and steps some of a runner's envs. It imports neither torch nor numba."""
 
 from __future__ import annotations
 
