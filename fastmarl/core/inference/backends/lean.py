@@ -28,7 +28,7 @@ from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.structs import Path
 
 METHODS = {
-    name: getattr(DefaultRLModule, name)  # as they are before any code can have replaced them
+    name: getattr(DefaultRLModule, name)  # as it is before any code can replace it
     for name in (
         "forward_exploration",
         "forward_inference",
