@@ -18,14 +18,14 @@ PAGE = ROOT / "docs" / "rllib_api.md"
 COMMAND = "python tests/support/rllib_api/page.py"
 HEAD = """# RLlib's API, member by member
 
-This page compares the **standalone** runner, `fastmarl.MultiAgentEnvRunner`, and its episodes with all public members of
-RLlib's `MultiAgentEnvRunner`, `MultiAgentEpisode` and `SingleAgentEpisode` in Ray {version}: arguments, keys of metrics and
-states, arguments of callbacks, and the config fields that RLlib's runner reads. The drop-in,
+This page compares the **standalone** runner, `fastmarl.MultiAgentEnvRunner`, and its episodes with all public members
+of RLlib's `MultiAgentEnvRunner`, `MultiAgentEpisode` and `SingleAgentEpisode` in Ray {version}: arguments, keys of
+metrics and states, arguments of callbacks, and the config fields that RLlib's runner reads. The drop-in,
 `fastmarl.rllib.MultiAgentEnvRunner`, is a subclass of RLlib's and has them all.
 
-`tests/rllib/test_api_table.py` reads the names from RLlib's source, runs each row on both runners, and compares answers,
-outcomes and numbers; this page is generated from it. Where [RLlib is wrong](differences.md), a row holds if `fastmarl` is
-right, with a note.
+`tests/rllib/test_api_table.py` reads the names from RLlib's source, runs each row on both runners, and compares
+answers, outcomes and numbers; this page is generated from it. Where [RLlib is wrong](differences.md), a row holds if
+`fastmarl` is right, with a note.
 
 {totals}
 
