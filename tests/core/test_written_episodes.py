@@ -211,7 +211,7 @@ def test_connectors_of_rewards():
         (lambda e: e.agent_episodes["fast"].infos.set([{}], at_indices=[0]), EpisodeError, "infos are the env's"),
         (lambda e: e.set_rewards(new_data={"none": 1.0}), KeyError, "no steps of agents"),
         (lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=7), IndexError, "there are no rewards at .7."),
-        (lambda e: e.set_rewards(new_data={"fast": [1.0] * 9}), IndexError, "1 items are to be written, but .* 9"),
+        (lambda e: e.set_rewards(new_data={"fast": [1.0] * 9}), IndexError, "expected 1 items in new_data, got 9"),
         (lambda e: e.set_observations(new_data={"fast": [1.0]}, at_indices=0), EpisodeError, "float32 and shape .2,."),
         (lambda e: e.set_actions(new_data={"fast": 0.5}, at_indices=0), EpisodeError, "expected items of int"),
     ],
