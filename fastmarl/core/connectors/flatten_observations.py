@@ -1,4 +1,4 @@
-"""Nested observations as one vector."""
+"""Flattens nested observations to one vector."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
 
 @public("fastmarl.connectors")
 class FlattenObservations(Connector):
-    """Dict, Tuple and everything in them as one float32 vector, in the order of `gymnasium.spaces.flatten`.
+    """Flattens Dict and Tuple observations to one float32 vector, in the order of `gymnasium.spaces.flatten`.
 
-    Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action mask
-    becomes part of the vector, and is still applied.
+    Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action mask becomes part of
+    the vector and is still applied.
     """
 
     lane_arrays = ()
@@ -54,7 +54,7 @@ class FlattenObservations(Connector):
 
 
 def _one_hot(values: np.ndarray, space: Any, out: np.ndarray, rows: Rows) -> None:
-    """Write values [n, ...] of a Discrete or MultiDiscrete space to `out` [n, choices of all its numbers]."""
+    """Write values [n, ...] of a Discrete or MultiDiscrete space as one-hot rows to `out` [n, sum of all choices]."""
     sizes = np.ravel(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec).astype(np.int64)
     choices = values.reshape(len(rows), len(sizes)).astype(np.int64) - np.ravel(space.start)
     unfit = ((choices < 0) | (choices >= sizes)).any(1)
