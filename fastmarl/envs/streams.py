@@ -1,4 +1,4 @@
-"""One stream of random numbers per env of a batch, for use in compiled code.
+"""A stream of random numbers for each env of a batch, for use in compiled code.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). Its state
 has 64 bits, so an array uint64 [E] holds all streams, and env e draws with `uniform(streams, e, ...)`. An env's numbers

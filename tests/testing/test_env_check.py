@@ -129,7 +129,7 @@ PROBLEMS = {
     "respawn": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": [(0, 2), (5, 9)]}), "after the end", "b", 5,
                 "observed again after it had finished in env step 2; drop it .*respawn is only for agents that come"),
     "late reward": (broken_step(2, replace("agent_1", True), at=LENGTH - 1), "after the end", "agent_1", LENGTH,
-                    "was paid 1.0 after it had finished in env step 9; .*post_death="),
+                    "received a reward of 1.0 after it had finished in env step 9; .*post_death="),
 }  # fmt: skip
 
 
@@ -304,11 +304,11 @@ NOTES = {
     "changed actions": (broken(step=editing_step), "changed actions", None, "changed the actions"),
     "nobody left": (lambda config: DyingAgentsEnv({"a": [(0, 3)]}), "nobody left", None,
                     "every agent has finished, but"),
-    "idle": (Silent, "idle", None, "nobody had an observation to act upon in 100 env steps"),
+    "idle": (Silent, "idle", None, "no agent had an observation to act upon in 100 env steps"),
     "never observed": (lambda config: PayingTheAbsent({"a": [(0, 99)], "b": []}), "never observed", "b",
                        "not observed"),
     "aliased state": (AliasingEnv, "aliased state", "agent_1",
-                      "other observations came after somebody had written into observations"),
+                      "other observations came after observations had been overwritten"),
     "idle for ever": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": []}), "never observed", "b",
                       "is in possible_agents, but was not observed in 200 env steps"),
     "any agent": (anybody, "possible_agents", None, "possible_agents is empty, so any id may appear"),

@@ -63,7 +63,7 @@ class BlockRun:
 
 
 class SourceRun:
-    """One trajectory outside of blocks: joined chunks, slices, or restored episodes; see `BlockRun`."""
+    """A single trajectory outside of blocks: joined chunks, slices, or restored episodes; see `BlockRun`."""
 
     def __init__(self, source: Source):
         self._source = source

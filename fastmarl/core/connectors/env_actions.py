@@ -37,7 +37,7 @@ FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
 class EnvActions(ModuleActions):
-    """One module's actions in the current tick, passed on as dicts by agent (`_actions.ActionDicts`) or as arrays.
+    """The actions of a module in the current tick, passed on as dicts by agent (`_actions.ActionDicts`) or as arrays.
 
     Args:
         module_id, space: The module and its action space.

@@ -75,7 +75,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
 
     @property
     def unwrapped(self) -> Any:
-        """The adapted PufferEnv."""
+        """The adapted PufferEnv itself."""
         return self.env
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:

@@ -165,7 +165,7 @@ class ChunkLanes:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Chunk:
-    """What happened in one env from env step `env_t_started` to `env_t`.
+    """A stretch of one env's episode, from env step `env_t_started` to `env_t`.
 
     Args:
         id_: Episode id, shared by all chunks of the episode.

@@ -24,7 +24,7 @@ SAVED_IF_BUILT = ("open_actions", "early_rewards")
 
 @public("fastmarl.episodes")
 class MultiAgentEpisode(BuiltEpisode):
-    """What happened in one env from env step `env_t_started` to `env_t`.
+    """A chunk of one env's episode, from env step `env_t_started` to `env_t`.
 
     The getters take the same arguments as RLlib's, see `SingleAgentEpisode`, and return a dict by agent id:
 

@@ -1,4 +1,4 @@
-"""One agent's episode within a chunk."""
+"""The episode of a single agent within a chunk."""
 
 import uuid
 from collections.abc import Hashable

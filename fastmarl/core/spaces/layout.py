@@ -18,7 +18,7 @@ FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a nested value. `sizes` has the number of entries of each container on its path."""
+    """A single array of a nested value. `sizes` has the number of entries of each container on its path."""
 
     path: Path
     sizes: tuple[int, ...]

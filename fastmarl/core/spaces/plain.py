@@ -70,7 +70,7 @@ def _box(data: Mapping[str, Any]) -> gym.Space:
 
 
 def _filled(values: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Reverse `_plain_array()`."""
+    """Undo the conversion by `_plain_array()`."""
     given = np.asarray(values)
     if given.dtype.kind not in "biuf" or given.shape not in ((), shape):
         raise ValueError(f"expected numbers of shape {shape}, got {given.dtype} of shape {given.shape}")
