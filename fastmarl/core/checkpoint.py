@@ -173,9 +173,9 @@ def _checked_content(file: Path, blob: bytes) -> dict:
         form, version, content = document["format"], document["version"], document["content"]
         known_form = form == FORMAT and isinstance(version, int) and version >= 1
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(file, f"it is cut off or no fastmarl checkpoint ({error!r})") from error
+        raise _damaged(file, f"it is truncated, or not a fastmarl checkpoint ({error!r})") from error
     if not known_form:
-        raise _damaged(file, f"it says format {form!r}, version {version!r}")
+        raise _damaged(file, f"it has format {form!r}, version {version!r}")
     if version > VERSION:
         raise CheckpointError(
             f"{file} was written by a newer fastmarl (checkpoint version {version}, this one reads up to {VERSION}); "
@@ -202,7 +202,7 @@ def _is_content(content: Any) -> bool:
 def _read(file: Path, hint: str) -> bytes:
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # reading a pipe or a device might never end
-            raise CheckpointError(f"{file} is no file; {hint}")
+            raise CheckpointError(f"{file} is not a regular file; {hint}")
         return file.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{file} does not exist; {hint}") from error

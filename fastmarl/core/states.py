@@ -19,7 +19,7 @@ def check_keys(what: str, state: Any, expected: Collection[str]) -> None:
     check_mapping(what, state)
     if set(state) != set(expected):
         missing, unknown = [key for key in expected if key not in state], [key for key in state if key not in expected]
-        raise ConfigError(f"{what} lacks {missing} and has {unknown}, which are unknown")
+        raise ConfigError(f"{what} lacks the keys {missing} and has the unknown keys {unknown}")
 
 
 def check_mapping(what: str, state: Any) -> None:
@@ -118,7 +118,7 @@ def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
     try:
         fresh.set_state(torch.from_numpy(given.copy()))
     except RuntimeError as error:
-        raise ConfigError(f"the state of torch's generator on {saved_on} can't be right: {error}") from error
+        raise ConfigError(f"the state of torch's generator on {saved_on} is invalid: {error}") from error
     return fresh.get_state()
 
 
@@ -130,6 +130,6 @@ def check_numpy_state(rng: np.random.Generator, state: Any) -> None:
         fresh.state = state
         fits = bool(fresh.state == state)
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise ConfigError(f"the state of NumPy's generator is not one of {kind.__name__}: {error!r}") from error
+        raise ConfigError(f"the state of NumPy's generator does not fit {kind.__name__}: {error!r}") from error
     if not fits:
-        raise ConfigError(f"the state of NumPy's generator is not one of {kind.__name__}: {state!r}")
+        raise ConfigError(f"the state of NumPy's generator does not fit {kind.__name__}: {state!r}")

@@ -75,7 +75,7 @@ class ForagingTask:
         if self.reach < least_sight:
             raise ConfigError(f"sight must be at least {least_sight}, or None for the whole field, got {self.sight}")
         if self.players > self.rows * self.columns:
-            raise ConfigError(f"players must not be more than there are cells, {self.rows * self.columns}, got "
+            raise ConfigError(f"players must be at most the number of cells, {self.rows * self.columns}, got "
                               f"{self.players}")  # fmt: skip
         self._check_levels()
         across, down = (min(2 * self.reach, side - 1) for side in (self.columns, self.rows))

@@ -71,7 +71,7 @@ class BatchPlay(AnyPlay):
         if self._replay_differs(everybody, everybody[:0]):
             text = (f"changed although reset(seeds=[{self._seed}, ...]) and the actions were the same; draw all "
                     f"randomness from generators that reset() makes from its seeds, and write whole observations for "
-                    f"all who are present")  # fmt: skip
+                    f"all agents that are present")  # fmt: skip
             self._findings.problem("seed", text)
         elif len(everybody) > 1 and self._replay_differs(everybody[::2], everybody[1::2]):
             text = ("changed when the other envs of the batch took other actions and were reset at other times; give "

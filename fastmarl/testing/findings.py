@@ -60,7 +60,7 @@ class MaskFindings:
             if acts and not all(part.any() for part in parts_of(rows[first], sizes)):
                 self._findings.problem(MASK_KIND, f"{first} {RULES_OUT_ALL}", agent, first)
         if acts and self._by_info.setdefault(agent, bool(masks)) != bool(masks):
-            self._note(f"info[{MASK!r}] is there in some env steps and not in others, where all actions are legal",
+            self._note(f"info[{MASK!r}] is present in some env steps but not in others, where all actions are legal",
                        agent, "gaps")  # fmt: skip
 
     def _fits(self, agent: Any, where: str, row: np.ndarray, sizes: list[int]) -> bool:

@@ -42,11 +42,11 @@ def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequenc
         return
     findings.env_t = difference.env_t
     if unspoilt is None and difference.env_t > 0 and first_difference(spoil=False) is None:
-        text = (f"other {difference.what} came after observations had been overwritten: the env goes on from the "
+        text = (f"different {difference.what} came after observations had been overwritten: the env continues from the "
                 f"arrays that it returned; return copies")  # fmt: skip
         findings.note("aliased state", text, difference.agent)
     else:
-        text = (f"other {difference.what} came after the same reset(seed={seed}) and the same actions; draw all "
+        text = (f"different {difference.what} came after the same reset(seed={seed}) and the same actions; draw all "
                 f"randomness from a generator that reset() makes from its seed")  # fmt: skip
         findings.problem("seed", text, difference.agent)
 
@@ -57,9 +57,9 @@ def look_at_another(env: Any, findings: Findings, seed: int, trace: Sequence[tup
     difference = _first_difference(env, seed, trace, spoil=False)
     if difference is not None:
         findings.env_t = difference.env_t
-        text = (f"another env, made in the same way, brought other {difference.what} after the same reset(seed={seed}) "
-                f"and the same actions, so recorded episodes can't be replayed; draw nothing in the constructor, or "
-                f"from global generators")  # fmt: skip
+        text = (f"another env, made in the same way, gave different {difference.what} after the same "
+                f"reset(seed={seed}) and the same actions, so recorded episodes can't be replayed; draw nothing in the "
+                f"constructor, or from global generators")  # fmt: skip
         findings.note("seed", text, difference.agent)
 
 

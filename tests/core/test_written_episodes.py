@@ -194,7 +194,7 @@ def test_at_the_end_of_an_episode_and_of_a_call():
 
 def test_connectors_of_rewards():
     options = {"reward_scale": 2.0}
-    with pytest.raises(EpisodeError, match="with reward_scale or clip_rewards rewards can't be set"):
+    with pytest.raises(EpisodeError, match="with reward_scale or clip_rewards, rewards can't be set"):
         sample(**options, **on_step(lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=-1)))
     (episode,), _ = sample(
         **options,

@@ -109,7 +109,7 @@ def test_each_problem_is_named_and_nothing_else(name):
 
 
 NOTES = {
-    "gaps": ({"odd_mask": Ellipsis}, ODD_AT, r"info['action_mask'] is there in some env steps and not in others"),
+    "gaps": ({"odd_mask": Ellipsis}, ODD_AT, r"info['action_mask'] is present in some env steps but not in others"),
     "two places": ({"place": "action_mask", "info": {"action_mask": [1, 1, 1]}}, 0,
                    "info['action_mask'] differs from observation['action_mask'], which takes precedence"),
     "name": ({"place": "action_mask", "mask_space": None, "odd_mask": 0, "info": {"avail_actions": [1, 1, 1]}}, 0,

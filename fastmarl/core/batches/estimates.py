@@ -114,7 +114,7 @@ def add_vtrace(
         if not clip > 0:
             raise BatchError(f"expected {name} above 0, got {clip}")
     if Columns.ACTION_LOGP not in batch:
-        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; there are {list(batch)}")
+        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; the batch has {list(batch)}")
     rewards, lengths, ended = _trajectories(batch)
     n = len(rewards)
     logps = [_checked(given, n, "log-probabilities", NO_LOGP) for given in (logp, batch[Columns.ACTION_LOGP])]

@@ -140,7 +140,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
             agent_id, episode_id = trajectories.agent_ids[index], trajectories.episode_ids[index]
             raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence begins with an action chosen at "
                              f"random, or by a module without memory, so there is no recurrent state; leave such "
-                             f"episodes out, and go on with force_reset=True")  # fmt: skip
+                             f"episodes out, and continue with force_reset=True")  # fmt: skip
     return {
         Columns.STATE_IN: state_in,
         Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),

@@ -82,7 +82,9 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         ]
         if unknown:
             there = [f"{module_id}/{name}" for module_id, each in known.items() for name in each]
-            raise ConfigError(f"the state of connectors has {sorted(unknown)}, but those with a state here are {there}")
+            raise ConfigError(
+                f"the state of connectors has {sorted(unknown)}, but the connectors with a state are {there}"
+            )
         for module_id, each in state.items():
             connectors = self._named(module_id) if each else {}
             for name, given in each.items():

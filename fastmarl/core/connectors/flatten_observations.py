@@ -30,7 +30,7 @@ class FlattenObservations(Connector):
         spaces: list[Any] = leaf_spaces(input_observation_space)
         unfit = [space for space in spaces if not isinstance(space, NUMERIC)]
         if unfit:
-            raise ConfigError(f"FlattenObservations can't make numbers of {unfit[0]} in {input_observation_space}; "
+            raise ConfigError(f"FlattenObservations can't convert {unfit[0]} in {input_observation_space} to numbers; "
                               f"drop that leaf in a connector before it")  # fmt: skip
         self._layout = RowLayout(input_observation_space)
         self._leaf_spaces = spaces

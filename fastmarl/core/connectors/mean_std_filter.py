@@ -124,7 +124,7 @@ class MeanStdFilter(Connector):
                 raise ConfigError(f"{name!r} of a MeanStdFilter must be a list, got {type(state[name]).__name__}")
             given, sizes = [_size(each) for each in state[name]], [moments.mean.size for moments in self.stats]
             if given != sizes:
-                raise ConfigError(f"this state of a MeanStdFilter is one of Boxes with {given} numbers, but its "
+                raise ConfigError(f"this state of a MeanStdFilter is for Boxes with {given} numbers, but its "
                                   f"observations have {sizes}")  # fmt: skip
             for moments, each in zip(self.stats, state[name], strict=True):
                 moments.check_state(each)

@@ -185,7 +185,7 @@ class ModuleConnectors:
                 got = described(values) if is_array else type(values).__name__
                 problem = (
                     f"expected obs{path} of shape {(n, *leaf.shape)} and dtype {leaf.dtype}, as "
-                    f"recompute_output_observation_space() has it, got {got}"
+                    f"declared by recompute_output_observation_space(), got {got}"
                 )
                 raise ConnectorError(self.module_id, name, problem)
         return leaves

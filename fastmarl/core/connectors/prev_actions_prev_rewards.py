@@ -93,4 +93,4 @@ def _encoding(space: Any) -> tuple[np.ndarray | None, int]:
         return np.array(choices, np.int64), sum(choices)
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
         return None, int(np.prod(space.shape))
-    raise ConfigError(f"PrevActionsPrevRewards can't make numbers of the action space {space}")
+    raise ConfigError(f"PrevActionsPrevRewards can't convert the action space {space} to numbers")

@@ -92,7 +92,7 @@ def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:
 
 def _what_came(call: str, result: Any) -> str:
     if call == "reset" and isinstance(result, dict):
-        return "observations alone, as in old Gym; return infos, too, if only {}"
+        return "only observations, as in old Gym; return infos, too, even if {}"
     if call == "step" and isinstance(result, tuple) and len(result) == 4:
         return "four values, as in old Gym; split dones into terminateds and truncateds"
     return f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {shown(result)}"

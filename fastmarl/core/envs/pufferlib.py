@@ -50,7 +50,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         self, env: Any, num_envs: int | None = None, *, autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP
     ):
         if getattr(env, "emulated", False):
-            raise EnvCheckError("expected a native PufferEnv, got one that emulates another environment; give that one")
+            raise EnvCheckError("expected a native PufferEnv, got one that emulates another environment; pass that one")
         if autoreset_mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
             raise EnvCheckError(f"autoreset_mode must be SAME_STEP or NEXT_STEP, got {autoreset_mode}")
         n_rows = env.num_agents

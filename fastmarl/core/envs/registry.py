@@ -342,7 +342,7 @@ def _named_in_module(name: str) -> Callable[[dict], Any]:
     path, _, attribute = name.rpartition(":")
     package = path.partition(".")[0]
     if not all(part.isidentifier() for part in path.split(".")):
-        raise _unknown(name, f"{path!r} is no name of a module")
+        raise _unknown(name, f"{path!r} is not a module name")
     if path not in sys.modules and not _is_installed(package):
         raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
     try:

@@ -38,7 +38,7 @@ class VmasEnv(ArrayEnv):
 
     def __init__(self, env: Any, *, infos: bool = False):
         if not env.terminated_truncated:
-            raise EnvCheckError("expected a vmas world made with terminated_truncated=True, which tells the two apart")
+            raise EnvCheckError("expected a vmas world made with terminated_truncated=True, which separates the two")
         self.env = env
         self._infos = infos
         self._keys = [agent.name if env.dict_spaces else i for i, agent in enumerate(env.agents)]

@@ -246,8 +246,8 @@ class LaneSource:
             return True
         if self.is_under_way:
             raise EpisodeError(f"{what} can't be set here: while an episode is under way, infos are the env's, with "
-                               f"reward_scale or clip_rewards rewards can't be set, and an episode shown to a callback "
-                               f"can't be written to after sample(). Set them in on_episode_end or "
+                               f"reward_scale or clip_rewards, rewards can't be set, and an episode shown to a "
+                               f"callback can't be written to after sample(). Set them in on_episode_end or "
                                f"on_sample_end")  # fmt: skip
         return False
 

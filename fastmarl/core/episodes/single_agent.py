@@ -294,8 +294,8 @@ class SingleAgentEpisode(WrittenColumns):
         if self.id_ != other.id_:
             raise EpisodeError(f"{who}: can't be joined with another episode, {other.id_!r}")
         if self.is_done:
-            raise EpisodeError(f"{who}: is finished at its step {self.t}, but other data follow from step "
-                               f"{other.t_started} on; if the agent has come again, keep the chunks apart")  # fmt: skip
+            raise EpisodeError(f"{who}: finished at its step {self.t}, but more data follows from step "
+                               f"{other.t_started} on; if the agent has rejoined, keep the chunks apart")  # fmt: skip
         if self.t != other.t_started:
             raise EpisodeError(f"{who}: ends at its step {self.t}, but the next chunk begins at step {other.t_started}")
 
@@ -305,7 +305,9 @@ class SingleAgentEpisode(WrittenColumns):
         if n == self.lookback == 0:
             return
         if not 0 <= self.lookback < n:
-            raise EpisodeError(f"agent {self.agent_id!r}: a lookback of {self.lookback} in {n} observations")
+            raise EpisodeError(
+                f"agent {self.agent_id!r}: a lookback of {self.lookback} does not fit into {n} observations"
+            )
         expected = {"observations": n, "env_ts": n, "infos": n, "actions": n - 1, "rewards": n - 1}
         for what, length in expected.items():
             self._check_length(what, self.column(what).data, length)

@@ -187,7 +187,7 @@ class RLModule(torch.nn.Module):
         }
         problems = _differences(own, given)
         if problems:
-            raise ConfigError(f"this state is not one of this {type(net).__name__}: {'; '.join(problems)}")
+            raise ConfigError(f"this state does not fit this {type(net).__name__}: {'; '.join(problems)}")
         return given
 
     def _net(self) -> torch.nn.Module:
@@ -265,7 +265,7 @@ def _differences(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
         if value.shape != tensor.shape
     ]
     dtypes = [
-        f"{name} is of {value.dtype}, which is no kind of {tensor.dtype}"
+        f"{name} is of {value.dtype}, which does not fit {tensor.dtype}"
         for name, value, tensor in both
         if not torch.can_cast(value.dtype, tensor.dtype)
     ]

@@ -75,7 +75,7 @@ class DefaultModelConfig:
         for name in model_config:
             if name not in known:
                 close = difflib.get_close_matches(str(name), known, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {known}"
+                hint = f"did you mean {close[0]!r}?" if close else f"available: {known}"
                 raise ConfigError(f"the default nets have no option {name!r} in model_config; {hint}")
         return cls(**model_config)
 

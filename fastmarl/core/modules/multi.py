@@ -48,7 +48,7 @@ class MultiRLModule(torch.nn.Module):
 
     def __getitem__(self, module_id: str) -> RLModule:
         if module_id not in self._modules:
-            raise KeyError(f"no module {module_id!r}; there are {list(self._modules)}")
+            raise KeyError(f"no module {module_id!r}; available: {list(self._modules)}")
         return cast(RLModule, self._modules[module_id])
 
     def get(self, module_id: str, default: Any = None) -> Any:
@@ -123,7 +123,7 @@ class MultiRLModule(torch.nn.Module):
         check_mapping("the state of modules", state)
         unknown = [module_id for module_id in state if module_id not in self]
         if unknown:
-            raise ConfigError(f"the state has the modules {unknown}, which are none of {list(self)}")
+            raise ConfigError(f"the state has the unknown modules {unknown}; expected some of {list(self)}")
         for module_id, weights in state.items():
             try:
                 self[module_id].check_state(weights)

@@ -47,7 +47,7 @@ def space_from_plain(data: Any) -> gym.Space:
     try:
         return _MAKERS[kind](data)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError) as error:
-        raise ConfigError(f"{data!r:.200} is no saved space: {error!r}") from error
+        raise ConfigError(f"{data!r:.200} is not a saved space: {error!r}") from error
 
 
 def _plain_array(array: np.ndarray) -> Any:
