@@ -118,7 +118,7 @@ class EnvRunnerConfig:
     `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the recorded actions, unless
     `GetActions` and `NormalizeAndClipActions` among them mark where these are made."""
     reward_scale: float = 1.0
-    """Factor by which rewards are multiplied before they are recorded; metrics report unscaled returns."""
+    """Factor applied to rewards before they are recorded; metrics report returns of the original rewards."""
     clip_rewards: bool | float | tuple[float, float] | None = None
     """Applied next. True: record only the sign; a number c: clip to -c .. c; a pair: clip to these bounds."""
     device: str = "cpu"

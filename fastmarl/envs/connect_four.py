@@ -25,7 +25,7 @@ class ConnectFour(EnvOfArrays):
     """Two players drop stones into columns in turn; four own stones in a row, in any direction, win.
 
     Observations, masks, turns, rewards and ends are those of `pettingzoo.classic.connect_four_v3`: the winner receives
-    1 and the loser -1; a full board is a tie. Only the player at turn is present, until both see the end. A player that
+    1 and the loser -1; a full board is a tie. Only the player to move is present, until both see the end. A player that
     chooses a full column receives -1 and ends the game, which is terminated (and not truncated as well).
 
     An observation is a Dict: "observation" int8 [6, 7, 2], with rows from the top, marks own stones in its first plane

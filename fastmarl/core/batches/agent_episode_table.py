@@ -37,7 +37,7 @@ class AgentEpisodeTable:
         own_ids: List, indexed by S, of the agent episodes' own ids; None if derived from the other two ids.
         numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; MODULE is NOTHING until `modules()` resolves it.
             For rows outside of blocks, COUNT is the number of observations, and ROW, FINAL and END_ENV_T are NOTHING.
-        length_S: Number of steps after the lookback, int64; 0 only for agent episodes built by hand.
+        length_S: Number of steps after the lookback, int64; 0 only for ones built by hand without steps.
         sources: Location of the columns, by SOURCE; each block occurs once.
     """
 

@@ -24,7 +24,7 @@ class StepDicts(NamedTuple):
 
 @public("fastmarl.envs")
 class AECPettingZooEnv(PettingZooAdapter):
-    """Adapts a PettingZoo AECEnv: one step is one turn. The agent at turn is observed, and acts in the next step.
+    """Adapts a PettingZoo AECEnv: one step is one turn. An agent is observed at its turn, and acts in the next step.
 
     An agent receives its reward when its turn comes: the value of `last()`, accumulated since its last action. Turns of
     ended agents, in which PettingZoo expects None as the action, are played here and are not steps; such an agent is
@@ -73,7 +73,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return {self._turn: obs[self._turn]}, {self._turn: infos[self._turn]}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Take the action of the agent at turn; see MultiAgentEnv.
+        """Take the action of the agent whose turn it is; see MultiAgentEnv.
 
         Raises:
             ValueError: If its action is missing.
@@ -94,7 +94,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return obs, rewards, terminateds, truncateds, infos
 
     def get_state(self) -> Any:
-        """Return the env's state, the ended agents, and the agent at turn."""
+        """Return the env's state, the ended agents, and the agent whose turn it is."""
         return {**super().get_state(), "turn": self._turn, "unpaid": dict(self._unpaid)}
 
     def set_state(self, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""Names of required packages in pip."""
+"""Packages that optional features require, and their names in pip."""
 
 from __future__ import annotations
 

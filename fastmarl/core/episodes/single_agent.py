@@ -32,7 +32,7 @@ class SingleAgentEpisode(WrittenColumns):
         batch, as a view. 0 is the first item after the lookback. Negative indices count from the end.
     neg_index_as_lookback: If True, negative indices count back from index 0 into the lookback instead.
     fill: Value for items outside of the recorded range. Without it, an int out of range (alone or in a list) raises
-        IndexError, and a slice is shortened. Slices are filled on both sides.
+        IndexError, and a slice is shortened. Slices are filled on both sides; filled items of an output have its shape.
     one_hot_discrete: Convert Discrete and MultiDiscrete leaves to float32 one-hot vectors (all zeros if filled with 0).
 
     Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
