@@ -1,4 +1,4 @@
-"""Draws docs/images/learning_curve.png: the README's training loop, run with three seeds.
+"""Draw docs/images/learning_curve.png: the README's training loop with three seeds.
 
 python benchmarks/learning_curve.py
 """
@@ -17,7 +17,7 @@ STEPS_PER_ITERATION = 3_200
 
 
 def returns_of(code: str, seed: int) -> list[float]:
-    """Mean episode returns, one for each iteration of the loop."""
+    """Return the mean episode return of each iteration of the loop."""
     torch.manual_seed(seed)
     returns: list[float] = []
     namespace = {"__name__": "README", "print": lambda iteration, mean: returns.append(mean)}
