@@ -58,7 +58,7 @@ class FlattenedColumns(ColumnConnector):
         return parts
 
     def _parts(self, agent_id: Hashable, newest: Newest) -> Parts:
-        """Return an agent's leaves and their spaces in RLlib's order; empty if RLlib doesn't flatten its observations."""
+        """Return an agent's leaves and their spaces in RLlib's order; empty if RLlib flattens no observations of it."""
         piece, space = self.piece, self.piece.input_observation_space
         structs = piece._input_obs_base_struct
         if piece._multi_agent:

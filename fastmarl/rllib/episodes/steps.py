@@ -76,7 +76,7 @@ class Step:
         """Correct the episode after RLlib has recorded the step."""
         times = self.episode.env_t_to_agent_t
         for agent in self._unobserved:
-            # As for agents that terminate unobserved in RLlib: one entry for the step, one for the repeated observation.
+            # As in RLlib for agents that terminate unobserved: an entry for the step, one for the repeated observation.
             times[agent].data.insert(-1, SKIPPED)
         for agent in self._observed_again:
             self._move_observation(agent)
@@ -146,7 +146,7 @@ class Step:
         agent_episode.is_truncated = bool(self.truncateds.get(agent) or self.episode.is_truncated)
 
     def _correct_new_times(self) -> None:
-        """Count the env steps before an agent joined from the beginning of the chunk, where RLlib uses the episode's."""
+        """Count the env steps before an agent joined from the chunk's beginning; RLlib does so from the episode's."""
         episode = self.episode
         for agent in episode.env_t_to_agent_t.keys() - self._mapped_before:
             buffer = episode.env_t_to_agent_t[agent]
