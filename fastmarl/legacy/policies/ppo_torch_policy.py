@@ -223,7 +223,7 @@ class PPOTorchPolicy(TorchPolicy):
         return loss
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Return floats under RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff"."""
+        """Return floats by RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff"."""
         return {**super().stats_fn(train_batch), "cur_kl_coeff": self.kl_coeff}
 
     def update_kl(self, sampled_kl: float) -> float:

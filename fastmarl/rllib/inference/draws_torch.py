@@ -36,7 +36,7 @@ class LogitSampler(ABC):
         """
 
     def exploit(self, logits: Tensor) -> tuple[list[Any], Any] | None:
-        """Return leaves of the likeliest actions, and log-probabilities as RLlib returns them; None: RLlib must do it."""
+        """Return leaves of the likeliest actions, and log-probabilities as RLlib returns them; None: ask RLlib."""
         return None
 
 

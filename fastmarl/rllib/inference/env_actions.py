@@ -43,7 +43,7 @@ class RLlibEnvActions:
             self._known.add(agent_id)
 
     def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Callable[[], list[Hashable]]) -> None:
-        """Set the actions of the rows from `first` on; `agents()` is called for their agent ids only if spaces differ."""
+        """Set the actions of the rows from `first` on; `agents()`, called if spaces differ, returns their agent ids."""
         column = outputs.get(ACTIONS)
         columns = {(): column} if column is not None else _nested_columns(outputs)
         changed = self._changed_columns(columns)

@@ -353,7 +353,7 @@ class ModulePart:
 
 
 def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions and RLlib's values for their log-probabilities, which for the likeliest are zeros of their shape."""
+    """Return actions and log-probabilities as RLlib does; for the likeliest, the latter are zeros of equal shape."""
     if explore:
         return draws.sample(logits)
     actions = draws.likeliest(logits)

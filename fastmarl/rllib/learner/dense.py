@@ -84,7 +84,7 @@ class DenseLayer:
         return self.outputs
 
     def backward(self, inputs: Tensor, derivatives: Tensor, is_first: bool) -> Tensor:
-        """Compute gradients and, unless `is_first`, the derivatives by inputs; overwrites the derivatives by outputs."""
+        """Compute gradients and, unless `is_first`, derivatives by inputs; overwrites the derivatives by outputs."""
         if self._activation is not None:
             BACKWARDS[type(self._activation)](self._activation, derivatives, self._before, self.outputs)
         torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
