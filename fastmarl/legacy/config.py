@@ -112,5 +112,5 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
 
 def as_policy_spec(entry: Any) -> PolicySpec:
-    """Return an entry of `policies` as a PolicySpec; an entry that is none is the policy's module."""
+    """Return an entry of `policies` as a PolicySpec; any other entry is the policy's module."""
     return entry if isinstance(entry, PolicySpec) else PolicySpec(module=entry)

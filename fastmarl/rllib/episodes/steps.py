@@ -87,7 +87,7 @@ class Step:
         if "21" in self._fixes and COMMON in self.infos:
             keep_common_info(self.episode, self.infos[COMMON])
 
-    # Before.
+    # Before RLlib records the step.
 
     def _pay_ended(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
         """Add an ended agent's reward to its last transition, if that is in this chunk; drop its info."""
@@ -135,7 +135,7 @@ class Step:
             elif agent in hanging:
                 hanging[agent] = completed(agent_episode, hanging[agent])
 
-    # After.
+    # After RLlib has recorded the step.
 
     def _move_observation(self, agent: Hashable) -> None:
         """Move the agent's last observation to this env step, and set the agent's flags."""

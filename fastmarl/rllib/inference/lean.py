@@ -25,7 +25,7 @@ class LeanActor(LeanNet):
         module: a module of a MultiRLModule, whose layers and weights are read once. Changes of weights in place take
             effect at every call; the caller must notice when weights are replaced (`ExactInference.answer()`).
         device: device of the module.
-        former: actor of the module before, or None.
+        former: the module's previous actor, or None.
     """
 
     def __init__(self, module: Any, device: torch.device, former: "LeanActor | None" = None):

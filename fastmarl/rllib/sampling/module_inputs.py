@@ -72,7 +72,7 @@ class ModuleInputs:
         return self._on_device(torch.from_numpy(leaf[first:end]))
 
     def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
-        """Copy an array to a tensor as RLlib's NumpyToTensor does, with float32 for float64, in memory of NumPy's."""
+        """Copy an array to a tensor as RLlib's NumpyToTensor does, float64 as float32, in memory allocated by NumPy."""
         return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:

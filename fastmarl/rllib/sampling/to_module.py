@@ -86,7 +86,7 @@ class ToModule:
         return {module_id: self._inputs.batch(ids.index(module_id)) for module_id in self.mapped}
 
     def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
-        """See `next_batches()`; RLlib's default pieces have made `batches` of these episodes."""
+        """Return the next batches for RLlib's loop, from `batches` that RLlib's default pieces have made."""
         self._core.shared_data.note_batches(self.mapped)
         if self.batches is not None:
             return self.batches
