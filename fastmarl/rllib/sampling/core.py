@@ -126,7 +126,7 @@ class Core:
         return rows
 
     def count(self, record: RLlibRecord) -> None:
-        """Add the observations of the episode's last env step to the call's counts; RLlib counts them as steps."""
+        """Add the episode's observations so far to the call's counts; RLlib counts them as steps."""
         if not self.counts_actions:
             counts, env = self.counts, self.table.envs[record.env_index]
             record.count_observations(env.env_t, counts.agent_observations, counts.module_observations)
