@@ -83,7 +83,7 @@ class StepWriter:
         env.order = places_in_set_order(record.order, obs, unseen, self._keeps_order)
         if all_joined and not unseen:
             record.keys.remember(obs, rewards, terminateds, truncateds)
-        else:  # an agent that ended as it came may join with its next observation
+        else:  # an agent that ended in its first step may join with its next observation
             record.keys.forget()
         return obs
 

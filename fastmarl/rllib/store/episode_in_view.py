@@ -138,7 +138,7 @@ class EpisodeInView:
         return episode
 
     def late_attributes(self, _: int) -> dict[str, Any]:
-        """Build the whole episode, which fills all slots; returns no more."""
+        """Build the whole episode, which fills all slots, so that none is left to return."""
         self.make_whole()
         return {}
 
