@@ -1,4 +1,4 @@
-"""Trained hares and random ones in the same 200 meadows: python evaluate.py runs/first"""
+"""Trained hares and random ones in the same episodes: python evaluate.py runs/first 200"""
 
 import sys
 from pathlib import Path
@@ -30,4 +30,4 @@ def main(folder: Path, episodes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), episodes=200)
+    main(Path(sys.argv[1]), episodes=int(sys.argv[2]))
