@@ -3,7 +3,7 @@
 python examples/async_vtrace.py --steps 6000000 --folder runs/async_vtrace
 
 Random play returns about -79 an episode. 6 million env steps bring greedy play to -25; on two free cores that took 4
-minutes (docs/background.md). The folder gets the learning curve and a checkpoint, from which the policy that is
+minutes (docs/benchmarks.md). The folder gets the learning curve and a checkpoint, from which the policy that is
 evaluated at the end is read again.
 """
 

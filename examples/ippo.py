@@ -4,7 +4,7 @@ python examples/ippo.py --steps 12000000 --folder runs/ippo    (or fastmarl trai
 python examples/ippo.py --env fastmarl.lbforaging --env-config '{"name": "Foraging-8x8-2p-2f-coop-v3"}' --gamma 0.9
 
 Random play returns about -79 an episode. 12 million env steps, 6 minutes of a core, bring greedy play to -23
-(docs/learning.md has figures). The folder gets the learning curve and a checkpoint, from which the policy that is
+(docs/benchmarks.md has figures). The folder gets the learning curve and a checkpoint, from which the policy that is
 evaluated at the end is read again.
 """
 

@@ -1,7 +1,7 @@
-"""Modules' actions -> the action dicts of the envs.
+"""Conversion of modules' actions to the action dicts of envs.
 
-Every action is a private copy of the Python type its space promises: an int for Discrete, an array of its own
-for array spaces. Nothing an env does to it reaches the record.
+Every action is a private copy of the Python type that its space promises: an int for Discrete, an array of its own
+for array spaces. An env that changes it does not change the record.
 """
 cimport numpy as cnp
 from libc.string cimport memcpy
@@ -14,17 +14,22 @@ cnp.import_array()
 
 
 cdef class ModuleActions:
-    """One module's actions of the current tick, for its rows from `first_row` on, in one of two forms."""
+    """One module's actions in the current tick, for its rows from `first_row` on, as arrays or as values."""
     cdef Py_ssize_t first_row
     cdef cnp.ndarray arrays                 # [n, *shape] of an array space
-    cdef list values                        # ready Python values, for other spaces
+    cdef list values                        # Python values, for other spaces
 
     def set_arrays(self, Py_ssize_t first_row, cnp.ndarray arrays):
-        """`arrays`: [n, *shape], C-contiguous, kept by reference until the next call."""
+        """Set the actions of an array space.
+
+        Args:
+            first_row: first row.
+            arrays: [n, *shape], C-contiguous, kept by reference until the next call.
+        """
         self.first_row, self.arrays, self.values = first_row, arrays, None
 
     def set_values(self, Py_ssize_t first_row, list values):
-        """`values`: n objects, handed over as they are."""
+        """Set actions as `n` objects, which are passed on unchanged."""
         self.first_row, self.arrays, self.values = first_row, None, values
 
     cdef object action(self, Py_ssize_t row):
@@ -37,7 +42,7 @@ cdef class ActionDicts:
 
     Args:
         table: the LaneTable.
-        modules: of ModuleActions, by module index.
+        modules: list of ModuleActions, by module index.
     """
     cdef object table
     cdef readonly list modules              # of ModuleActions
@@ -52,13 +57,13 @@ cdef class ActionDicts:
         self.bind_lanes()
 
     def bind_lanes(self):
-        """Point at the table's (new) arrays."""
+        """Bind the arrays of the table, after they have moved."""
         self.module_L = self.table.module_L
         self.row_L = self.table.row_L
         self.agent_ids = self.table.agent_ids
 
     def of(self, EnvLanes env):
-        """The action of every agent in the env's last observation dict, in its order."""
+        """Return the actions of all agents in the env's last observation dict, in its order."""
         cdef Py_ssize_t i, lane
         cdef dict actions = {}
         for i in range(env.n_acting):
@@ -67,7 +72,7 @@ cdef class ActionDicts:
         return actions
 
     def by_module(self, list order):
-        """The dicts of all envs: agents of the first module index in `order` come first, then those of the next."""
+        """Return the dicts of all envs, with agents grouped by module in the order of module indices in `order`."""
         return [self._by_module(<EnvLanes>env, order) for env in self.table.envs]
 
     cdef dict _by_module(self, EnvLanes env, list order):

@@ -1,7 +1,7 @@
-"""Adam's arithmetic: around its square root, in two passes over memory instead of nine; and all of it in one pass.
+"""Adam's arithmetic: before and after its square root, in two passes over memory instead of nine; and all in one pass.
 
-Where torch multiplies and adds in one rounding, so do the two passes (`fmaf`). Whether its operations are
-just these is asked by `fastmarl.rllib.learner.adam` before it relies on it.
+The two passes multiply and add in one rounding where torch does (`fmaf`). `fastmarl.rllib.learner.adam` checks that
+torch's results are equal before it relies on this.
 """
 
 cdef extern from *:
@@ -66,10 +66,12 @@ cdef bint WIDE = is_wide()
 
 
 def update_moments(size_t gradient, size_t mean, size_t square, size_t n, double beta1, double beta2):
-    """Move the running mean of a gradient, and that of its square, in place.
+    """Update the running means of a gradient and of its square, in place.
 
     Args:
         gradient, mean, square: addresses of float32 [n], which don't overlap.
+        n: number of values.
+        beta1, beta2: decay rates of the means.
     """
     cdef float rate1 = <float>(1 - beta1), rate2 = <float>(1 - beta2), keep = <float>beta2
     with nogil:
@@ -94,11 +96,12 @@ def update_parameters(size_t parameter, size_t mean, size_t root, size_t n, doub
 
 
 def step(const size_t[:, ::1] places, double lr, double beta1, double beta2, double eps):
-    """A whole step of parameters that have made as many steps as each other: torch's numbers but for rounding.
+    """Make a whole step of parameters that have made equally many steps: torch's results but for rounding.
 
     Args:
         places: for each parameter the addresses of itself, its gradient, its running mean and mean square (float32 [n],
             which don't overlap) and of its number of steps (one float32), and n.
+        lr, beta1, beta2, eps: as in torch.optim.Adam.
     """
     cdef float rate1 = <float>(1 - beta1), rate2 = <float>(1 - beta2), keep = <float>beta2
     cdef float scale, size

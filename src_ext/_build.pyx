@@ -1,4 +1,4 @@
-"""Tells how the extensions were built."""
+"""Build options of the extensions."""
 
 cdef extern from *:
     int FASTMARL_CHECKED  # set by setup.py, on the compiler's command line

@@ -1,4 +1,4 @@
-"""One call at a time. Compiled, so that no interrupt comes between a call and the note that it is under way."""
+"""Exclusive calls. Compiled, so that no interrupt comes between a call and its registration."""
 from cpython.pythread cimport PyThread_get_thread_ident
 
 from fastmarl.core.errors import RunnerBusyError
@@ -9,16 +9,16 @@ cdef class CallGuard:
     """Lets one call at a time work with a runner.
 
     Attributes:
-        running: the name of the call under way; None if there is none.
+        running: name of the call under way; None if there is none.
     """
     cdef readonly str running
     cdef unsigned long thread
 
     def run(self, str name, function, dict arguments):
-        """What the function returns for these arguments. Until then, it is the call under way.
+        """Register a call under `name`, run the function with these arguments, and return its result.
 
         Raises:
-            RunnerBusyError: there is one. What the function raises comes through; SystemExit as a UserExitError.
+            RunnerBusyError: another call is under way. Errors of the function propagate; SystemExit as a UserExitError.
         """
         self.check(name)
         self.running, self.thread = name, PyThread_get_thread_ident()
@@ -30,7 +30,7 @@ cdef class CallGuard:
             self.running = None
 
     def check(self, str name, *, bint or_within=False):
-        """Raises RunnerBusyError if a call is under way; `or_within`: in another thread, that is."""
+        """Raise RunnerBusyError if a call is under way; with `or_within` only if it is in another thread."""
         cdef bint is_own
         if self.running is None:
             return

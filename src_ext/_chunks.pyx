@@ -1,6 +1,6 @@
-"""What chunks of episodes are made of, noted when they are over: numbers in arrays, for many of them at once.
+"""Notes of finished chunks, from which episodes are made later: numbers in arrays, for many chunks at once.
 
-Where episodes are short, thousands end in one call, and nobody may ever look at them one by one.
+Thousands of short episodes may end in one call, and most of them may never be read one by one.
 """
 cimport numpy as cnp
 import numpy as np
@@ -29,12 +29,12 @@ cdef class ChunkNotes:
 
     Attributes:
         numbers: int64 [capacity, 7]: env index, env_t_started, env_t, lookback, flags of `__all__`, seed of the reset
-            or -1, and the number of lanes up to the end of this chunk's.
+            or -1, and the number of lanes of all chunks up to and including this one.
         lanes: of all chunks, one after the other.
         ids, durations_s: by chunk.
-        own: by chunk, what would be kept alive for others: (infos as in EnvLanes, custom data, the env's states), or
-            None if there is nothing. Taken with the chunk.
-        env_states: by place, of those that are noted next.
+        own: by chunk, objects that only the chunk needs: (infos as in EnvLanes, custom data, the env's states), or None
+            if there are none. Taken with the chunk.
+        env_states: states of the chunks that are noted next, by place.
     """
     cdef readonly cnp.ndarray numbers
     cdef row_t[:, ::1] _numbers
@@ -80,7 +80,7 @@ cdef class ChunkNotes:
         return env.infos if env.infos else (), record.custom_data, states
 
     def add_finished(self, list records, list envs, list env_indices, list flags, double now):
-        """Note the last chunks of these envs' episodes; returns their records, whose places are cleared."""
+        """Note the last chunks of these envs' episodes; return the episodes' records, and clear their places."""
         cdef EpisodeRecord record
         cdef EnvLanes env
         cdef list finished = []
@@ -93,12 +93,13 @@ cdef class ChunkNotes:
         return finished
 
     def add_running(self, list records, list envs, list env_indices, double now):
-        """Note these envs' chunks as they are."""
+        """Note these envs' chunks in their current form."""
         for env_index in env_indices:
             self.add(records[env_index], envs[env_index], 0, now)
 
     def take_as(self, type kind):
-        """An object of a class for each chunk noted since the last time; its slot `_chunk` is (self, place, own)."""
+        """Make an object of class `kind` for each chunk noted since the last call; its slot `_chunk` is (self,
+        place, own)."""
         cdef list taken = []
         for place in range(self.n_taken, len(self.ids)):
             later = kind.__new__(kind)
@@ -109,11 +110,11 @@ cdef class ChunkNotes:
         return taken
 
     def head_of(self, Py_ssize_t place, tuple agent_ids, type kind):
-        """A `ChunkHead` of the chunk at this place.
+        """Make a `ChunkHead` of the chunk at this place.
 
         Args:
             agent_ids: by lane.
-            kind: the class, whose fields are in the order in which they are given here.
+            kind: the class, whose fields have the order of the values here.
         """
         cdef row_t[::1] numbers = self._numbers[place]
         cdef tuple agents = self._agents(agent_ids, self._first_lane(place), numbers[6])
@@ -126,7 +127,7 @@ cdef class ChunkNotes:
         return self._numbers[place - 1, 6] if place else 0
 
     cdef tuple _agents(self, tuple agent_ids, Py_ssize_t first, Py_ssize_t end):
-        """These of them; the tuple of the last time, if they are the same objects, as in compiled environments."""
+        """Slice the ids; return the previous tuple if it has the same objects, as in compiled environments."""
         cdef Py_ssize_t i, n = end - first
         cdef tuple last = self.last_agents
         if last is not None and len(last) == n:
@@ -139,15 +140,16 @@ cdef class ChunkNotes:
         return self.last_agents
 
     def lanes_of(self, list places, const row_t[:, ::1] columns, tuple agent_ids):
-        """When the chunks at these places were, and their lanes, chunk after chunk.
+        """Return the times and lanes of the chunks at these places.
 
         Args:
             columns: int64 [lanes, 8], see `Scatter.lanes_now()`.
             agent_ids: by lane.
 
         Returns:
-            Of each chunk int64 [2], env_t_started and env_t, and the number of its lanes, int64; of each lane its
-            agent's id, a list, and its columns.
+            By chunk: int64 [chunks, 2], env_t_started and env_t; int64 [chunks], number of lanes. By lane, chunk
+                after chunk:
+            list of the agents' ids; int64 [n, 8], columns.
         """
         cdef Py_ssize_t i, place, lane, first, n = 0
         times, n_lanes = np.empty((len(places), 2), np.int64), np.empty(len(places), np.int64)
@@ -181,15 +183,15 @@ def lanes_with_steps(
     Py_ssize_t first_chunk,
     number_of,
 ):
-    """Those lanes of chunks that have a step after their lookback, as rows of an `AgentEpisodeTable`.
+    """Select the lanes of chunks that have a step after their lookback, as rows of an `AgentEpisodeTable`.
 
     Args:
         columns: int64 [m, 8], see `Scatter.lanes_now()`; of one chunk after the other.
-        n_lanes: int64, of each chunk.
+        n_lanes: int64, number of lanes by chunk.
         agent_ids: [m].
-        chunk_ids: of each chunk.
+        chunk_ids: ids by chunk.
         first_chunk: the table's number of the first chunk.
-        number_of: from a module of `columns` to the table's indices of it and of its source; asked once for each
+        number_of: converts a module of `columns` to the table's indices of it and of its source; called once for each
             module, in the order in which their lanes come.
 
     Returns:

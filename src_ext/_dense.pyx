@@ -1,4 +1,4 @@
-"""Small dense nets on one core, without torch: see dense.h for how."""
+"""Small dense networks on one core, without torch; dense.h describes the computation."""
 cimport numpy as cnp
 import numpy as np
 from libc.stdlib cimport calloc, free
@@ -34,23 +34,23 @@ cdef extern from "dense.h" nogil:
 ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
 _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
-"""Instruction sets that this processor can run."""
+"""Instruction sets that this processor supports."""
 BEST = max(VARIANTS, key=VARIANTS.get)
 
 
 cdef class DenseNet:
-    """A policy and, if it has one, its value function. It reads the weights where they are, at every call.
+    """A policy network and, if there is one, its value function. It reads the weights in place at every call.
 
     Args:
-        n_obs: numbers in an observation.
-        layers: (source, weight, bias, activation, alpha, eps) of each: the index of the layer before whose outputs it
-            gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; of "elu";
-            None, or of a layer normalisation, whose weight is float32 [n_in] or None.
-        logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
+        n_obs: number of values in an observation.
+        layers: (source, weight, bias, activation, alpha, eps) of each: index of the layer whose outputs it gets (-1:
+            the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; parameter of "elu";
+            None, or eps of a layer normalisation, whose weight is float32 [n_in] or None.
+        logits, values: indices of the layers that give the logits and, with one output, the values (-1: no values).
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.
-        scale: what observations of integers are multiplied by.
-        bound: float32 [1], of the second half of each row of logits, which is clipped to [-bound, bound]; or None.
+        scale: factor for observations of integers.
+        bound: float32 [1]: the second half of each row of logits is clipped to [-bound, bound]; or None.
 
     Raises:
         ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
@@ -59,7 +59,7 @@ cdef class DenseNet:
     cdef int _logits, _values
     cdef Py_ssize_t _n_means, _n_logits, _n
     cdef cnp.ndarray _log_std, _bound
-    cdef list _weights                      # keeps what the layers point to alive
+    cdef list _weights                      # keeps the arrays alive that layers point to
     cdef cnp.ndarray _room, _out_logits, _out_values
     cdef float *_as_floats                  # [ROWS, n_obs], of observations of integers
     cdef float _scale
@@ -123,10 +123,13 @@ cdef class DenseNet:
         free(self._as_floats)
 
     def forward(self, cnp.ndarray obs):
-        """(logits [n, k], values [n] or None) of observations [n, ...], n_obs numbers each; C-contiguous, of float32,
-        uint8 or int8.
+        """Compute the network.
 
-        Both are float32 and are written again by the next call.
+        Args:
+            obs: [n, ...], n_obs values each; C-contiguous, of float32, uint8 or int8.
+
+        Returns:
+            (logits float32 [n, k], values float32 [n] or None), which the next call overwrites.
         """
         cdef Py_ssize_t n = len(obs), size = self._net.n_obs
         cdef int kind = _kind(obs, n * size)
@@ -145,8 +148,8 @@ cdef class DenseNet:
         return self._out_logits, self._out_values
 
     cdef int _make_room(self, Py_ssize_t n) except -1:
-        """Outputs of n rows; memory that was ever enough is kept."""
-        self._n = -1       # until all of it fits
+        """Make room for the outputs of n rows, reusing memory that is large enough."""
+        self._n = -1       # until all has been set
         if n > len(self._room):
             self._room = np.empty((n, self._n_logits + 1), np.float32)
         floats = self._room.reshape(-1)
@@ -194,14 +197,14 @@ cdef class DenseNet:
 
 
 cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):
-    """The array; an error if it is not what is expected."""
+    """Return the array; raise ValueError unless it is float32, C-contiguous and of this shape."""
     if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY_RO(array) and (<object>array).shape == shape:
         return array
     raise ValueError(f"expected float32 {shape}, C-contiguous, got {array.dtype} {(<object>array).shape}")
 
 
 cdef int _kind(cnp.ndarray obs, Py_ssize_t size) except -1:
-    """NumPy's number of these observations' dtype; an error if they are not what is expected."""
+    """Return NumPy's number of the dtype of observations; raise ValueError if dtype or size is wrong."""
     cdef int kind = cnp.PyArray_TYPE(obs)
     if (kind in (cnp.NPY_FLOAT32, cnp.NPY_UINT8, cnp.NPY_INT8) and cnp.PyArray_ISCARRAY_RO(obs)
             and cnp.PyArray_SIZE(obs) == size):

@@ -1,6 +1,6 @@
 """Actions from logits in one call, for the few rows of a step, where calls of torch or NumPy would take longer.
 
-Both faces draw here, from the random numbers of a NumPy Generator.
+Standalone runner and drop-in both draw here, from the random numbers of a NumPy Generator.
 """
 cimport numpy as cnp
 import math
@@ -41,22 +41,22 @@ cdef double HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 cdef class ActionDraws:
-    """Draws actions, or takes the likeliest. Arrays that it returns are written to again by the next call.
+    """Draws actions, or takes the likeliest. The next call overwrites the arrays that it returns.
 
     Args:
-        shape: of an action; None: one axis.
-        dtype: of actions.
-        n_logits: see below.
+        shape: shape of an action; None: one axis.
+        dtype: dtype of actions.
+        n_logits: see the attribute.
 
     Attributes:
-        n_logits: how many it takes for an action; None: any number.
+        n_logits: number of logits per action; None: any number.
     """
     cdef readonly object n_logits
     cdef object _shape, _dtype
     cdef Py_ssize_t _width                              # n_logits; -1: any number
-    cdef cnp.ndarray _action_memory, _logp_memory       # what was ever enough is kept
+    cdef cnp.ndarray _action_memory, _logp_memory       # reused if large enough
     cdef cnp.ndarray _actions, _logp
-    cdef Py_ssize_t _n, _k                              # rows that these have, and numbers a row
+    cdef Py_ssize_t _n, _k                              # number of rows, and of values per row, in the arrays
 
     def __init__(self, shape, dtype, n_logits):
         self._shape, self._dtype, self.n_logits = shape, dtype, n_logits
@@ -64,27 +64,30 @@ cdef class ActionDraws:
         self._n, self._width = -1, -1 if n_logits is None else n_logits
 
     def sample(self, logits not None):
-        """(actions [n, *shape], their log-probabilities float32 [n]) for [n, k] of any kind of number.
+        """Draw actions for logits [n, k] of any numeric dtype.
 
-        The log-probability is NaN where actions are, or a choice has NaN or +inf among its logits.
+        The log-probability is NaN if an action is, or if a choice has NaN or +inf among its logits.
+
+        Returns:
+            (actions [n, *shape], their log-probabilities float32 [n]).
 
         Raises:
-            ValueError: there are not as many logits as an action takes, or none to choose by.
+            ValueError: the number of logits does not fit the action, or is 0.
         """
         self._act(self._checked(logits), True)
         return self._actions, self._logp
 
     def likeliest(self, logits not None):
-        """The most likely actions [n, *shape], of equals the first. Raises ValueError, too."""
+        """Return the most likely actions [n, *shape], the first of equals. Raises ValueError as `sample()` does."""
         self._act(self._checked(logits), False)
         return self._actions
 
     cdef int _act(self, cnp.ndarray logits, bint draws) except -1:
-        """Write the actions of float32 [n, k], C-contiguous, and if they are drawn their log-probabilities."""
+        """Write the actions for float32 [n, k], C-contiguous, and the log-probabilities of drawn ones."""
         raise NotImplementedError
 
     cdef cnp.ndarray _checked(self, cnp.ndarray logits):
-        """As float32, C-contiguous."""
+        """Convert logits to float32, C-contiguous."""
         if cnp.PyArray_NDIM(logits) != 2 or 0 <= self._width != cnp.PyArray_DIM(logits, 1):
             raise ValueError(f"expected logits [n, {self.n_logits or 'k'}], got {(<object>logits).shape}")
         if cnp.PyArray_TYPE(logits) != cnp.NPY_FLOAT32 or not cnp.PyArray_ISCARRAY_RO(logits):
@@ -92,10 +95,10 @@ cdef class ActionDraws:
         return logits
 
     cdef int _make_room(self, Py_ssize_t n, Py_ssize_t k) except -1:
-        """For n actions of k numbers."""
+        """Make room for n actions of k numbers."""
         if n == self._n and k == self._k:
             return 0
-        self._n = -1        # until all of it fits
+        self._n = -1        # until all has been set
         if n * k > cnp.PyArray_SIZE(self._action_memory) or n > cnp.PyArray_SIZE(self._logp_memory):
             self._action_memory, self._logp_memory = np.empty(n * k, self._dtype), np.empty(n, np.float32)
         self._actions = self._action_memory[: n * k].reshape((n, k) if self._shape is None else (n, *self._shape))
@@ -105,16 +108,16 @@ cdef class ActionDraws:
 
 
 cdef class ChoiceDraws(ActionDraws):
-    """For Discrete and MultiDiscrete: integers, by one uniform number of 53 bits for each choice, in order of the rows.
+    """Draws of Discrete and MultiDiscrete: one uniform number of 53 bits for each choice, in order of the rows.
 
-    Weights of choices are float32, with an error of about 1e-7 of themselves, but their sums are float64, so that small
+    Weights of choices are float32, with a relative error of about 1e-7, but their sums are float64, so that small
     probabilities keep that accuracy. A choice is never drawn if it is exp(80) times less likely than the likeliest.
 
     Args:
         rng: a Generator that no other thread uses.
-        nvec: number of choices of each part of an action, whose logits stand in a row; None: one part, with as many
-            choices as there are logits.
-        shape: of an action, by default () without `nvec`, else one axis.
+        nvec: number of choices of each part of an action, whose logits stand in a row; None: one part, with one choice
+            per logit.
+        shape: shape of an action, by default () without `nvec`, else one axis.
         dtype: int64 or int32.
         variant: a key of VARIANTS; None: the best one.
     """
@@ -204,7 +207,7 @@ cdef void _take_greatest(
 
 
 cdef Py_ssize_t _greatest(const float *logits, Py_ssize_t k) noexcept:
-    """The first of the greatest; NaN is greater than all."""
+    """Return the index of the first greatest logit; NaN is greater than all."""
     cdef Py_ssize_t j, best = 0
     for j in range(1, k):
         if isnan(logits[best]):
@@ -215,11 +218,11 @@ cdef Py_ssize_t _greatest(const float *logits, Py_ssize_t k) noexcept:
 
 
 cdef class GaussianDraws(ActionDraws):
-    """For Box: float32 actions, by one normal number for each; logits are means, then log standard deviations.
+    """Draws of Box: float32 actions, from one normal number each; logits are means, then log standard deviations.
 
     Args:
         rng: a Generator.
-        shape: of an action; None: one axis.
+        shape: shape of an action; None: one axis.
     """
     cdef object _standard_normal
 

@@ -1,4 +1,4 @@
-"""The live agents of one env, as compiled code finds them."""
+"""The live agents of one env, for compiled code."""
 import numpy as np
 from cpython.dict cimport PyDict_Next, PyDict_Size
 from cpython.list cimport PyList_GET_ITEM
@@ -13,7 +13,7 @@ cdef enum:
 
 
 cdef class EnvLanes:
-    """One env's live agents: by id, and in the order of its last observation dict (those who act next)."""
+    """The live agents of one env, by id, and in the order of its last observation dict, whose agents act next."""
 
     def __init__(self):
         self.next_keys = None
@@ -27,11 +27,11 @@ cdef class EnvLanes:
             addresses[0, :old], lanes[0, :old] = self.keys, self.lanes
         self.keys, self.seen_keys, self.seen_values = addresses[:3]
         self.lanes, self.next_lanes = lanes
-        self.next_keys = addresses[3]      # last: its length is that of all
+        self.next_keys = addresses[3]      # last: its length is that of all arrays
         return 0
 
     cdef Py_ssize_t see(self, object obs) except -1:
-        """Note the addresses of what is in this dict, which are borrowed from it. Returns how many there are."""
+        """Store the addresses of the dict's keys and values, borrowed from it; return their number."""
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, n = 0
@@ -48,7 +48,7 @@ cdef class EnvLanes:
         return n
 
     cdef int hold(self, Py_ssize_t n) except -1:
-        """Own what was seen: Python code is going to run, which may change the dict, or another thread may."""
+        """Own the keys and values that were seen, because Python code or another thread may change the dict."""
         cdef Py_ssize_t i
         if self.n_held:
             return 0
@@ -59,7 +59,7 @@ cdef class EnvLanes:
         return 0
 
     cdef int let_go(self) except -1:
-        """The opposite of `hold()`."""
+        """Undo `hold()`, if it was called."""
         cdef Py_ssize_t i
         for i in range(self.n_held):
             Py_DECREF(<object><PyObject*>self.seen_keys[i])
@@ -68,18 +68,18 @@ cdef class EnvLanes:
         return 0
 
     def acting(self):
-        """The lanes of the agents in the env's last observation dict, in its order."""
+        """Return the lanes of the agents in the env's last observation dict, in its order."""
         return [self.lanes[i] for i in range(self.n_acting)]
 
     def resume(self, lane_t env_t, list agent_ids, list lanes, list acting, list infos):
-        """Be in the midst of an episode.
+        """Continue in the middle of an episode.
 
         Args:
             env_t: env steps since its reset.
-            agent_ids: by lane; the list of the lane table.
-            lanes: of the agents that live.
-            acting: of those that were in the last observation dict, in its order.
-            infos: see there.
+            agent_ids: agents' ids by lane; the list of the lane table.
+            lanes: lanes of the live agents.
+            acting: lanes of the agents in the last observation dict, in its order.
+            infos: see the attribute.
         """
         cdef Py_ssize_t i, lane
         self.clear()
@@ -95,7 +95,7 @@ cdef class EnvLanes:
         self.is_whole = True
 
     cpdef clear(self):
-        """Forget all agents: a new episode begins."""
+        """Forget all agents, as a new episode begins."""
         self.order = None
         self.lane_of = {}
         if self.infos is None or self.infos:
@@ -106,7 +106,7 @@ cdef class EnvLanes:
 
 
 def set_env_steps(list envs, const lane_t[::1] env_t_E):
-    """Tell each EnvLanes how many steps its env has made since its reset; what came with the last is to be recorded."""
+    """Set the number of each env's steps since its reset; the results of the last one are to be recorded."""
     cdef Py_ssize_t env_index
     for env_index in range(len(envs)):
         (<EnvLanes>envs[env_index]).env_t = env_t_E[env_index]
@@ -114,7 +114,7 @@ def set_env_steps(list envs, const lane_t[::1] env_t_E):
 
 
 def end_step(list envs, const flag_t[::1] all_done_E):
-    """Tell each EnvLanes that all is on record that came with its env's last step or reset; and its `__all__` flags."""
+    """Mark the results of each env's last step or reset as recorded, and set its `__all__` flags."""
     cdef Py_ssize_t env_index
     for env_index in range(len(envs)):
         (<EnvLanes>envs[env_index]).all_done = all_done_E[env_index]

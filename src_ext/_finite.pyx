@@ -1,4 +1,4 @@
-"""Whether numbers are such as can be acted upon."""
+"""Checks that numbers are finite and within range."""
 cimport numpy as cnp
 import numpy as np
 
@@ -16,10 +16,10 @@ cdef str LOGITS = Columns.ACTION_DIST_INPUTS, LOGP = Columns.ACTION_LOGP, ACTION
 
 
 def all_finite(dict outputs):
-    """Whether a module's logits, log-probabilities and actions are all numbers, and within what float32 can hold.
+    """Return True if a module's logits, log-probabilities and actions are finite, and within the range of float32.
 
     Args:
-        outputs: arrays, by names; leaves of nested outputs by (name, *path).
+        outputs: arrays by name; leaves of nested outputs by (name, *path).
     """
     for key, values in outputs.items():
         name = key[0] if type(key) is tuple else key
@@ -29,9 +29,9 @@ def all_finite(dict outputs):
 
 
 cpdef Py_ssize_t first_unfit(cnp.ndarray values, double least, double most) except -2:
-    """The first row of `values` [n, ...] with a number that is not in least .. most; -1 if there is none.
+    """Return the first row of `values` [n, ...] with a number outside of least .. most; -1 if there is none.
 
-    NaN is in no range. Numbers that are no floats are fit.
+    NaN is outside of any range. Arrays that are not of floats are always fit.
     """
     cdef int kind = cnp.PyArray_TYPE(values)
     cdef Py_ssize_t n = cnp.PyArray_SIZE(values)
@@ -49,10 +49,11 @@ cpdef Py_ssize_t first_unfit(cnp.ndarray values, double least, double most) exce
 
 
 def first_outside(cnp.ndarray values, cnp.ndarray least_K, cnp.ndarray most_K):
-    """The first row of integers `values` [n, ...] with one that is not in its range; -1 if there is none.
+    """Return the first row of integers `values` [n, ...] with one that is out of its range; -1 if there is none.
 
     Args:
-        least_K, most_K: int64, C-contiguous: the ranges of a row's numbers, in C order.
+        values: integers.
+        least_K, most_K: int64, C-contiguous: ranges of a row's numbers, in C order.
     """
     if not cnp.PyArray_ISCARRAY_RO(values) or cnp.PyArray_TYPE(values) != cnp.NPY_INT64:
         values = np.ascontiguousarray(values, np.int64)
@@ -71,7 +72,7 @@ cdef Py_ssize_t _first_outside(
     cdef cnp.int64_t n_outside = 0
     if n_numbers == 1:
         low, high = least[0], most[0]
-        for i in range(n):      # without a branch, so that it is vectorised
+        for i in range(n):      # no branch, so that it is vectorised
             n_outside += (values[i] < low) | (values[i] > high)
     else:
         for i in range(n):
@@ -88,7 +89,7 @@ cdef Py_ssize_t _first_outside(
 cdef Py_ssize_t _first_unfit(const real *values, Py_ssize_t n, real least, real most) noexcept nogil:
     cdef Py_ssize_t i
     cdef int n_unfit = 0
-    for i in range(n):          # without a branch, so that it is vectorised
+    for i in range(n):          # no branch, so that it is vectorised
         n_unfit += not (values[i] >= least and values[i] <= most)
     if n_unfit:
         for i in range(n):

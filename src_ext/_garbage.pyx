@@ -1,5 +1,5 @@
-"""Python's garbage collector, kept from looking where nothing is to be found. Compiled, so that no interrupt comes
-between switching it off and on again."""
+"""Switching Python's garbage collector off during a call. Compiled, so that no interrupt comes between switching it off
+and on again."""
 
 cdef extern from "Python.h":
     int PyGC_Disable() noexcept
@@ -7,8 +7,8 @@ cdef extern from "Python.h":
 
 
 def without_collection(function, *arguments):
-    """Call it; for making thousands of objects at once, all of which are needed: they would set it off again and again.
-    """
+    """Call a function that makes thousands of objects, all of which are needed and would trigger collections in
+    vain."""
     cdef int was_enabled = PyGC_Disable()
     try:
         return function(*arguments)

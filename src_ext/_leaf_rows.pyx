@@ -1,7 +1,7 @@
-"""One leaf of an observation -> its place in the rows of a block.
+"""Writing one leaf of an observation to the rows of a block.
 
-An array that fits is copied as it lies, one of float64 for a leaf of float32 is rounded on the way; anything else goes
-through NumPy, which says what does not fit.
+An array that fits is copied as bytes, and float64 for a leaf of float32 is rounded on the way; all else goes through
+NumPy, which reports values that do not fit.
 """
 cimport cython
 cimport numpy as cnp
@@ -23,12 +23,12 @@ class UnfitValueError(Exception):
 
 
 cdef class LeafRows:
-    """The rows of one leaf of an observation space, and how a value gets into one.
+    """The rows of one leaf of an observation space, and the conversion of values to them.
 
     Args:
-        array: [capacity, *shape], C-contiguous; object dtype for leaves that are no arrays.
+        array: [capacity, *shape], C-contiguous; of object dtype for leaves that are not arrays.
         path: keys and indices that lead from an observation to this leaf.
-        sizes: number of entries each container on that path must have.
+        sizes: required number of entries of each container on that path.
     """
     def __init__(self, cnp.ndarray array, tuple path, tuple sizes):
         self.array = array
@@ -43,7 +43,7 @@ cdef class LeafRows:
             self.bytes_ = array.reshape(-1).view(np.uint8).reshape(len(array), self.row_bytes)
 
     cdef int write(self, Py_ssize_t row, object value) except -1:
-        """Copy the leaf's part of `value`, a whole observation, to `row`. Raises UnfitValueError."""
+        """Copy the leaf's part of `value`, a whole observation, to `row`; raise UnfitValueError if it does not fit."""
         if self.path:
             value = self._follow(value)
         if not self.copies(row, value):
@@ -51,7 +51,7 @@ cdef class LeafRows:
         return 0
 
     cdef bint copies(self, Py_ssize_t row, object value) except -1:
-        """Whether this is an array that fits the leaf; if so, it is copied to `row`. Runs no Python code."""
+        """Copy `value` to `row` if it is an array that fits the leaf; return False if not. Runs no Python code."""
         if self.is_object or not cnp.PyArray_CheckExact(value) or not self._has_shape(<cnp.ndarray>value):
             return False
         cdef int type_num = cnp.PyArray_TYPE(<cnp.ndarray>value)
@@ -68,7 +68,7 @@ cdef class LeafRows:
 
     @cython.final
     cdef bint _has_shape(self, cnp.ndarray value) noexcept:
-        """Whether it has the leaf's shape and lies in one piece."""
+        """Return True if it has the leaf's shape and is one piece of memory."""
         cdef int axis
         if (cnp.PyArray_NDIM(value) != self.ndim
                 or not cnp.PyArray_ISCARRAY_RO(value)):          # contiguous, aligned, native byte order
@@ -94,17 +94,17 @@ cdef class LeafRows:
         return value
 
     cdef int _convert(self, Py_ssize_t row, object value) except -1:
-        """Slow and safe: NumPy casts where no kind of number is lost, anything else is an error."""
+        """Convert by NumPy, slowly but safely: values that the dtype can't hold are an error."""
         if self.is_object:
             try:
-                self.array[row] = deepcopy(value)                 # the env may go on with its own
+                self.array[row] = deepcopy(value)                 # the env may reuse its own object
             except Exception as error:
                 raise UnfitValueError(f"can't be copied, as it must be to be kept: {shown(value)}: "
                                       f"{type(error).__name__}: {error}") from error
             return 0
         try:
             given = np.asarray(value)
-        except Exception as error:                                # its own code may raise anything
+        except Exception as error:                                # its code may raise anything
             raise UnfitValueError(f"expected an array, got {shown(value)}: {error}") from error
         if self.copies(row, given):
             return 0

@@ -1,18 +1,18 @@
-"""Leases of reusable memory. Compiled, so that memory returns without running Python: an interrupt that came there
-would be printed and lost, as all that finalizers raise."""
+"""Leases of reusable memory. Compiled, so that memory returns without running Python: like all errors in finalizers, an
+interrupt there would be printed and lost."""
 cimport cython
 
 
 @cython.final
 @cython.no_gc
 cdef class Lease:
-    """Stands for one borrower of a memory: the borrower and every array made of the memory hold it.
+    """Represents one borrower of a memory: the borrower and every array made of the memory hold it.
 
     When the last of them is freed, in any thread, the memory joins the idle ones.
 
     Args:
-        memory: what is lent.
-        idle: `collections.deque` that takes it back. It must not refer to the lease, nor may the memory.
+        memory: memory that is lent.
+        idle: `collections.deque` that takes it back. Neither it nor the memory may refer to the lease.
     """
     cdef object __weakref__
     cdef object _memory, _idle

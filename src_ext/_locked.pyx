@@ -2,7 +2,7 @@
 
 
 def locked(lock, function, *args):
-    """What the function returns for these arguments, while this thread has the lock."""
+    """Call the function while this thread holds the lock; return its result."""
     lock.acquire()
     try:
         return function(*args)

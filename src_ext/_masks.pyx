@@ -1,4 +1,4 @@
-"""Action masks: which choices of a batch's rows are legal, and logits without the others."""
+"""Action masks: reading the legal choices of a batch's rows, and masking logits."""
 cimport numpy as cnp
 import numpy as np
 
@@ -8,11 +8,12 @@ cdef float LEAST = np.finfo(np.float32).min
 
 
 def rule_out(cnp.ndarray logits not None, cnp.ndarray mask not None, Py_ssize_t first=0):
-    """Give the least finite number to logits whose mask is 0.
+    """Give the lowest finite number to logits whose mask is 0.
 
     Args:
-        logits: float32 [n, k], C-contiguous, written to.
-        mask: [n, ...] of any kind of number, for the columns from `first` on.
+        logits: float32 [n, k], C-contiguous, written in place.
+        mask: [n, ...] of any numeric dtype, for the columns from `first` on.
+        first: first column of the mask.
 
     Raises:
         ValueError: shapes or dtypes don't fit.
@@ -35,12 +36,12 @@ def rule_out(cnp.ndarray logits not None, cnp.ndarray mask not None, Py_ssize_t 
 
 
 def read_legal(cnp.ndarray mask not None, const Py_ssize_t[::1] sizes, cnp.ndarray legal not None):
-    """Write bool [n, k] of a mask [n, ...]; returns the first row that leaves no choice in one of its parts, or -1.
+    """Convert a mask [n, ...] to bool [n, k]; return the first row without a choice in one of its parts, or -1.
 
     Args:
-        mask: of any kind of number.
-        sizes: of the parts of a row, k in all.
-        legal: bool [n, k], C-contiguous.
+        mask: of any numeric dtype.
+        sizes: sizes of a row's parts, k in all.
+        legal: bool [n, k], C-contiguous. OUT
 
     Raises:
         ValueError: shapes or dtypes don't fit.
@@ -69,7 +70,7 @@ def read_legal(cnp.ndarray mask not None, const Py_ssize_t[::1] sizes, cnp.ndarr
 
 
 cdef cnp.ndarray _flags(cnp.ndarray mask):
-    """A mask, C-contiguous, of which each number is a byte that is 0 where the number is."""
+    """Return a mask as C-contiguous bytes, which are 0 where the mask is."""
     if cnp.PyArray_ITEMSIZE(mask) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(mask):
         return np.not_equal(mask, 0, order="C")
     return mask

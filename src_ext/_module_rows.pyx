@@ -9,12 +9,13 @@ cnp.import_array()
 
 
 cdef class ModuleRows:
-    """The rows of one module, as the scatter sees them: `n` written so far, of `capacity`.
+    """The rows of one module for the scatter: `n` written so far, of `capacity`.
 
-    `finals` are last observations, upon which nobody acts: kept apart, so that rows are just what the module sees.
+    `finals` are last observations, upon which no agent acts. They are kept apart, so that rows are just the
+    module's input.
     """
     def bind(self, list leaves, lane_t[::1] lane_R, row_t[::1] prev_R, lane_t[::1] env_t_R, double[::1] reward_R):
-        """Point at (new) memory of equal lengths, all of it or none; `n` stays."""
+        """Bind arrays of equal lengths, new or the same; `n` stays."""
         cdef Py_ssize_t capacity = lane_R.shape[0]
         if not capacity == prev_R.shape[0] == env_t_R.shape[0] == reward_R.shape[0]:
             raise ValueError("arrays of one block have different lengths")
@@ -27,7 +28,7 @@ cdef class ModuleRows:
         self.capacity = capacity
 
     def bind_finals(self, list leaves, row_t[::1] final_prev_F, row_t[::1] final_at_F):
-        """The same for last observations."""
+        """Bind arrays of last observations."""
         cdef Py_ssize_t capacity = final_prev_F.shape[0]
         if capacity != final_at_F.shape[0]:
             raise ValueError("arrays of one block have different lengths")

@@ -1,7 +1,7 @@
-"""PPO's gradient of dense nets on one core, without autograd: see ppo.h for how.
+"""PPO's gradient of dense networks on one core, without autograd; ppo.h describes the computation.
 
-Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as RLlib's PPOTorchLearner and `ppo_loss()` have it.
-Numbers that are not finite make derivatives not finite: products are taken even where a factor is 0, as autograd does.
+Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as in RLlib's PPOTorchLearner and `ppo_loss()`.
+Numbers that are not finite make derivatives not finite: as in autograd, products are taken even where a factor is 0.
 """
 cimport numpy as cnp
 import numpy as np
@@ -78,38 +78,38 @@ cdef extern from "ppo.h" nogil:
 _ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
 _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
-"""Instruction sets that this processor can run."""
+"""Instruction sets that this processor supports."""
 BEST = max(VARIANTS, key=VARIANTS.get)
 SUMS = ("count", "surrogate", "vf_loss", "entropy", "kl", "clipped", "error", "squared_error", "target",
         "squared_target", "former_kl")
-"""Names of what `compute()` sums up."""
+"""Names of the sums of `compute()`."""
 
 cdef Py_ssize_t LINE = 16                   # floats in a cache line, and in the widest vector
 cdef Py_ssize_t ROOM = 1 << 16              # floats for a block's outputs and their derivatives
 
 
 cdef class PPOGradient:
-    """Computes gradients. It reads weights where they are, at every call.
+    """Computes gradients. It reads the weights in place at every call.
 
     Args:
-        n_obs: numbers in an observation.
-        layers: (source, weight, bias, activation, alpha, d_weight, d_bias) of each: the index of the layer before whose
-            outputs it gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; "linear", "tanh",
-            "relu", "silu", "gelu" or "elu"; of "elu"; where gradients go, of the same shapes, or None.
-        logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
-        sizes: number of options of each choice, of a categorical policy; None: it is a Gaussian one, whose logits are
+        n_obs: number of values in an observation.
+        layers: (source, weight, bias, activation, alpha, d_weight, d_bias) of each: index of the layer whose outputs it
+            gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; "linear", "tanh", "relu",
+            "silu", "gelu" or "elu"; parameter of "elu"; arrays for the gradients, of the same shapes, or None.
+        logits, values: indices of the layers that give the logits and, with one output, the values (-1: no values).
+        sizes: number of options of each choice of a categorical policy; None: a Gaussian policy, whose logits are
             means, then logarithms of standard deviations.
-        log_std, d_log_std: float32 [n], the latter half of a Gaussian's logits, if the layer gives means alone; and
-            where its gradient goes. Or None.
-        bound: of a Gaussian's logarithms of standard deviations, None: none.
-        has_mask, has_former: whether `rows` have masks, and former logits (for `kl_coeff`).
+        log_std, d_log_std: float32 [n], second half of a Gaussian's logits, if the layer gives only means, and the
+            array for its gradient; or None.
+        bound: bound of a Gaussian's logarithms of standard deviations; None: unbounded.
+        has_mask, has_former: True if `rows` have masks, and former logits (for `kl_coeff`).
         variant: a key of VARIANTS; None: the best one.
 
     Raises:
         ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
     """
     cdef ppo_net _net
-    cdef list _arrays                       # keeps what is pointed to alive
+    cdef list _arrays                       # keeps the arrays alive that are pointed to
     cdef readonly Py_ssize_t width          # of `rows`
 
     def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, *, sizes=None, log_std=None,
@@ -165,7 +165,7 @@ cdef class PPOGradient:
         self.width = ACTIONS + loss.n_choices + loss.n_logits * (has_mask + has_former)
 
     cdef _make_room(self):
-        """Memory for blocks of rows."""
+        """Allocate memory for blocks of rows."""
         cdef ppo_layer *layer
         cdef Py_ssize_t i, n_floats = self._net.obs_stride, widest = self._net.obs_stride
         for i in range(self._net.n_layers):
@@ -187,7 +187,7 @@ cdef class PPOGradient:
             layer.sum_weight = self._floats(layer.n_out * layer.in_stride)
 
     cdef float *_floats(self, Py_ssize_t n) except NULL:
-        """Zeros of our own, on a cache line's border."""
+        """Allocate zeros that begin at a cache line."""
         array = np.zeros(n + LINE, np.float32)
         self._arrays.append(array)
         cdef size_t address = <size_t>cnp.PyArray_DATA(<cnp.ndarray>array)
@@ -204,13 +204,13 @@ cdef class PPOGradient:
 
     def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, float clip, float value_coeff,
                 float entropy_coeff, value_clip=None, float kl_coeff=0):
-        """Overwrite the gradients with those of some rows; returns the sums of what statistics are made of, by SUMS.
+        """Overwrite the gradients with those of a minibatch; return sums for statistics, in the order of SUMS.
 
         Args:
             obs: float32 [N, n_obs].
             rows: float32 [N, width]: log-probability, advantage, value target, 1 if it counts (else 0), action, mask,
-                former logits. Discrete actions are indices below the number of options: the caller has seen to that.
-            order: int64 [n], numbers of the rows of a minibatch, below N: the caller has seen to that.
+                former logits. Discrete actions are indices below the number of options, which the caller must check.
+            order: int64 [n], indices of the minibatch's rows, below N, which the caller must check.
             clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
         """
         cdef ppo_minibatch batch
@@ -231,8 +231,11 @@ cdef class PPOGradient:
         return np.asarray(sums)
 
     def outputs(self, Py_ssize_t n):
-        """(outputs of the layer of logits [n, k], values [n] or None) of the n rows of the last call, if they were no
-        more than 24."""
+        """Return the outputs of the n <= 24 rows of the last call.
+
+        Returns:
+            (outputs of the layer of logits [n, k], values [n] or None).
+        """
         cdef ppo_layer *head = self._net.layers + self._net.logits
         values = None
         if self._net.values >= 0:
@@ -241,7 +244,7 @@ cdef class PPOGradient:
 
 
 cdef _rows_of(const ppo_layer *layer, Py_ssize_t n):
-    """Copies of a layer's outputs."""
+    """Copy a layer's outputs to an array."""
     cdef Py_ssize_t i, j
     cdef float[:, ::1] rows = np.empty((n, layer.n_out), np.float32)
     for i in range(n):
@@ -251,14 +254,17 @@ cdef _rows_of(const ppo_layer *layer, Py_ssize_t n):
 
 
 cdef Py_ssize_t _stride(Py_ssize_t n):
-    """Floats from row to row: whole cache lines, and where there are many, an odd number of them, so that rows don't
-    compete for the same places in the cache."""
+    """Return the number of floats from row to row.
+
+    It is a multiple of cache lines; for many lines an odd one, so that rows don't compete for the same places in
+    the cache.
+    """
     cdef Py_ssize_t lines = (n + LINE - 1) // LINE
     return LINE * (lines if lines < 8 else lines | 1)
 
 
 cdef cnp.ndarray _checked(cnp.ndarray array, int kind, tuple shape):
-    """The array; an error if it is not what is expected."""
+    """Return the array; raise ValueError unless it is C-contiguous, of this dtype and shape."""
     if cnp.PyArray_TYPE(array) == kind and cnp.PyArray_ISCARRAY_RO(array) and (<object>array).shape == shape:
         return array
     raise ValueError(f"expected {np.dtype(cnp.PyArray_DescrFromType(kind))} {shape}, C-contiguous, got {array.dtype} "

@@ -1,20 +1,21 @@
-"""The derivatives of PPO's loss with a Categorical policy, in autograd's operations and their order: the same bits.
+"""Derivatives of PPO's loss with a Categorical policy, bit-identical to autograd: the same operations in the same
+order.
 
-Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as RLlib's PPOTorchLearner has it. Only what torch
-computes number by number is here; sums, exponentials and softmax are torch's own, between the two halves.
+Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as in RLlib's PPOTorchLearner. Only elementwise
+operations are here; sums, exponentials and softmax are torch's own, between the two halves.
 """
 from libc.float cimport FLT_MAX
 from libc.math cimport INFINITY
 
-cdef float LEAST = -FLT_MAX  # of all finite numbers: Categorical's entropy clamps logarithms to it
+cdef float LEAST = -FLT_MAX  # least finite number, to which Categorical's entropy clamps logarithms
 
 
 cdef class Derivatives:
-    """Those of a minibatch, whose rows are n steps with k actions to choose among. All arrays are C-contiguous.
+    """Derivatives for minibatches of n steps, with k actions to choose from. All arrays are C-contiguous.
 
     Args:
         clip_param, vf_clip_param, vf_loss_coeff, entropy_coeff: as in PPO's config; `vf_clip_param` None: no limit.
-        kl_coeff: None: no KL term.
+        kl_coeff: as in PPO's config; None: no KL term.
     """
 
     cdef float least_ratio, most_ratio, most_error, value_coeff, entropy_coeff, kl_coeff
@@ -34,14 +35,14 @@ cdef class Derivatives:
         const unsigned char[::1] counts, float[:, ::1] by_probabilities, float[:, ::1] by_logarithms,
         float[::1] by_logp, float[:, ::1] by_values
     ):
-        """The first half: from the loss back to a policy's probabilities.
+        """Compute the first half: from the loss back to a policy's probabilities.
 
         Args:
             logarithms, probabilities: of all actions [n, k].
-            ratios: of the taken action's probability to the former one [n].
+            ratios: the taken action's probability, divided by its former one [n].
             values: [n, 1].
             advantages, targets: [n].
-            counts: whether a row counts [n], 0 or 1.
+            counts: 1 if a row counts, else 0 [n].
             by_probabilities, by_logarithms: of the entropy [n, k]. OUT
             by_logp: of the surrogate by the taken action's log-probability [n]. OUT
             by_values: [n, 1]. OUT
@@ -70,7 +71,7 @@ cdef class Derivatives:
                 half = weight / 2
                 by_gain = -half if gain == clipped else 0 if gain > clipped else -weight
                 by_ratio = by_gain * advantages[i]
-                if self.least_ratio <= ratio <= self.most_ratio:  # where both are the same, and share the derivative
+                if self.least_ratio <= ratio <= self.most_ratio:  # both are equal there, and share the derivative
                     by_ratio = by_ratio - half * advantages[i]
                 by_logp[i] = by_ratio * ratio
                 error = values[i, 0] - targets[i]
@@ -82,14 +83,17 @@ cdef class Derivatives:
         const unsigned char[::1] counts, const float[:, ::1] by_logarithms, const float[:, ::1] by_softmax,
         const float[::1] by_logp, float[:, ::1] derivatives, float[:, ::1] negative
     ):
-        """The second half: all terms together.
+        """Compute the second half: the sum of all terms.
 
         Args:
-            probabilities, former: the policy's, and those that it had when actions were taken [n, k].
-            actions: taken [n], each below k: the caller has seen to that.
+            probabilities, former: the policy's current probabilities, and those when actions were taken [n, k].
+            actions: taken [n], each below k, which the caller must check.
+            counts: 1 if a row counts, else 0 [n].
+            by_logarithms: of the entropy [n, k].
             by_softmax: of the entropy, through the probabilities [n, k].
+            by_logp: of the surrogate by the taken action's log-probability [n].
             derivatives: by logarithms of probabilities [n, k]. OUT
-            negative: the same with the other sign. OUT
+            negative: the negated derivatives. OUT
         """
         cdef Py_ssize_t i, j, n = actions.shape[0], k = probabilities.shape[1]
         cdef float weight, by_term, total, per_row = self.kl_coeff / <float>_count(counts)
@@ -104,7 +108,7 @@ cdef class Derivatives:
                 weight = per_row if counts[i] else 0
                 for j in range(k):
                     total = by_logarithms[i, j] + by_softmax[i, j]
-                    if self.has_kl:  # whose terms are constant where a probability is 0
+                    if self.has_kl:  # its terms are constant where a probability is 0
                         by_term = 0 if probabilities[i, j] == 0 else weight
                         total = total - by_term * former[i, j]
                     total = total + (by_logp[i] if j == actions[i] else 0)

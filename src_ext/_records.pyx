@@ -1,4 +1,4 @@
-"""What is known of running episodes beside their rows, and what happens to many of their agents at once."""
+"""Data of running episodes beside their rows, and changes of many of their agents at once."""
 import numpy as np
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
@@ -11,23 +11,23 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(PyObject* container) noexcept
     Py_ssize_t Py_REFCNT(PyObject* instance) noexcept
 
-REMEMBERED = 4096  # finished agents of one episode that are told apart from ones never seen
+REMEMBERED = 4096  # number of finished agents of one episode that are distinguished from agents never seen
 cdef Py_ssize_t MOST = REMEMBERED
 
 
 cdef class EpisodeRecord:
-    """What is known of one env's running episode beside its rows.
+    """Data of one env's running episode beside its rows.
 
     Args:
-        env_index: of the env.
-        id_: of the episode.
-        started_at: seconds on the clock that times episodes, at its begin.
+        env_index: index of the env.
+        id_: id of the episode.
+        started_at: seconds at its begin, on the clock that times episodes.
     """
 
     def __init__(self, Py_ssize_t env_index, str id_, double started_at):
         self.lanes, self.ended = [], []
-        # They hold nothing but numbers. Where thousands of episodes run, the garbage collector looked for cycles in
-        # lists such as these for a tenth of the time.
+        # These lists hold only numbers. With thousands of episodes, the garbage collector's search for cycles in such
+        # lists took a tenth of the time.
         PyObject_GC_UnTrack(<PyObject*>self.lanes)
         PyObject_GC_UnTrack(<PyObject*>self.ended)
         self.finished, self.early_rewards, self.module_of, self.custom_data = {}, {}, {}, {}
@@ -35,7 +35,7 @@ cdef class EpisodeRecord:
         self.begin(env_index, id_, started_at)
 
     cdef int begin(self, Py_ssize_t env_index, str id_, double started_at) except -1:
-        """Be the record of another episode."""
+        """Become the record of another episode."""
         self.env_index, self.id_, self.started_at = env_index, id_, started_at
         self.env_t_started = self.lookback = self.env_states_from = 0
         self.reset_seed = -1
@@ -46,7 +46,7 @@ cdef class EpisodeRecord:
                         self.module_returns):
             numbers.clear()
         if self.custom_data or Py_REFCNT(<PyObject*>self.custom_data) > 1:
-            self.custom_data = {}  # the old one is that of a chunk
+            self.custom_data = {}  # the old one belongs to a chunk
         return 0
 
     cdef int add(self, object agent_id, object module, double total, row_t steps) except -1:
@@ -64,10 +64,10 @@ cdef uint64_t NUMBER_BITS = (1ULL << 48) - 1
 
 
 def episode_id(str run_id, uint64_t number):
-    """32 hexadecimal digits, the last 20 of which are given.
+    """Make an id of 32 hexadecimal digits, the last 20 of which are `run_id`.
 
     The others are the number's lowest 48 bits, mixed so that ids with adjacent numbers differ from the first digits on.
-    All steps can be reversed: different numbers have different digits.
+    All steps are reversible: different numbers have different digits.
     """
     number &= NUMBER_BITS
     for _ in range(2):
@@ -79,13 +79,13 @@ def episode_id(str run_id, uint64_t number):
 def open_all(
     list records,                       # [env]
     list envs,                          # [env] EnvLanes
-    list env_indices,                   # whose episodes begin
+    list env_indices,                   # envs whose episodes begin
     list spare,                         # records of former episodes; taken from the end
     str run_id,
-    uint64_t number,                    # of the first in its id
+    uint64_t number,                    # number in the first episode's id
     double now,
 ):
-    """New episodes for these envs."""
+    """Open new episodes in these envs."""
     cdef EnvLanes env
     cdef EpisodeRecord record
     cdef Py_ssize_t env_index
@@ -93,7 +93,7 @@ def open_all(
         env = envs[env_index]
         env.clear()
         record = spare.pop() if spare else None
-        if record is None or Py_REFCNT(<PyObject*>record) > 1:  # else somebody tells it apart from others
+        if record is None or Py_REFCNT(<PyObject*>record) > 1:  # otherwise another holder identifies an episode by it
             record = EpisodeRecord(env_index, episode_id(run_id, number), now)
         else:
             record.begin(env_index, episode_id(run_id, number), now)
@@ -102,7 +102,7 @@ def open_all(
 
 
 def map_all(list records, list env_indices, object policy_mapping_fn, int only_module):
-    """Who acts in these envs' episodes."""
+    """Set the mapping function, or the only module, of these envs' episodes."""
     cdef EpisodeRecord record
     for env_index in env_indices:
         record = records[env_index]
@@ -110,7 +110,7 @@ def map_all(list records, list env_indices, object policy_mapping_fn, int only_m
 
 
 def next_chunks(list records, list envs, const lane_t[::1] lookback_E, const flag_t[::1] done_L):
-    """The episodes go on in new chunks, with the lanes that live."""
+    """Continue the episodes in new chunks, with their live lanes."""
     cdef EpisodeRecord record
     cdef EnvLanes env
     for record in records:
@@ -121,7 +121,10 @@ def next_chunks(list records, list envs, const lane_t[::1] lookback_E, const fla
 
 
 def with_new_infos(list records, list envs):
-    """Those EnvLanes, of running episodes, that have infos of their last step. The lanes of others are others' now."""
+    """Return the EnvLanes of running episodes that have infos of their last step.
+
+    Envs without an episode are skipped, because their lanes may belong to others by now.
+    """
     cdef EnvLanes env
     cdef list found = []
     for record, env in zip(records, envs):
@@ -133,17 +136,17 @@ def with_new_infos(list records, list envs):
 def join_all(
     list records,                       # [env]
     list envs,                          # [env] EnvLanes
-    list env_indices,                   # whose episodes begin
+    list env_indices,                   # envs whose episodes begin
     const unsigned char[:, ::1] present,  # [one of these envs, agent]
-    list agents,                        # [agent] their ids
-    list free,                          # lanes, enough of them; taken from the end
+    list agents,                        # [agent] ids
+    list free,                          # enough free lanes; taken from the end
     list agent_ids,                     # [lane], written
-    object module_for,                  # called with (agent id, env index) where the episode has a mapping function
+    object module_for,                  # called with (agent id, env index) if the episode has a mapping function
 ):
-    """Lanes for all agents of episodes that begin.
+    """Create lanes for all agents of episodes that begin.
 
     Returns:
-        (lanes, modules): int32, by env, then agent. The lane table's arrays are the caller's to set.
+        (lanes, modules): int32, by env, then agent. The caller sets the lane table's arrays.
     """
     cdef Py_ssize_t i, env_index, agent, k = 0, first, n = len(agents)
     cdef EpisodeRecord record
@@ -179,10 +182,10 @@ def finish_all(
     list records,                       # [env]
     list envs,                          # [env] EnvLanes
     list agent_ids,                     # [lane]
-    const row_t[::1] env_indices,       # of these lanes
+    const row_t[::1] env_indices,       # envs of these lanes
     const lane_t[::1] lanes,
 ):
-    """The agents of these lanes have ended; the lane table's arrays are the caller's to set."""
+    """Record that the agents of these lanes have ended; the caller sets the lane table's arrays."""
     cdef Py_ssize_t i
     cdef EpisodeRecord record
     cdef EnvLanes env
@@ -201,10 +204,10 @@ def settle_all(
     const double[::1] return_L,
     const row_t[::1] steps_L,
 ):
-    """Add what ended lanes were paid, and their steps, to their episodes; these know them no longer.
+    """Add the rewards and steps of ended lanes to their episodes, which then forget these lanes.
 
     Returns:
-        Those lanes.
+        These lanes.
     """
     cdef EpisodeRecord record
     cdef Py_ssize_t lane
@@ -221,7 +224,7 @@ def settle_all(
 
 
 def steps_by_agent(list agent_ids, const row_t[::1] actions_L):
-    """Agent id -> the sum over its lanes, of those with any action."""
+    """Return the sum over each agent's lanes, by agent id, of agents with any action."""
     cdef Py_ssize_t lane
     cdef dict steps = {}
     for lane in range(actions_L.shape[0]):
@@ -233,10 +236,10 @@ def steps_by_agent(list agent_ids, const row_t[::1] actions_L):
 
 def note_reset_seeds(
     list records,                       # [env]
-    list seeds,                         # [env], None where there is none
-    list env_indices,                   # that have been reset
+    list seeds,                         # [env], None if the reset had no seed
+    list env_indices,                   # envs that have been reset
 ):
-    """Have the new episodes know what their envs were reset with."""
+    """Store the seeds of resets in the records of the new episodes."""
     cdef Py_ssize_t env_index
     for env_index in env_indices:
         seed = seeds[env_index]

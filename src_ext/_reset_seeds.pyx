@@ -1,5 +1,5 @@
-"""Seeds of resets, drawn from a SeedSequence without making its children: where thousands of short episodes begin, that
-would take longer than all else."""
+"""Seeds of resets, computed from a SeedSequence without making its children, which would dominate the time when
+thousands of short episodes begin."""
 from libc.stdint cimport uint32_t
 
 cdef uint32_t WORD = 0xFFFFFFFF
@@ -9,7 +9,7 @@ cdef class Children:
     """The first words of a SeedSequence's children. NumPy promises that they never change.
 
     Args:
-        parent: of which no child has a number above 2**32 - 1.
+        parent: the SeedSequence; its children's numbers are at most 2**32 - 1.
     """
     cdef uint32_t _pool, _xor, _factor
 
@@ -21,7 +21,7 @@ cdef class Children:
         self._factor = self._xor * <uint32_t>0x931E8875
 
     cpdef uint32_t first_word(self, uint32_t number) noexcept:
-        """`SeedSequence(..., spawn_key=(*parent.spawn_key, number)).generate_state(1)[0]`."""
+        """Return `SeedSequence(..., spawn_key=(*parent.spawn_key, number)).generate_state(1)[0]`."""
         cdef uint32_t hashed = (number ^ self._xor) * self._factor, mixed, word
         hashed ^= hashed >> 16
         mixed = <uint32_t>0xCA01F9DD * self._pool - <uint32_t>0x4973F715 * hashed
@@ -31,12 +31,12 @@ cdef class Children:
 
 
 def take_seeds(
-    list children,          # IN  of each env
-    list numbers,           # IN, OUT of each env's next reset
-    list last,              # OUT the seed of each env's last reset
+    list children,          # by env
+    list numbers,           # number of each env's next reset
+    list last,              # seed of each env's last reset
     list env_indices,       # IN
 ):
-    """The seeds of these envs' next resets: below 2**31, in their order."""
+    """Take the seeds of these envs' next resets, in order; they are below 2**31."""
     cdef Py_ssize_t env_index
     cdef uint32_t number
     cdef list seeds = []
@@ -49,7 +49,7 @@ def take_seeds(
 
 
 cdef list _words(number):
-    """A number in words of 32 bits, of which there is one at least."""
+    """Split a number into words of 32 bits, at least one."""
     cdef list words = [number & WORD]
     number >>= 32
     while number:

@@ -1,4 +1,4 @@
-"""RLlib's episode objects from the columns of blocks, many at once: slots are filled, no constructor runs."""
+"""RLlib's episode objects, made of the columns of blocks, many at once, by filling slots without their constructors."""
 cimport numpy as cnp
 import numpy as np
 from cpython.type cimport PyType_GenericNew
@@ -13,7 +13,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 cnp.import_array()
 
 cdef enum:
-    MOST_AXES = 32            # that view() makes room for; NumPy 2 allows more
+    MOST_AXES = 32            # supported by view(); NumPy 2 allows more
 
 cdef str SKIPPED = "S"        # RLlib's mark for env steps in which an agent was not observed
 
@@ -24,8 +24,9 @@ def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] row
 
     Args:
         rows_of, finals_of: [capacity, *shape], C-contiguous, of the same dtype.
-        counts, finals: per lane, its number of rows, and the place of its final observation or -1.
-        gathered: out, [as many as there are, *shape], C-contiguous, of the same dtype.
+        rows: rows of all lanes, one lane after the other.
+        counts, finals: by lane, number of rows, and index of the final observation or -1.
+        gathered: [rows and finals, *shape], C-contiguous, of the same dtype. OUT
 
     Returns:
         gathered.
@@ -63,14 +64,14 @@ def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] row
 
 def time_map(const lane_t[::1] env_ts, Py_ssize_t length, Py_ssize_t offset, long long first_t,
              Py_ssize_t final_place):
-    """RLlib's env_t_to_agent_t of one agent: a list with an agent step, or "S", for each env step.
+    """Make RLlib's env_t_to_agent_t of one agent: a list with an agent step, or "S", for each env step.
 
     Args:
         env_ts: env steps of the lane's rows.
-        length: entries of the list.
-        offset: place in the list of env step 0 (negative in later chunks).
+        length: length of the list.
+        offset: index in the list of env step 0 (negative in later chunks).
         first_t: agent step of the first row.
-        final_place: place of the final observation, or -1.
+        final_place: index of the final observation, or -1.
     """
     cdef Py_ssize_t i, n = env_ts.shape[0]
     if n == length and n and env_ts[0] + offset == 0 and env_ts[n - 1] - env_ts[0] == n - 1:
@@ -85,7 +86,7 @@ def time_map(const lane_t[::1] env_ts, Py_ssize_t length, Py_ssize_t offset, lon
 
 
 cpdef object buffer_of(object data, object lookback, object finalized, object space, object space_struct):
-    """An InfiniteLookbackBuffer."""
+    """Make an InfiniteLookbackBuffer without its constructor."""
     buffer = _fresh(InfiniteLookbackBuffer)
     buffer.__dict__ = {"data": data, "lookback": lookback, "finalized": finalized, "_space": space,
                        "_space_struct": space_struct}
@@ -93,11 +94,12 @@ cpdef object buffer_of(object data, object lookback, object finalized, object sp
 
 
 def agent_episode_of(agent, columns, str episode_id, tuple spaces, tuple clock):
-    """A SingleAgentEpisode in its final form.
+    """Make a finalized SingleAgentEpisode.
 
     Args:
         agent: an AgentMeta (see fastmarl/rllib/episodes/sample_block.py).
         columns: ModuleColumns of its module.
+        episode_id: id of the multi-agent episode.
         spaces: (observation space, its struct, action space, its struct).
         clock: (start time, time of the last step).
     """
@@ -140,12 +142,12 @@ def agent_episode_of(agent, columns, str episode_id, tuple spaces, tuple clock):
 
 
 cdef object _fresh(type kind):
-    """An instance that no constructor has seen."""
+    """Make an instance without calling its constructor."""
     return PyType_GenericNew(kind, (), None)
 
 
 cpdef object view(cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
-    """array[begin:end] of a C-contiguous array, quicker."""
+    """Return array[begin:end] of a C-contiguous array, faster than by NumPy."""
     cdef cnp.npy_intp[MOST_AXES] shape
     cdef int axis, ndim = cnp.PyArray_NDIM(array)
     if cnp.PyArray_TYPE(array) == cnp.NPY_OBJECT or not cnp.PyArray_ISCARRAY(array) or begin < 0 or begin > end \
@@ -169,7 +171,7 @@ cdef object _last(object column):
 
 
 def is_slice(view, cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
-    """Whether `view` is array[begin:end]."""
+    """Return True if `view` is array[begin:end]."""
     if not cnp.PyArray_CheckExact(view) or cnp.PyArray_NDIM(view) != cnp.PyArray_NDIM(array):
         return False
     cdef cnp.ndarray part = view

@@ -1,7 +1,7 @@
-"""The arithmetic between torch's calls when RLlib's distributions are sampled on the CPU; see inference/draws_cpu.py.
+"""Arithmetic between torch's calls when RLlib's distributions are sampled on the CPU; see inference/draws_cpu.py.
 
-Each number is rounded where torch rounds it, so these must be compiled without contracting a * b + c.
-Arrays are float32 and C-contiguous; N rows of K choices.
+Each number is rounded where torch rounds it, so this must be compiled without contracting a * b + c. Arrays are float32
+and C-contiguous; N rows of K choices.
 """
 cimport numpy as cnp
 
@@ -31,7 +31,7 @@ def sum_rows(
     cnp.ndarray values_NK not None,     # IN
     cnp.ndarray sum_N1 not None,        # OUT
 ):
-    """Add each row's values from the first to the last, as torch.sum() does with fewer than four."""
+    """Add each row's values from left to right, as torch.sum() does with fewer than four."""
     cdef Py_ssize_t i, j, n = cnp.PyArray_DIM(values_NK, 0), k = cnp.PyArray_DIM(values_NK, 1)
     cdef const float* values = _floats(values_NK, n * k)
     cdef float* sums = _floats(sum_N1, n)
@@ -47,7 +47,7 @@ def subtract_sums(
     cnp.ndarray highest_N not None,     # IN
     cnp.ndarray log_p_NK not None,      # OUT
 ):
-    """Log-probabilities: each row's logits without the logarithm of the sum of their exponentials."""
+    """Compute log-probabilities: each row's logits minus the logarithm of the sum of their exponentials."""
     cdef Py_ssize_t i, j, n = cnp.PyArray_DIM(logits_NK, 0), k = cnp.PyArray_DIM(logits_NK, 1)
     cdef const float* logits = _floats(logits_NK, n * k)
     cdef const float* log_sum = _floats(log_sum_N1, n)
@@ -67,7 +67,7 @@ def first_to_ring(
     int[::1] action_N not None,         # OUT
     cnp.ndarray logp_N not None,        # OUT
 ):
-    """As torch.multinomial() draws: the choice whose clock, going at the speed of its probability, rings first."""
+    """Draw as torch.multinomial() does: the choice with the greatest ratio of probability to exponential noise."""
     cdef Py_ssize_t i, j, first, n = cnp.PyArray_DIM(p_NK, 0), k = cnp.PyArray_DIM(p_NK, 1)
     cdef const float* p = _floats(p_NK, n * k)
     cdef const float* clock = _floats(clock_NK, n * k)
@@ -93,7 +93,7 @@ def move(
     cnp.ndarray action_NK not None,     # OUT
     cnp.ndarray term_NK not None,       # OUT log-probabilities of the action's parts
 ):
-    """Draw from normal distributions."""
+    """Draw from normal distributions, and compute log-probabilities."""
     cdef Py_ssize_t i, j, at, n = cnp.PyArray_DIM(std_NK, 0), k = cnp.PyArray_DIM(std_NK, 1)
     cdef const float* logits = _floats(logits_NK2, 2 * n * k)
     cdef const float* std = _floats(std_NK, n * k)

@@ -1,7 +1,7 @@
-"""RLlib's rules for what envs return, where they are not those of the standalone runner.
+"""RLlib's rules for the results of envs, where they differ from those of the standalone runner.
 
-Rewards: RLlib keeps the env's own objects and lets NumPy find one dtype for a list of them, so beside each sum stands
-what kind of numbers were added. Flags: an agent's flags are its own or the episode's, and an episode all of whose
+Rewards: RLlib keeps the env's own objects and lets NumPy find one dtype for a list of them, so each sum is stored with
+the kind of numbers that were added. Flags: an agent's flags are its own or the episode's, and an episode all of whose
 agents are done counts as terminated. Observations keep the dtype that the env gave them.
 """
 cimport numpy as cnp
@@ -23,8 +23,8 @@ from fastmarl.core.native._env_values import kept
 
 cnp.import_array()
 
-cpdef enum Kind:             # of the numbers summed in a row's reward
-    NOTHING = 0              # none but zeros: Python's 0.0
+cpdef enum Kind:             # type of the numbers summed in a row's reward
+    NOTHING = 0              # only zeros: Python's 0.0
     PYTHON_FLOAT = 1
     FLOAT32 = 2
     OTHER = 3                # kept as an object
@@ -34,11 +34,11 @@ cpdef enum Kind:             # of the numbers summed in a row's reward
 cdef enum:
     MOST_INTS = 200
 
-cdef long long LARGEST_INT = 1LL << 53       # ints up to here are exact in a double
+cdef long long LARGEST_INT = 1LL << 53       # ints up to this are exact in a double
 
 
 cdef class RewardKinds:
-    """What kinds of rewards the rows of one module hold. `others`: row -> (object, how many were added)."""
+    """The kinds of rewards in the rows of one module. `others`: row -> (object, number of rewards added)."""
     cdef unsigned char[::1] kind_R
     cdef readonly dict others
 
@@ -104,7 +104,7 @@ cdef class RewardKinds:
 
 
 def as_object(double value, int kind):
-    """The reward as the object that RLlib would hold."""
+    """Convert a reward to the object that RLlib would hold."""
     if kind == FLOAT32:
         return np.float32(value)
     if kind == FLOAT64:
@@ -113,7 +113,7 @@ def as_object(double value, int kind):
 
 
 cdef class ExactLeafRows(LeafRows):
-    """Takes what has just this leaf's dtype and shape; for anything else, `on_unfit(row, whole observation)`."""
+    """Rows that take values of exactly this leaf's dtype and shape; others go to `on_unfit(row, whole observation)`."""
     cdef object on_unfit
 
     def __init__(self, array, path, sizes, on_unfit):
@@ -150,14 +150,14 @@ cdef class RLlibScatter(Scatter):
 
     Args:
         table, grow, modules: see Scatter.
-        merge_flags: whether an agent's flags are its own or the episode's (RLlib), or its own if it has some.
+        merge_flags: True if an agent's flags are its own or the episode's (RLlib); False if its own take precedence.
     """
     cdef bint merge_flags
     cdef const lane_t[::1] env_L
     cdef list kinds                          # of RewardKinds, by module
     cdef readonly list closed                # lanes ended in the last step
     cdef readonly list unseen                # those of them that ended without an observation
-    cdef readonly bint everybody             # whether no agent lives on after the last step that ended some
+    cdef readonly bint everybody             # True if no agent lives on after the last step that ended some
 
     def __init__(self, table, grow, list modules, bint merge_flags):
         Scatter.__init__(self, table, grow, modules)
@@ -165,16 +165,17 @@ cdef class RLlibScatter(Scatter):
         self.kinds, self.closed, self.unseen = [], [], []
 
     def bind_lanes(self):
-        """Point at the table's (new) arrays."""
+        """Bind the arrays of the table, after they have moved."""
         Scatter.bind_lanes(self)
         self.env_L = self.table.env_L
 
     def bind_kinds(self, Py_ssize_t module, RewardKinds kinds):
-        """Point at the (new) memory of a module, which may be one more."""
+        """Bind the reward kinds of a module, which may be a new one."""
         self.kinds[module:module + 1] = [kinds]
 
     def acting_modules(self, list acting_from):
-        """Modules with rows from `acting_from[module]` on, in the order in which these begin in RLlib's batch."""
+        """Return the modules with rows from `acting_from[module]` on, in the order in which these begin in RLlib's
+        batch."""
         cdef Py_ssize_t module, first, lane
         cdef ModuleRows rows
         acting = []
@@ -195,10 +196,10 @@ cdef class RLlibScatter(Scatter):
             while PyDict_Next(rewards, &pos, &key, &value):
                 if <object>value is None:
                     continue
-                agent_id, reward = <object>key, <object>value     # else borrowed from the dict, while Python code runs
+                agent_id, reward = <object>key, <object>value     # as the dict may change while Python code runs
                 if PyObject_IsTrue(reward):
                     self._reward_of(env, env_index, agent_id, reward, &place)
-        except Exception as error:                                # of arithmetic with huge ints, or of code of its own
+        except Exception as error:                                # from huge ints, or a reward's own code
             error.add_note(f"fastmarl: reward of env {env_index}, agent {agent_id!r}, env step {env.env_t}")
             raise
         return 0

@@ -1,12 +1,12 @@
-"""Steps of all envs: taken, and recorded by RLlib's rules. With small envs the loop itself is much of the time.
+"""Steps of all envs, taken and recorded by RLlib's rules. With small envs the loop itself takes much of the time.
 
-What is rare is left to `sampler.FastSampler` and `step_writer.StepWriter`.
+Rare cases are left to `sampler.FastSampler` and `step_writer.StepWriter`.
 """
 
 from fastmarl.core.exits import as_error
 
 cdef str ALL = "__all__"
-cdef dict NOTHING = {}                      # for None, where envs return that instead of a dict; never written to
+cdef dict NOTHING = {}                      # replaces None where envs return that for a dict; never written to
 cdef tuple NOT_STEPPED = ()
 
 
@@ -14,13 +14,14 @@ def step_envs(envs, list actions, list resets, set idle, on_failure):
     """Step every env, or reset it.
 
     Args:
-        actions: of each env.
-        resets: whether to reset it.
-        idle: envs that are left alone.
+        envs: the envs.
+        actions: action dicts by env.
+        resets: by env, True to reset it.
+        idle: indices of envs to skip.
         on_failure: called with (env index, error) when an env raises; SystemExit comes as a UserExitError.
 
     Returns:
-        (results, who is over): what step() or reset() returned, None where that failed; whether an env says `__all__`.
+        (results, over): results of step() or reset(), None for a failure; True for each env that reports `__all__`.
     """
     cdef Py_ssize_t i
     cdef list results = [], over = []
@@ -46,18 +47,18 @@ def step_envs(envs, list actions, list resets, set idle, on_failure):
 
 def record_steps(sampler, recording, scatter, list records, list actions, list results, list over, list resets,
                  double now):
-    """Write what the envs returned, env by env.
+    """Write the envs' results, env by env.
 
     Args:
-        sampler: its `take_reset()` and `begin_anew()` record what was no step.
-        recording: its `look()` and `note...()` record what not every step has.
+        sampler: its `take_reset()` and `begin_anew()` record results that are not steps.
+        recording: its `look()` and `note...()` record details that only some steps have.
         scatter: an RLlibScatter.
         records: the envs' episodes.
         actions, results, over, resets: as for and from `step_envs()`; `resets` become those of the next step.
-        now: `time.perf_counter()` when the envs had stepped.
+        now: `time.perf_counter()` after the envs' steps.
 
     Returns:
-        (envs whose episodes are over, number of steps, of observations).
+        (envs whose episodes are over, number of steps, number of observations).
     """
     cdef Py_ssize_t i, n_steps = 0, n_observed = 0
     cdef list done = []
@@ -97,7 +98,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
 
 
 cdef int _note_flags(recording, scatter, record, int all_done, terminateds, truncateds) except -1:
-    """Flags of the episode, from the first that is not False, and of agents that have ended."""
+    """Record the episode's flags, from the first that is not False, and those of agents that have ended."""
     is_terminated, is_truncated = terminateds[ALL], truncateds.get(ALL, False)
     if is_terminated is not False or is_truncated is not False or record.has_flags:
         record.has_flags = True

@@ -1,4 +1,4 @@
-"""Agent dicts of one env's step -> rows of the modules' blocks.
+"""Writing the agent dicts of one env's step to the rows of modules' blocks.
 
 An observation is copied once, from the env's array to its place in the block. Envs nearly always name their
 agents in the same order with the same key objects, so a key is first compared by identity with the one at the
@@ -30,7 +30,7 @@ from fastmarl.core.errors import MultiAgentEnvError, ObservationError, RewardErr
 cnp.import_array()
 
 cdef enum:
-    # Entries: an agent's array is asked for this long before it is read. Hundreds of agents don't fit the nearest
+    # Number of entries by which an agent's array is prefetched before it is read. Hundreds of agents exceed the nearest
     # caches, and waiting for each in turn took half of the time.
     AHEAD = 6
 
@@ -40,22 +40,23 @@ cdef object NUMPY_FALSE = np.False_
 
 
 def waiting_places(const row_t[:, ::1] now, list acting_from):
-    """Which of the lanes in a `Scatter.lanes_now()` have acted and not been observed since.
+    """Return the lanes in a `Scatter.lanes_now()` that have acted and not been observed since.
 
     Args:
         now: int64 [n, 8].
-        acting_from: by module, the first row that has not been acted upon.
+        acting_from: first row by module that has not been acted upon.
     """
     cdef Py_ssize_t i
     return [i for i in range(now.shape[0]) if now[i, 6] == 0 and now[i, 0] < <row_t>acting_from[now[i, 7]]]
 
 
 cdef class Scatter:
-    """Writes reset() and step() results of all envs.
+    """Writes the results of reset() and step() of all envs.
 
     Args:
-        table: the LaneTable; its arrays are read and written here, its methods called for what is rare.
-        grow: called with (module index, n_rows, n_finals) when a module lacks room for so many; must `bind` more.
+        table: the LaneTable; its arrays are read and written here, its methods called for rare events.
+        grow: called with (module index, n_rows, n_finals) when a module lacks room; must `bind` larger arrays.
+        modules: list of ModuleRows, by module index.
     """
     def __init__(self, table, grow, list modules):
         self.table = table
@@ -67,7 +68,7 @@ cdef class Scatter:
         self.bind_lanes()
 
     def bind_lanes(self):
-        """Point at the table's (new) arrays."""
+        """Bind the arrays of the table, after they have moved."""
         self.agent_ids = self.table.agent_ids
         self.row_L = self.table.row_L
         self.final_L = self.table.final_L
@@ -80,7 +81,7 @@ cdef class Scatter:
         self.t_started_L = self.table.t_started_L
 
     def lanes_now(self, list lanes):
-        """int64 [len(lanes), 8]: their row, count, lookback, t_started, final, end_env_t, done, module."""
+        """Return int64 [len(lanes), 8]: their row, count, lookback, t_started, final, end_env_t, done, module."""
         cdef Py_ssize_t i, lane
         now = np.empty((len(lanes), 8), np.int64)
         cdef row_t[:, ::1] out = now
@@ -107,11 +108,11 @@ cdef class Scatter:
         env.is_whole = True
 
     def write_step(self, Py_ssize_t env_index, obs, rewards, terminateds, truncateds, infos):
-        """Add one step. Returns the flags of `__all__`: 0, TERMINATED (1), TRUNCATED (2) or both (3).
+        """Add one step; return the flags of `__all__`: 0, TERMINATED (1), TRUNCATED (2) or both (3).
 
         Raises:
-            MultiAgentEnvError: and its kinds, with env index, agent, env step. The env's episode is then unusable.
-            TypeError: something is no dict. Nothing was written.
+            MultiAgentEnvError: or a subclass, with env index, agent, env step. The env's episode is then unusable.
+            TypeError: an argument is not a dict. Nothing was written.
         """
         cdef EnvLanes env = <EnvLanes>self.envs[env_index]
         cdef int all_done
@@ -132,7 +133,7 @@ cdef class Scatter:
         return all_done
 
     cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2:
-        """The key's lane, or -1. `place` is where to look first, and moves on."""
+        """Return the key's lane, or -1. The search begins at `place`, which is advanced."""
         cdef PyObject* found
         cdef Py_ssize_t lane = _lane_at(env, <PyObject*>key, place)
         if lane >= 0:
@@ -146,9 +147,9 @@ cdef class Scatter:
         return lane
 
     cdef int _adopt(self, EnvLanes env, Py_ssize_t lane, object key) except -1:
-        """Keep this equal id object from now on, so that it is known by its address if the env uses it again."""
+        """Keep this equal id object from now on, so that its address is known if the env uses it again."""
         cdef Py_ssize_t place = self.place_L[lane]
-        if type(key) is not type(self.agent_ids[lane]):           # 1 and True: the one that came first stays
+        if type(key) is not type(self.agent_ids[lane]):           # 1 and True: the first one stays
             return 0
         if place < env.n_acting and env.lanes[place] == lane:
             env.keys[place] = <size_t><PyObject*>key
@@ -171,7 +172,7 @@ cdef class Scatter:
 
     cdef int _reward(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
                      Py_ssize_t* place) except -1:
-        """A reward of any kind, for anybody."""
+        """Add a reward of any type, for any agent."""
         cdef double reward = as_double(value, env_index, agent_id, env.env_t)
         cdef Py_ssize_t lane
         if not isfinite(reward):
@@ -189,7 +190,7 @@ cdef class Scatter:
         return 0
 
     cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, object flags, int bit, bint required) except -1:
-        """Note own True flags in done_L; return `bit` if `__all__` is True, else 0."""
+        """Store an agent's own True flags in done_L; return `bit` if `__all__` is True, else 0."""
         cdef PyObject *key
         cdef PyObject *value
         cdef PyObject *found = PyDict_GetItemWithError(flags, ALL)
@@ -250,7 +251,7 @@ cdef class Scatter:
     cdef Py_ssize_t _observation(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
                                  Py_ssize_t lane, int all_done, lane_t env_t, Py_ssize_t* place,
                                  object terminateds, object truncateds) except -2:
-        """One of any kind, of anybody. Returns the lane that goes on, or -1."""
+        """Write an observation of any type, of any agent; return the lane that goes on, or -1."""
         if lane < 0:
             lane = self._lane(env, agent_id, place)
         if lane < 0:
@@ -268,7 +269,7 @@ cdef class Scatter:
         return lane
 
     cdef bint _append_quickly(self, Py_ssize_t lane, lane_t env_t, PyObject* value) except -1:
-        """Add a row, if that runs no Python code. Whether it did; if not, nothing has changed."""
+        """Add a row if that runs no Python code; otherwise return False, and change nothing."""
         cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
         if rows.n == rows.capacity:
             return False
@@ -289,7 +290,7 @@ cdef class Scatter:
 
     @cython.final
     cdef int _add_row(self, ModuleRows rows, Py_ssize_t lane, lane_t env_t) except -1:
-        """Number the row that has been written."""
+        """Register the row that has been written."""
         cdef Py_ssize_t row = rows.n
         rows.lane_R[row] = <lane_t>lane
         rows.prev_R[row] = self.row_L[lane]
@@ -301,7 +302,7 @@ cdef class Scatter:
         return 0
 
     cdef int _finalize(self, Py_ssize_t lane, object value, lane_t env_t) except -1:
-        """Write the lane's final observation: `value`, or its previous one again where that is missing."""
+        """Write the lane's final observation: `value`, or its previous one again if that is missing."""
         cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
         cdef Py_ssize_t i, place = rows.n_finals
         if place == rows.final_capacity:
@@ -319,11 +320,11 @@ cdef class Scatter:
         return 0
 
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
-        """End the lanes that are done. Returns the flags of `__all__`."""
+        """End the lanes that are done; return the flags of `__all__`."""
         cdef Py_ssize_t lane
         lanes = list(env.lane_of.values()) if all_done else self.done_lanes
         for lane in lanes:
-            if not self.done_L[lane]:                             # own flags win over those of `__all__`
+            if not self.done_L[lane]:                             # own flags take precedence over those of `__all__`
                 self.done_L[lane] = <flag_t>all_done
             if self.final_L[lane] < 0 and self.row_L[lane] >= 0:
                 self._finalize(lane, MISSING, env.env_t)
@@ -334,9 +335,9 @@ cdef class Scatter:
         return all_done
 
     def interrupt(self, Py_ssize_t env_index):
-        """End the env's episode, truncated, at the last step it made.
+        """End the env's episode, truncated, at its last step.
 
-        What its agents saw there is their last observation: the actions upon it have brought nothing and are left out.
+        The agents' last observations are final ones: actions upon them had no results and are left out.
         """
         cdef EnvLanes env = <EnvLanes>self.envs[env_index]
         cdef ModuleRows rows
@@ -346,11 +347,11 @@ cdef class Scatter:
             row = self.row_L[lane]
             if rows.env_t_R[row] == env.env_t:
                 self._finalize(lane, MISSING, env.env_t)
-                self.table.unattributed_reward += rows.reward_R[row]   # paid before the first observation
+                self.table.unattributed_reward += rows.reward_R[row]   # received before the first observation
                 rows.reward_R[row] = 0.0
                 self.row_L[lane] = rows.prev_R[row]
                 self.count_L[lane] -= 1
-                self.table.steps_L[lane] -= 1                          # the row will be counted with the others
+                self.table.steps_L[lane] -= 1                          # it will be counted with the others
         self._close_lanes(env, env_index, TRUNCATED)
         env.all_done = FAILED | TRUNCATED
 
@@ -364,25 +365,25 @@ cdef class Scatter:
         while PyDict_Next(infos, &pos, &key, &value):
             if <object>value is None or type(<object>value) is dict and PyDict_Size(<object>value) == 0:
                 continue
-            agent_id, info = <object>key, <object>value          # else borrowed from the dict, while Python code runs
+            agent_id, info = <object>key, <object>value          # as the dict may change while Python code runs
             self._info(env, env_index, agent_id, info, &place)
         return 0
 
     cdef int _info(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object info,
                    Py_ssize_t* place) except -1:
-        """One that is neither None nor an empty dict."""
+        """Store an info that is neither None nor an empty dict."""
         cdef Py_ssize_t lane
         if not isinstance(info, dict):
             raise MultiAgentEnvError(env_index, agent_id, env.env_t,
                                      f"expected a dict as info, got {type(info).__name__}")
         lane = self._lane(env, agent_id, place)
-        if lane >= 0 or agent_id == COMMON:                       # else an agent that was never seen
+        if lane >= 0 or agent_id == COMMON:                       # otherwise an agent that was never observed
             env.infos.append((env.env_t, lane, private_copy(info, env_index, agent_id, env.env_t)))
         return 0
 
 
 cdef inline Py_ssize_t _lane_at(EnvLanes env, PyObject* key, Py_ssize_t* place) except -2:
-    """The lane of the very object that stood at this place in the step before, or -1. Runs no Python code."""
+    """Return the lane of this very object if it had the same place in the step before, else -1. Runs no Python code."""
     if place[0] < env.n_acting and env.keys[place[0]] == <size_t>key:
         place[0] += 1
         return env.lanes[place[0] - 1]

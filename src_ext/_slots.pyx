@@ -1,6 +1,6 @@
-"""An env's dicts and their places in shared memory of its process and the runner's: see `vector/workers/slots.py`.
+"""Copying between an env's dicts and slots in memory that its process shares with the runner's.
 
-As in `_scatter`, a key is first compared by identity with the one that is expected next.
+See `vector/workers/slots.py`. As in `_scatter`, a key is first compared by identity with the one that is expected next.
 """
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -18,7 +18,7 @@ from typedefs cimport flag_t, lane_t
 cnp.import_array()
 
 cdef enum:
-    REMEMBERED = 256     # orders of keys that were seen
+    REMEMBERED = 256     # number of orders of keys that are kept
 
 cdef enum:               # the dicts, in the order of `places_PK`
     OBSERVATIONS = 0
@@ -32,19 +32,19 @@ cdef frozenset NUMBERS = frozenset((bool, np.float32, np.int64, np.int32, np.boo
 
 
 class MisfitError(Exception):
-    """There is no place for this value; nobody outside `core/vector` sees it."""
+    """A value does not fit its slot; raised and handled within `core/vector`."""
 
 
 cdef class ResultWriter:
-    """Writes what one env returns: the values, and the order of each dict's keys.
+    """Writes one env's results: the values, and the order of each dict's keys.
 
     Args:
         keys: ids of the K - 1 agents, and "__all__".
-        places_PK: int32 [4, 1 + K]: of each dict the number of its entries, and the places of their keys, then 0.
+        places_PK: int32 [4, 1 + K]: number of entries of each dict, and the places of their keys, then 0.
         flags_FK: uint8 [2, K], of terminateds and truncateds, in the order of the entries, then 0.
-        reward_K: float64 [>= K], of rewards, in the order of the entries.
-        arrays: per agent where its observation goes to, C-contiguous; None if that takes more than an array.
-        slow_writers: per agent, called with its observation: writes what is no such array, or raises MisfitError.
+        reward_K: float64 [>= K], rewards in the order of the entries.
+        arrays: slots of the agents' observations, C-contiguous; None if an observation is not one array.
+        slow_writers: functions by agent that write other observations, or raise MisfitError.
     """
     cdef list keys, arrays, slow_writers
     cdef dict place_of
@@ -62,7 +62,7 @@ cdef class ResultWriter:
         self.slow_writers = slow_writers
 
     def write(self, obs, rewards, terminateds, truncateds):
-        """Write four dicts. Raises MisfitError, and OverflowError for a reward beyond floats: then nothing counts."""
+        """Write four dicts. After MisfitError, and OverflowError for a reward beyond floats, the memory is invalid."""
         if not (isinstance(obs, dict) and isinstance(rewards, dict) and isinstance(terminateds, dict)
                 and isinstance(truncateds, dict)):
             raise MisfitError
@@ -72,7 +72,7 @@ cdef class ResultWriter:
         self._write(TRUNCATEDS, truncateds)
 
     cdef int _write(self, Py_ssize_t part, object mapping) except -1:
-        """Write one of the dicts; what stands behind its entries is cleared."""
+        """Write one of the dicts, and clear the remaining entries."""
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, i, place = -1, n = PyDict_Size(mapping), n_places = len(self.keys)
@@ -87,7 +87,7 @@ cdef class ResultWriter:
             n_places -= 1                                              # "__all__" has flags only
         i = 0
         while PyDict_Next(mapping, &pos, &key, &value):
-            agent_id, entry = <object>key, <object>value               # else borrowed from the dict
+            agent_id, entry = <object>key, <object>value               # as the dict may change while Python code runs
             place = _place_of(self.keys, self.place_of, agent_id, place + 1)
             if not 0 <= place < n_places:
                 raise MisfitError
@@ -103,20 +103,20 @@ cdef class ResultWriter:
 
 
 cdef class ResultReader:
-    """Reads what `ResultWriter` has written to the same memory.
+    """Reads the results that `ResultWriter` has written to the same memory.
 
     Args:
-        keys: as there.
-        header: uint8: the bytes of places_PK and flags_FK, by which orders that have been seen before are known.
-        places_PK, flags_FK, reward_K: as there.
-        values: per agent its observation: views of the memory.
+        keys: see ResultWriter.
+        header: uint8: bytes of places_PK and flags_FK, by which known orders are recognised.
+        places_PK, flags_FK, reward_K: see ResultWriter.
+        values: observations by agent, as views of the memory.
     """
     cdef list keys, values
     cdef const unsigned char[::1] header
     cdef const lane_t[:, ::1] places_PK
     cdef const flag_t[:, ::1] flags_FK
     cdef const double[::1] reward_K
-    cdef dict seen                          # header -> (observations, ids of those that are paid, two dicts of flags)
+    cdef dict seen                          # header -> (observations, ids of agents with rewards, two dicts of flags)
 
     def __init__(self, list keys, header, places_PK, flags_FK, reward_K, list values):
         self.keys = keys
@@ -128,7 +128,8 @@ cdef class ResultReader:
         self.seen = {}
 
     def read(self, infos):
-        """What was written, with these infos. The next call may return some of the dicts again; don't change them."""
+        """Return the written results with these infos. Later calls may return some of the dicts again; don't change
+        them."""
         cdef Py_ssize_t i
         cdef dict rewards = {}
         header = PyBytes_FromStringAndSize(<const char*>&self.header[0], self.header.shape[0])
@@ -151,7 +152,7 @@ cdef class ResultReader:
         return obs, paid, flags[0], flags[1]
 
     cdef list _order(self, Py_ssize_t part):
-        """Places of the keys of one dict."""
+        """Return the places of the keys of one dict."""
         cdef Py_ssize_t i
         return [self.places_PK[part, 1 + i] for i in range(self.places_PK[part, 0])]
 
@@ -161,9 +162,9 @@ cdef class ActionSlots:
 
     Args:
         agents: ids of all K agents.
-        order_K: int32 [1 + K]: how many act, and their places, in the order of the dict.
+        order_K: int32 [1 + K]: number of acting agents, and their places, in the order of the dict.
         number_K: int64 [>= K]: actions that are numbers, in the order of the dict.
-        arrays: per agent where an action that is an array goes to, C-contiguous; None if it is a number.
+        arrays: slots of the agents' actions, C-contiguous; None if an action is a number.
     """
     cdef list agents, arrays
     cdef dict place_of
@@ -178,7 +179,7 @@ cdef class ActionSlots:
         self.arrays = arrays
 
     def write(self, dict actions):
-        """Whether all actions have a place here. If not, nothing counts."""
+        """Write all actions; return False if one does not fit, in which case the memory is invalid."""
         cdef Py_ssize_t i = 0, place = -1
         cdef int overflow = 0
         for agent_id, action in actions.items():
@@ -199,7 +200,7 @@ cdef class ActionSlots:
         return True
 
     def read(self):
-        """What was written; arrays are copies, which are the env's to change."""
+        """Return the written actions; arrays are copies, which the env may change."""
         cdef Py_ssize_t i, place
         cdef dict actions = {}
         for i in range(self.order_K[0]):
@@ -210,7 +211,7 @@ cdef class ActionSlots:
 
 
 cdef Py_ssize_t _place_of(list keys, dict place_of, object key, Py_ssize_t expected) except -2:
-    """The place of a key, `expected` most of the time; -1 if it has none."""
+    """Return the place of a key, which is mostly `expected`; -1 if it has none."""
     cdef PyObject* found
     cdef Py_ssize_t place
     if expected < len(keys) and PyList_GET_ITEM(keys, expected) == <PyObject*>key:
@@ -239,20 +240,20 @@ cdef int _flag(object flag) except -1:
 
 
 cdef bint _copy(object target, object value) except -1:
-    """Copy an array of the same type and shape; False for anything else."""
+    """Copy an array of equal type and shape; return False for anything else."""
     cdef cnp.ndarray source, out
     if target is None or not cnp.PyArray_CheckExact(value):
         return False
     source, out = <cnp.ndarray>value, <cnp.ndarray>target
     if (cnp.PyArray_TYPE(source) != cnp.PyArray_TYPE(out) or not cnp.PyArray_SAMESHAPE(source, out)
-            or not cnp.PyArray_ISCARRAY_RO(source) or not cnp.PyArray_ISCARRAY(out)):  # native byte order, among others
+            or not cnp.PyArray_ISCARRAY_RO(source) or not cnp.PyArray_ISCARRAY(out)):  # also requires native byte order
         return False
     memcpy(cnp.PyArray_DATA(out), cnp.PyArray_DATA(source), cnp.PyArray_NBYTES(source))
     return True
 
 
 def tells(infos):
-    """Whether a dict of infos has one that is recorded, or is an error."""
+    """Return True if an info must be recorded, or is an error."""
     for info in infos.values():
         if info is not None and (type(info) is not dict or info):
             return True

@@ -1,4 +1,4 @@
-"""Whom an env's step names: the same agents as the step before, others, and in which order RLlib has them."""
+"""Comparison of the agents that an env's steps name, and RLlib's order of agents."""
 import numpy as np
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size
 from cpython.list cimport PyList_GET_ITEM
@@ -8,25 +8,26 @@ cdef str ALL = "__all__"
 
 
 cdef class StepKeys:
-    """The agents that an env's last step named, to see quickly whether the next one names the same."""
-    cdef list obs, rewards, terminateds, truncateds     # their keys; None: there was no step
+    """The agents in an env's last step, to detect quickly if the next one names the same."""
+    cdef list obs, rewards, terminateds, truncateds     # keys of these dicts; None: no step yet
 
     def forget(self):
-        """Nothing is the same as nothing."""
+        """Forget the last step, so that nothing equals it."""
         self.obs = self.rewards = self.terminateds = self.truncateds = None
 
     def remember(self, obs, rewards, terminateds, truncateds):
-        """What same() compares with."""
+        """Remember the keys of a step for same() and fewer()."""
         self.obs, self.rewards = list(obs), list(rewards)
         self.terminateds, self.truncateds = list(terminateds), list(truncateds)
 
     def same(self, obs, rewards, terminateds, truncateds):
-        """Whether each dict has equal keys in equal order as remembered, and all who end are observed."""
+        """Return True if each dict has equal keys in equal order as remembered, and all agents that end are
+        observed."""
         return (self.obs is not None and _same(obs, self.obs, None) and _same(rewards, self.rewards, None)
                 and _same(terminateds, self.terminateds, obs) and _same(truncateds, self.truncateds, obs))
 
     def fewer(self, obs, rewards, terminateds, truncateds):
-        """Whether each dict has no other keys than remembered, the same objects in the same order; False if unsure."""
+        """Return True if each dict has only remembered keys, the same objects in the same order; False if unsure."""
         return (self.obs is not None and _within(obs, self.obs) and _within(rewards, self.rewards)
                 and _within(terminateds, self.terminateds) and _within(truncateds, self.truncateds))
 
@@ -45,13 +46,13 @@ cdef bint _within(object entries, list keys) except -1:
 
 
 cdef bint _same(object entries, list keys, object obs) except -1:
-    """Whether `keys` are those of `entries`; if there are observations, only theirs may be true."""
+    """Return True if `keys` are those of `entries`; with observations, only observed agents may have true flags."""
     cdef PyObject *key
     cdef PyObject *value
     cdef Py_ssize_t pos = 0, i = 0
     if PyDict_Size(entries) != len(keys):
         return False
-    while PyDict_Next(entries, &pos, &key, &value):              # key and value are borrowed from the dict
+    while PyDict_Next(entries, &pos, &key, &value):              # borrowed from the dict
         if PyList_GET_ITEM(keys, i) != key or (obs is not None and <object>value is not False):
             agent_id, flag = <object>key, <object>value
             if keys[i] is not agent_id and keys[i] != agent_id:
@@ -64,7 +65,7 @@ cdef bint _same(object entries, list keys, object obs) except -1:
 
 
 def count_steps(tuple observed, Py_ssize_t n, dict module_of, dict agents, dict modules):
-    """Add `n` steps for each of the agents to `agents`, and to `modules` for the module of each."""
+    """Add `n` steps to each agent's count in `agents`, and to its module's in `modules`."""
     for agent_id in observed:
         agents[agent_id] = agents.get(agent_id, 0) + n
         module_id = module_of[agent_id]
@@ -72,7 +73,7 @@ def count_steps(tuple observed, Py_ssize_t n, dict module_of, dict agents, dict 
 
 
 def names_others(set known, *dicts):
-    """Whether one of the dicts has a key that is not among the known agents, and not "__all__"."""
+    """Return True if one of the dicts has a key that is neither a known agent nor "__all__"."""
     for entries in dicts:
         for agent_id in entries:
             if agent_id not in known and agent_id != ALL:
@@ -81,7 +82,7 @@ def names_others(set known, *dicts):
 
 
 def ended_unobserved(dict lane_of, obs, terminateds, truncateds):
-    """Those of the agents in `lane_of` that end without an observation: a set."""
+    """Return the set of agents in `lane_of` that end without an observation."""
     return {
         agent_id for agent_id in lane_of
         if agent_id not in obs and (terminateds.get(agent_id) or truncateds.get(agent_id))
@@ -89,12 +90,16 @@ def ended_unobserved(dict lane_of, obs, terminateds, truncateds):
 
 
 def places_in_set_order(list agents, obs, set unseen, bint own_order):
-    """Where the agents' observations stand in `obs`, in the order of a set of those that were observed or `unseen`.
+    """Return the places of agents' observations in `obs`, in the order of a set of agents that were observed or
+    `unseen`.
 
     That is RLlib's order, which for strings depends on the process's hash seed.
 
     Args:
-        own_order: take that of `agents` instead.
+        agents: ids of agents.
+        obs: the observations by agent.
+        unseen: agents that end without an observation.
+        own_order: use the order of `agents` instead.
 
     Returns:
         int32 places; None for 0, 1, 2, ... up to the last observation.

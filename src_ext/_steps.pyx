@@ -1,7 +1,7 @@
-"""Numbers of the steps of many trajectories, one trajectory's after the other's.
+"""Index arithmetic for the steps of many trajectories, one trajectory after the other.
 
-NumPy has functions for all this, but where there are many numbers they give up the interpreter's lock. In a thread
-beside one that samples, to get it back takes longer than the work, so these keep it.
+NumPy has functions for all of this, but with many numbers they release the interpreter's lock. In a thread beside one
+that samples, getting it back takes longer than the work, so these functions keep it.
 
 Axes in names: S trajectory, N step.
 """
@@ -21,7 +21,7 @@ cdef enum:   # columns of an AgentEpisodeTable
 
 
 def lengths(const row_t[:, ::1] numbers):
-    """int64 [S], steps after the lookback, of rows of an `AgentEpisodeTable`."""
+    """Return the number of steps after the lookback, int64 [S], of rows of an `AgentEpisodeTable`."""
     length_S = np.empty(numbers.shape[0], np.int64)
     cdef row_t[::1] out = length_S
     cdef Py_ssize_t s
@@ -31,7 +31,11 @@ def lengths(const row_t[:, ::1] numbers):
 
 
 def with_steps(const row_t[:] value_S, const row_t[::1] length_S):
-    """Value -> which trajectories with a step have it, int64, ascending; values in the order of their first ones."""
+    """Group trajectories that have a step by value.
+
+    Returns:
+        value -> indices of the trajectories, int64, ascending; values in the order of their first trajectories.
+    """
     cdef dict found = {}
     cdef Py_ssize_t s
     for s in range(length_S.shape[0]):
@@ -44,14 +48,14 @@ def with_steps(const row_t[:] value_S, const row_t[::1] length_S):
 
 
 def firsts_of_runs(const row_t[:] value_S, const row_t[::1] goes_on_V):
-    """Where runs of one value begin, a list. A value whose entry of `goes_on_V` is 0 has a run for each time."""
+    """Return the indices where runs of one value begin. A value with 0 in `goes_on_V` begins a run each time."""
     cdef Py_ssize_t s
     return [s for s in range(value_S.shape[0])
             if s == 0 or value_S[s] != value_S[s - 1] or goes_on_V[value_S[s]] == 0]
 
 
 def begins(const row_t[:] n_S, const row_t[:] more_S):
-    """int64 [S]: how many steps come before each trajectory's, which has n_S + more_S of them."""
+    """Return the number of steps before each trajectory, int64 [S]; each has n_S + more_S of them."""
     begin_S = np.empty(n_S.shape[0], np.int64)
     cdef row_t[::1] out = begin_S
     cdef Py_ssize_t s, n = 0
@@ -62,7 +66,7 @@ def begins(const row_t[:] n_S, const row_t[:] more_S):
 
 
 def ends(const row_t[:] n_S):
-    """int64 [S]: which step is each trajectory's last; each has one at least."""
+    """Return the index of each trajectory's last step, int64 [S]; each has at least one."""
     last_S = np.empty(n_S.shape[0], np.int64)
     cdef row_t[::1] out = last_S
     cdef Py_ssize_t s, n = 0
@@ -73,7 +77,7 @@ def ends(const row_t[:] n_S):
 
 
 def ranges(const row_t[:] first_S, const row_t[:] n_S):
-    """int64 [N]: of each trajectory first, first + 1, ..., `n_S` of them."""
+    """Return first, first + 1, ... of each trajectory, `n_S` numbers each, int64 [N]."""
     cdef Py_ssize_t s, i, total = _total(n_S), n = 0
     steps = np.empty(total, np.int64)
     cdef row_t[::1] out = steps
@@ -94,7 +98,7 @@ cdef Py_ssize_t _total(const row_t[:] n_S) except -1:
 
 
 def end_flags(const row_t[:] done_S, const row_t[:] n_S, int flag):
-    """bool [N]: True at the last step of each trajectory whose `done_S` has this flag."""
+    """Return bool [N]: True at the last step of each trajectory whose `done_S` has this flag."""
     cdef Py_ssize_t s, n = 0
     flags = np.empty(_total(n_S), np.bool_)
     cdef cnp.npy_bool[::1] out = flags
@@ -107,9 +111,9 @@ def end_flags(const row_t[:] done_S, const row_t[:] n_S, int flag):
 
 
 def packed(const cnp.npy_bool[::1] flags):
-    """uint8 [(n + 7) // 8], the flags as bits, the first one lowest, as Arrow has them.
+    """Pack flags into bits, the first one lowest, as in Arrow: uint8 [(n + 7) // 8].
 
-    True is any byte but 0, as in NumPy: bytes that were viewed as bools may be others than 1.
+    True is any byte but 0, as in NumPy: bytes that are viewed as bools need not be 1.
     """
     cdef Py_ssize_t i, n = flags.shape[0]
     bits = np.empty((n + 7) // 8, np.uint8)
@@ -121,7 +125,7 @@ def packed(const cnp.npy_bool[::1] flags):
 
 
 def put(cnp.ndarray items, const row_t[::1] at, Py_ssize_t n):
-    """[n, ...]: these items [s, ...] at the places `at`, 0 at all others."""
+    """Return an array [n, ...] with these items [s, ...] at the indices `at`, and 0 elsewhere."""
     cdef cnp.ndarray column = np.ascontiguousarray(items)
     if cnp.PyArray_DIM(column, 0) != at.shape[0]:
         raise ValueError(f"{cnp.PyArray_DIM(column, 0)} items for {at.shape[0]} places")
@@ -142,8 +146,7 @@ def put(cnp.ndarray items, const row_t[::1] at, Py_ssize_t n):
 
 
 def joined(list columns):
-    """C-contiguous arrays [n, ...] of one dtype and one shape behind the first axis, one at least, one after the
-    other."""
+    """Concatenate C-contiguous arrays [n, ...] of one dtype and one shape after the first axis, at least one."""
     if not columns:
         raise ValueError("expected one array at least")
     cdef cnp.ndarray first = <cnp.ndarray?>columns[0], column
@@ -166,16 +169,19 @@ def joined(list columns):
 
 
 def encoded(list ids, text_of):
-    """(texts, int32 [n]): each different text of these ids once, in order, and which of them each id has.
+    """Encode ids by their texts.
 
     Args:
-        ids: one object often stands there many times.
-        text_of: asked once for each object.
+        ids: list, in which one object often stands many times.
+        text_of: called once for each object.
+
+    Returns:
+        (texts, codes): each different text once, in order; int32 [n], the index of each id's text.
     """
     cdef dict of_object = {}, of_text = {}
     cdef Py_ssize_t i
     cdef cnp.int32_t code = 0
-    ids = list(ids)  # they live as long as their addresses stand for them, whatever text_of() does
+    ids = list(ids)  # keeps the objects alive, so that addresses identify them whatever text_of() does
     codes = np.empty(len(ids), np.int32)
     cdef cnp.int32_t[::1] out = codes
     last = None

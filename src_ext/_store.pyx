@@ -1,5 +1,5 @@
-"""Finding a lane's rows in a block, and copying rows. Rows are written in the order of arrival; each knows the lane's
-row before."""
+"""Chains of a lane's rows in a block, and copies of rows. Rows are in the order of arrival; each has the index of the
+lane's previous row."""
 cimport numpy as cnp
 import numpy as np
 from libc.string cimport memcpy
@@ -11,11 +11,11 @@ cnp.import_array()
 
 
 def chain(const row_t[::1] prev_R, Py_ssize_t last, Py_ssize_t n):
-    """The `n` rows of one lane that end with row `last`.
+    """Return the last `n` rows of one lane, which end with row `last`.
 
     Returns:
-        (rows, stride): int64 [n], ascending; `stride` is their common distance, or 0 if there is none, so that
-        with a stride (or n < 2: stride 1) the rows are a slice.
+        (rows, stride): int64 [n], ascending; `stride` is their common distance, or 0 if there is none. With a stride
+        the rows are a slice; it is 1 for n < 2.
     """
     rows = np.empty(n, np.int64)
     cdef row_t[::1] out = rows
@@ -25,7 +25,7 @@ def chain(const row_t[::1] prev_R, Py_ssize_t last, Py_ssize_t n):
 
 
 def chains(const row_t[::1] prev_R, const row_t[::1] last_S, const row_t[::1] n_S):
-    """The rows of many lanes, one lane's after the other's, int64: of each what `chain()` gives."""
+    """Return the rows of many lanes, one lane after the other, int64; see `chain()`."""
     cdef Py_ssize_t s, first = 0, total = 0
     for s in range(n_S.shape[0]):
         total += n_S[s]
@@ -38,13 +38,15 @@ def chains(const row_t[::1] prev_R, const row_t[::1] last_S, const row_t[::1] n_
 
 
 def acted_rows(
-    const row_t[::1] prev_R,       # IN  [row] the same lane's row before
-    const row_t[:] row_S,          # IN  [s] each trajectory's last row
-    const row_t[:] count_S,        # IN  [s] its rows
-    const row_t[:] final_S,        # IN  [s] its final observation; negative: it has none
+    const row_t[::1] prev_R,       # [row] previous row of the same lane
+    const row_t[:] row_S,          # [s] last row of each trajectory
+    const row_t[:] count_S,        # [s] its number of rows
+    const row_t[:] final_S,        # [s] its final observation; negative: none
 ):
-    """The rows that trajectories have acted on, one trajectory's after the other's, int64: all of its rows, but where
-    it has no final observation, the last one is what it would act on next."""
+    """Return the rows that trajectories have acted on, one trajectory after the other, int64.
+
+    These are all of its rows, except for the last one if there is no final observation: it has not been acted upon.
+    """
     cdef Py_ssize_t s, n, first = 0, total = 0, last
     for s in range(row_S.shape[0]):
         total += count_S[s] - (final_S[s] < 0)
@@ -60,7 +62,7 @@ def acted_rows(
 
 
 cdef Py_ssize_t _chain(
-    const row_t[::1] prev_R,       # IN  [row] the same lane's row before
+    const row_t[::1] prev_R,       # [row] previous row of the same lane
     Py_ssize_t last,
     Py_ssize_t n,
     row_t[::1] out_rows,           # OUT [n]
@@ -86,8 +88,9 @@ def carried(
     const lane_t[::1] env_t_R,     # IN  [row]
     Py_ssize_t min_lookback_rows=0,
 ):
-    """What the next chunk needs of this one: each lane's last row, and rows of its lookback, `min_lookback_rows` at
-    least if there are so many.
+    """Select rows for the next chunk: each lane's last row, and rows of its lookback.
+
+    The lookback has at least `min_lookback_rows` rows, if the lane has as many.
 
     Returns:
         (rows, counts): int64, grouped by lane, each lane's from last to first; int32 [len(lanes)] of them.
@@ -114,14 +117,15 @@ def carried(
 
 
 def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
-    """Rows of columns [m, ...] of one form, copied one after the other: of the first column the first `counts[0]` of
-    `rows`, of the second one the next `counts[1]`, and so on.
+    """Copy rows of columns [m, ...] of equal form, one after the other.
 
-    The interpreter's lock is kept: in a thread beside one that runs Python, to give it up for each of many small copies
-    takes far longer than they do.
+    The first `counts[0]` of `rows` are taken of the first column, the next `counts[1]` of the second, and so on.
+
+    The interpreter's lock is kept: in a thread beside one that runs Python, releasing it for each of many small copies
+    takes far longer than the copies.
 
     Args:
-        columns: one at least, of any strides; of one dtype, not object, and one shape behind the first axis.
+        columns: at least one, of any strides; of one dtype, not object, and one shape after the first axis.
         rows: int64 [n].
         counts: int64 [columns]; they sum to n.
 
@@ -153,7 +157,7 @@ def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
 
 
 cdef cnp.ndarray _with_whole_rows(cnp.ndarray column):
-    """The column, or a copy of it, in which each row is one piece of memory."""
+    """Return the column, or a copy of it, in which each row is one piece of memory."""
     cdef Py_ssize_t expected = cnp.PyArray_ITEMSIZE(column)
     cdef int axis
     for axis in range(cnp.PyArray_NDIM(column) - 1, 0, -1):
@@ -189,11 +193,11 @@ cdef int _copy_rows(
 
 
 def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
-    """Copy outputs [n, ...] to rows first .. first + n of the columns of the same keys.
+    """Copy outputs [n, ...] to rows first .. first + n of the columns with the same keys.
 
     Returns:
-        False if some output has no column, or one of another dtype or shape: nothing is wrong, but the slow way is
-        needed for it; what was copied may be copied again.
+        False if an output has no column, or one of another dtype or shape. The caller must then write all outputs in
+        the slow way; some may have been copied already.
     """
     cdef size_t n_bytes
     cdef cnp.ndarray column, rows

@@ -1,6 +1,6 @@
-"""What agents see and do on RLlib's old API stack, kept in lists, an entry for each step.
+"""Observations and actions of agents on RLlib's old API stack, in lists with one entry per step.
 
-RLlib's rules are in rllib/old_stack; what is rare is left to the classes there.
+RLlib's rules are in rllib/old_stack; rare cases are left to the classes there.
 """
 
 import numpy as np
@@ -9,14 +9,14 @@ cdef str ALL = "__all__"
 
 
 cdef class Steps:
-    """One agent's steps.
+    """The steps of one agent.
 
     All lists have an entry for the step before the first, and then one for each step; those of observations, infos and
-    times begin with what the env said first. There is no list of actions, but one of the rows in which they stand.
+    times begin with the env's reset. Instead of actions, there is a list of the rows that hold them.
 
     Attributes:
-        pending: the row of the action that was chosen last; -1: none.
-        is_built: whether a batch was made of these steps since the last one came.
+        pending: row of the last chosen action; -1: none.
+        is_built: True if a batch was made of these steps since the last one came.
     """
     cdef readonly object agent_id, env_id
     cdef readonly list obs, infos, times, rewards, terminateds, truncateds, rows
@@ -30,19 +30,19 @@ cdef class Steps:
         self.pending, self.is_built = -1, False
 
     def begin(self, obs, info, t):
-        """What the env said first."""
+        """Store the results of the env's reset."""
         self.obs.append(np.array(obs) if isinstance(obs, list) else obs)
         self.infos.append(info)
         self.times.append(t)
 
     def begin_unroll(self):
-        """The first step comes since a batch was made."""
+        """Begin again with the first step after a batch was made."""
         raise NotImplementedError
 
     cdef int add(self, obs, reward, terminated, truncated, info, t) except -1:
         if self.is_built:
             self.begin_unroll()
-        if not self.rows:   # RLlib has the first step twice; it can show in the dtype
+        if not self.rows:   # RLlib has the first step twice, which can show in the dtype
             self.add_outcome(reward, terminated, truncated)
         self.obs.append(np.array(obs) if isinstance(obs, list) else obs)
         self.infos.append(info)
@@ -59,18 +59,18 @@ cdef class Steps:
 
 
 def seen_by_policy(episode, known_policies, obs, rewards, terminateds, truncateds, infos):
-    """What an env says of each agent, by policy in the order of their first agents.
+    """Group an env's results by policy, in the order of the policies' first agents.
 
     Agents that are done before they have acted are left out.
 
     Args:
         episode: an EpisodeV2.
-        known_policies: a dict of those that can be had at once.
+        known_policies: dict of the policies that are in memory.
         obs, rewards, terminateds, truncateds, infos: as BaseEnv.poll() returns them for the env.
 
     Returns:
-        policy id -> list of (agent id, observation, reward, terminated, truncated, info);
-        agent id -> whether it is done.
+        (seen, done): policy id -> list of (agent id, observation, reward, terminated, truncated, info); agent id ->
+        True if it is done.
     """
     cdef dict policy_of = episode._agent_to_policy, index_of = episode._agent_to_index
     cdef dict has_begun = episode._has_init_obs, seen = {}, done = {}
@@ -105,19 +105,19 @@ def seen_by_policy(episode, known_policies, obs, rewards, terminateds, truncated
 
 
 def take_steps(episode, list seen, list observations, t, bint is_over, clip, first):
-    """Add what agents of one policy see to their steps, and to the sums that the episode keeps.
+    """Add the observations of one policy's agents to their steps, and to the sums that the episode keeps.
 
     Args:
         episode: an EpisodeV2.
-        seen: of `seen_by_policy`.
+        seen: agents of one policy, from `seen_by_policy`.
         observations: of the same agents, as the policy gets them.
-        t: the time.
-        is_over: whether the episode is.
-        clip: from a reward to what is recorded; None: it stays.
-        first: called with (agent id, observation, info) of agents without steps; returns their Steps.
+        t: the env step.
+        is_over: True if the episode is over.
+        clip: converts a reward to the recorded one; None: unchanged.
+        first: called with (agent id, observation, info) for agents without steps; returns their Steps.
 
     Returns:
-        The Steps of those that are to act.
+        The Steps of the agents that act next.
     """
     cdef dict collectors = episode._agent_collectors, policy_of = episode._agent_to_policy
     cdef dict last_terminateds = episode._last_terminateds, last_truncateds = episode._last_truncateds
@@ -156,7 +156,7 @@ def take_steps(episode, list seen, list observations, t, bint is_over, clip, fir
 
 
 def put_actions(list acting, list actions, by_env):
-    """Write each agent's action into its env's dict, and make sure that it has no other."""
+    """Write each agent's action to its env's dict, which must not have one for it yet."""
     cdef Py_ssize_t i
     cdef Steps steps
     for i in range(len(acting)):
@@ -167,7 +167,7 @@ def put_actions(list acting, list actions, by_env):
 
 
 def last_observations(list acting):
-    """What these agents saw last."""
+    """Return the last observations of these agents."""
     cdef Py_ssize_t i
     cdef Steps steps
     cdef list observations = []
@@ -178,7 +178,7 @@ def last_observations(list acting):
 
 
 def choose_rows(list acting, Py_ssize_t first):
-    """Their actions stand in the rows from `first` on."""
+    """Set the rows of these agents' actions, from `first` on."""
     cdef Py_ssize_t i
     cdef Steps steps
     for i in range(len(acting)):

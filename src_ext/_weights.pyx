@@ -1,6 +1,6 @@
-"""Whether a module's layers and weights are still where they were, asked before each forward pass that relies on it.
+"""Detection of changes of a module's layers, or of its weights' memory, before each forward pass that relies on them.
 
-Tensors are asked through functions of torch's stable C interface: a method call each would take as long as a small net.
+Tensors are queried through torch's stable C interface: method calls would take as long as a small network.
 """
 import ctypes
 
@@ -13,14 +13,14 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-ctypedef int (*data_getter)(void *tensor, void **out) noexcept      # they return 0, or something else for an error
+ctypedef int (*data_getter)(void *tensor, void **out) noexcept      # return 0, or another number for an error
 ctypedef int (*number_getter)(void *tensor, int64_t *out) noexcept
 ctypedef int (*sizes_getter)(void *tensor, int64_t **out) noexcept
 ctypedef int (*deleter)(void *tensor) noexcept
 
 cdef extern from *:
     """
-    /* Another number after every change of the dict; 0 where Python has no such numbers any more. */
+    /* Changes with every change of the dict; 0 if this Python has no such version. */
     static inline uint64_t fastmarl_dict_version(PyObject *dict) {
     #if PY_VERSION_HEX < 0x030C0000
         return ((PyDictObject *)dict)->ma_version_tag;
@@ -32,10 +32,10 @@ cdef extern from *:
     uint64_t fastmarl_dict_version(PyObject *names) noexcept
 
 cdef enum:
-    MOST_DIMS = 5       # of the kernels of a three-dimensional convolution
+    MOST_DIMS = 5       # kernels of three-dimensional convolutions
 
 cdef struct place:
-    void *tensor        # torch's handle, which is ours
+    void *tensor        # torch's handle, owned by us
     void *data
     int64_t dims
     int64_t shape[MOST_DIMS]
@@ -43,10 +43,10 @@ cdef struct place:
 
 cdef struct held:
     PyObject *names         # the dict
-    PyObject *values        # the tuple of what was in it
+    PyObject *values        # tuple of the dict's values
     uint64_t version        # of the dict
 
-_torch = ctypes.CDLL(torch._C.__file__)     # its symbols, and those of what it is linked with
+_torch = ctypes.CDLL(torch._C.__file__)     # its symbols, and those of the libraries that it is linked with
 
 
 cdef void *_address(str name):
@@ -61,19 +61,19 @@ cdef deleter _delete = <deleter>_address("delete_tensor_object")
 
 
 cdef class WeightsWatch:
-    """Remembers which children, parameters and buffers some parts of a module have, and where these tensors lie.
+    """Remembers children, parameters and buffers of some parts of a module, and the memory of these tensors.
 
-    Memory of another dtype, or on another device, lies elsewhere.
+    Tensors of another dtype or device have other memory.
 
     Args:
-        parts: torch modules. What they have is held, so that its place isn't taken by something else.
-        children_only: parameters and buffers don't matter.
+        parts: torch modules, whose entries are kept alive so that their addresses are not reused.
+        children_only: ignore parameters and buffers.
     """
-    cdef list _owned            # what `_held` points to
+    cdef list _owned            # keeps the targets of `_held` alive
     cdef Py_ssize_t _n_held, _n_places
     cdef held *_held            # children, parameters and buffers, by name
     cdef place *_places
-    cdef bint _is_known         # whether the tensors could be asked
+    cdef bint _is_known         # False if a tensor could not be queried
 
     def __cinit__(self, parts, *, bint children_only=False):
         self._owned = []
@@ -104,7 +104,7 @@ cdef class WeightsWatch:
         free(self._held)
 
     cpdef bint holds(self) noexcept:
-        """Whether all of it is the same, at the same places; numbers in weights may have changed."""
+        """Return True if all entries and their memory are the same; numbers in weights may have changed."""
         cdef Py_ssize_t i
         if not self._is_known:
             return False
@@ -118,11 +118,12 @@ cdef class WeightsWatch:
 
 
 def all_hold(dict watched, modules, module_ids):
-    """Whether what was watched of these modules holds, and they still are those that were.
+    """Return True if these modules are still the watched objects, and none has changed.
 
     Args:
         watched: module id -> (module, WeightsWatch).
-        modules: module id -> module, as they are now.
+        modules: current modules by id.
+        module_ids: ids of the modules to check.
     """
     for module_id in module_ids:
         known = watched.get(module_id)
@@ -135,7 +136,7 @@ def all_hold(dict watched, modules, module_ids):
 
 
 cdef bint _is_same(held *known) noexcept:
-    """Whether the dict has just these values."""
+    """Return True if the dict has exactly these values."""
     cdef PyObject *key
     cdef PyObject *value
     cdef Py_ssize_t pos = 0, i = 0
@@ -153,7 +154,7 @@ cdef bint _is_same(held *known) noexcept:
 
 
 cdef bint _look(place *tensor) noexcept:
-    """Note where the tensor lies; whether that could be done."""
+    """Store a tensor's memory; return False if it can't be queried."""
     cdef int64_t *shape = NULL
     cdef int64_t *strides = NULL
     if _get_data(tensor.tensor, &tensor.data) or _get_dim(tensor.tensor, &tensor.dims) or tensor.dims > MOST_DIMS:
@@ -166,7 +167,7 @@ cdef bint _look(place *tensor) noexcept:
 
 
 cdef bint _is_at(const place *known) noexcept:
-    """Whether the tensor lies where it did, in the same form."""
+    """Return True if the tensor has the same memory and form as before."""
     cdef void *data
     cdef int64_t dims
     cdef int64_t *shape
@@ -176,7 +177,7 @@ cdef bint _is_at(const place *known) noexcept:
     if _get_shape(known.tensor, &shape) or _get_strides(known.tensor, &strides):
         return False
     cdef int64_t i
-    for i in range(dims):       # sooner done than two calls of memcmp()
+    for i in range(dims):       # faster than two calls of memcmp()
         if shape[i] != known.shape[i] or strides[i] != known.strides[i]:
             return False
     return True

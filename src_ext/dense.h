@@ -1,4 +1,4 @@
-/* Small dense nets on one core: all layers in one call, for a few rows at a time. The caller has checked all sizes. */
+/* Small dense networks on one core: all layers in one call, a few rows at a time. The caller must check all sizes. */
 #ifndef FASTMARL_DENSE_H
 #define FASTMARL_DENSE_H
 
@@ -7,7 +7,7 @@
 #include "variants.h"
 
 #define ROWS 16 /* at a time */
-#define FEW 4   /* rows or less are computed one by one */
+#define FEW 4   /* up to this number, rows are computed one by one */
 
 typedef struct {
     const float *weight; /* [n_out, n_in]; of a norm [n_out], or NULL */
@@ -16,8 +16,8 @@ typedef struct {
     float eps; /* of a norm, else negative */
     int activation;
     float alpha; /* of ELU */
-    int source;  /* the layer whose outputs it gets; -1: the observations */
-    float *y;    /* [n_out * ROWS], what was computed last: [row, output] of FEW rows or less, else [output, ROWS] */
+    int source;  /* layer whose outputs it gets; -1: the observations */
+    float *y;    /* [n_out * ROWS], the last outputs: [row, output] of up to FEW rows, else [output, ROWS] */
 } dense_layer;
 
 typedef struct {
@@ -41,7 +41,7 @@ static void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n) {
     }
 }
 
-/* n bytes, with a sign or without, times `scale`. */
+/* Converts n bytes, signed or unsigned, to floats times `scale`. */
 static void dense_floats(const void *restrict from, int is_signed, Py_ssize_t n, float scale, float *restrict out) {
     const unsigned char *bytes = from;
     const signed char *signed_bytes = from;

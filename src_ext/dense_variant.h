@@ -1,10 +1,10 @@
-/* Dense nets for one instruction set, see each_variant.h.
+/* Dense networks for one instruction set, see each_variant.h.
 
-   A layer computes y = activation(W x + b) from torch's own W [n_out, n_in]. Of FEW rows or less, each output is a dot
+   A layer computes y = activation(W x + b) from torch's own W [n_out, n_in]. For up to FEW rows, each output is a dot
    product along a row of W. More rows are computed ROWS at a time, with x and y turned over ([n_in, ROWS]), so that
    the vectors lie across the rows of the batch: W is then read once for ROWS rows, and never rearranged. */
 
-/* In place; n is rounded up to whole vectors. */
+/* Applies the activation in place; n is rounded up to whole vectors. */
 static inline void VARIANT(activate)(float *y, Py_ssize_t n, int activation, float alpha) {
     if (activation != LINEAR)
         for (Py_ssize_t i = 0; i < n; i += WIDTH) {
@@ -13,7 +13,7 @@ static inline void VARIANT(activate)(float *y, Py_ssize_t n, int activation, flo
         }
 }
 
-/* `rows` (1 or 2) rows of x [rows, n_in] -> y [rows, n_out]. */
+/* Computes `rows` (1 or 2) rows: x [rows, n_in] -> y [rows, n_out]. */
 static inline __attribute__((always_inline)) void VARIANT(dots)(
     const dense_layer *layer, const float *restrict x, float *restrict y, const int rows
 ) {
@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) void VARIANT(dots)(
 #define OUTPUTS (WIDTH == 16 ? 8 : WIDTH == 8 ? 4 : 2) /* at a time, so that their sums stay in registers */
 #define PARTS (ROWS / WIDTH)         /* vectors across ROWS rows */
 
-/* ROWS rows: x [n_in, ROWS] -> y [n_out, ROWS]. */
+/* Computes ROWS rows: x [n_in, ROWS] -> y [n_out, ROWS]. */
 static void VARIANT(across)(const dense_layer *layer, const float *restrict x, float *restrict y) {
     const Py_ssize_t n_in = layer->n_in, n_out = layer->n_out;
     for (Py_ssize_t o = 0; o < n_out; o += OUTPUTS) {
@@ -64,7 +64,7 @@ static void VARIANT(across)(const dense_layer *layer, const float *restrict x, f
 }
 
 /* Layer normalisation, (x - mean) / sqrt(variance + eps) weight + bias over the numbers of a row, as torch.nn.LayerNorm
-   has it (Ba, Kiros and Hinton, "Layer normalization", 2016). One row: x [n] -> y [n]. */
+   computes it (Ba, Kiros and Hinton, "Layer normalization", 2016). One row: x [n] -> y [n]. */
 static void VARIANT(norm)(const dense_layer *layer, const float *restrict x, float *restrict y) {
     const Py_ssize_t n = layer->n_out, in_vectors = n - n % WIDTH;
     VARIANT(floats) sums = {0}, squares = {0};
@@ -85,7 +85,7 @@ static void VARIANT(norm)(const dense_layer *layer, const float *restrict x, flo
     }
 }
 
-/* The same of ROWS rows: x [n, ROWS] -> y [n, ROWS]. */
+/* Layer normalisation of ROWS rows: x [n, ROWS] -> y [n, ROWS]. */
 static void VARIANT(norm_across)(const dense_layer *layer, const float *restrict x, float *restrict y) {
     const Py_ssize_t n = layer->n_out;
     for (Py_ssize_t first = 0; first < ROWS; first += WIDTH) {

@@ -1,4 +1,4 @@
-/* Choices drawn by their logits, LANES rows at a time. */
+/* Draws choices by their logits, LANES rows at a time. */
 #ifndef FASTMARL_DRAWS_H
 #define FASTMARL_DRAWS_H
 
@@ -6,23 +6,23 @@
 #include "variants.h"
 
 #define LANES 16
-#define FEW 4   /* rows, which of MANY choices are drawn one by one; so is a single row */
+#define FEW 4   /* up to this number, rows of MANY or more choices are drawn one by one; so is a single row */
 #define MANY 32
 
 #define VARIANT_FILE "draws_variant.h"
 #include "each_variant.h"
 
-/* One choice of each of n <= LANES rows. */
+/* Draws one choice for each of n <= LANES rows. */
 static void draw_choices(
     int variant,
     const float *logits,    /* IN  n rows of k, `stride` numbers from one to the next */
     Py_ssize_t n,
     Py_ssize_t k,
     Py_ssize_t stride,
-    const double *uniform,  /* IN  [LANES] of 0 .. 1, of which n are used */
-    float *weights,         /* of LANES * k floats, to work in */
-    long long *choice,      /* OUT [LANES], 0 if a row has NaN or +inf, or nothing but -inf */
-    float *logp             /* IN  [n], OUT with the log-probabilities added, which are NaN then */
+    const double *uniform,  /* IN  [LANES], 0 .. 1; the first n are used */
+    float *weights,         /* scratch of LANES * k floats */
+    long long *choice,      /* OUT [LANES], 0 if a row has NaN or +inf, or only -inf */
+    float *logp             /* IN  [n], OUT with the log-probabilities added, NaN in such rows */
 ) {
     switch (variant) {
 #ifdef HAS_VARIANTS

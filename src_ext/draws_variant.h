@@ -1,23 +1,23 @@
-/* Choices drawn for one instruction set: see each_variant.h. Where there are enough rows, vectors lie across them. */
+/* Draws choices for one instruction set, see each_variant.h. With enough rows, vectors lie across them. */
 
 typedef float VARIANT(half_floats) __attribute__((vector_size(2 * WIDTH), aligned(4), may_alias));
 typedef double VARIANT(doubles) __attribute__((vector_size(4 * WIDTH), aligned(8), may_alias));
 typedef long long VARIANT(longs) __attribute__((vector_size(4 * WIDTH), aligned(8), may_alias));
 
-/* exp(x) of x <= 0, exactly 1 of 0, and exactly 0 where that is less than exp(-80). */
+/* exp(x) for x <= 0: exactly 1 at 0, and exactly 0 below -80. */
 static inline VARIANT(floats) VARIANT(weight)(VARIANT(floats) x) {
     VARIANT(floats) power;
     const VARIANT(floats) p = VARIANT(reduced)(x, &power);
     return WHERE(x < -80.0f, (VARIANT(floats)){0}, power * p + power);
 }
 
-/* One choice of each of n <= WIDTH rows; `highest` and `log_sum` (of the weights) make their log-probabilities. */
+/* Draws one choice for each of n <= WIDTH rows; `highest` and `log_sum` (of the weights) give log-probabilities. */
 static inline void VARIANT(draw_vector)(
     const float *logits, Py_ssize_t n, Py_ssize_t k, Py_ssize_t stride, const double *uniform, float *weights,
     long long *choice, float *highest, float *log_sum
 ) {
     VARIANT(floats) *columns = (VARIANT(floats) *)weights, most = (VARIANT(floats)){0} - INFINITY;
-    Py_ssize_t at[WIDTH]; /* of the rows; the last one stands for those that a vector lacks */
+    Py_ssize_t at[WIDTH]; /* offsets of the rows; missing ones repeat the last */
     for (int r = 0; r < WIDTH; r++) at[r] = (r < n ? r : n - 1) * stride;
     for (Py_ssize_t j = 0; j < k; j++) {
         VARIANT(floats) column;
@@ -27,9 +27,9 @@ static inline void VARIANT(draw_vector)(
     }
     for (Py_ssize_t j = 0; j < k; j++) columns[j] = VARIANT(weight)(columns[j] - most);
     *(VARIANT(floats) *)highest = most;
-    float near[WIDTH], rest[WIDTH]; /* the sums in float, and what that takes off: log(x + y) is log(x) + y / x */
+    float near[WIDTH], rest[WIDTH]; /* the sums in float, and their rounding errors: log(x + y) is log(x) + y / x */
     for (int first = 0; first < WIDTH; first += WIDTH / 2) {
-        VARIANT(doubles) sum = {0}, reached = {0}; /* added up in one order, so that the last choice reaches the sum */
+        VARIANT(doubles) sum = {0}, reached = {0}; /* both add in one order, so that the last choice reaches the sum */
         VARIANT(longs) passed = {0};
         for (Py_ssize_t j = 0; j < k; j++)
             sum += __builtin_convertvector(*(VARIANT(half_floats) *)(weights + j * WIDTH + first), VARIANT(doubles));
@@ -48,7 +48,7 @@ static inline void VARIANT(draw_vector)(
     *(VARIANT(floats) *)log_sum = VARIANT(log)(x) + *(VARIANT(floats) *)rest / x;
 }
 
-/* The bit-identical choice of one row, by vectors along its choices. */
+/* Draws the choice of one row, bit-identically, by vectors along its choices. */
 static inline void VARIANT(draw_row)(
     const float *logits, Py_ssize_t k, double uniform, float *weights, long long *choice, float *highest, float *log_sum
 ) {
@@ -73,7 +73,7 @@ static inline void VARIANT(draw_row)(
     *log_sum = (VARIANT(log)(x) + (float)(sum - x[0]) / x)[0];
 }
 
-/* See draw_choices(). */
+/* Implements draw_choices(). */
 static void VARIANT(draw)(
     const float *logits, Py_ssize_t n, Py_ssize_t k, Py_ssize_t stride, const double *uniform, float *weights,
     long long *choice, float *logp

@@ -1,6 +1,6 @@
-/* Includes VARIANT_FILE once for each instruction set of variants.h, having defined
+/* Includes VARIANT_FILE once for each instruction set of variants.h, with these macros defined:
 
-     VARIANT(name)  the name, with a suffix of the variant's own
+     VARIANT(name)  the name with the variant's suffix
      WIDTH          floats in a vector register: 4, 8 or 16 */
 
 #define VARIANT(name) name##_plain

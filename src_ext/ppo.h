@@ -1,5 +1,5 @@
-/* PPO's gradient of dense nets on one core, block by block of rows, so that activations stay in the processor's caches:
-   forwards, the loss's derivatives, and backwards. The caller has checked all sizes. */
+/* PPO's gradient of dense networks on one core, in blocks of rows, so that activations stay in the processor's caches:
+   forward pass, the loss's derivatives, and backward pass. The caller must check all sizes. */
 #ifndef FASTMARL_PPO_H
 #define FASTMARL_PPO_H
 
@@ -8,24 +8,24 @@
 #include <string.h>
 #include "variants.h"
 
-#define LEAST (-3.402823466e38f) /* logit of what a mask forbids */
+#define LEAST (-3.402823466e38f) /* logit of masked choices */
 #define LOG_ROOT_2_PI 0.9189385332f
 
 typedef struct {
     const float *weight;           /* [n_out, n_in] */
     const float *bias;             /* [n_out], or NULL */
-    float *d_weight, *d_bias;      /* of these shapes; NULL: not wanted */
+    float *d_weight, *d_bias;      /* of these shapes, or NULL */
     Py_ssize_t n_in, n_out;
     int activation;
     float alpha;                   /* of ELU */
-    int source;                    /* the layer whose outputs it gets; -1: the observations */
-    /* Memory of its own. Rows are `stride` floats apart, whole vectors, of which those beyond n_out hold anything. */
+    int source;                    /* layer whose outputs it gets; -1: the observations */
+    /* The layer's own memory. Rows are `stride` floats apart, in whole vectors; floats beyond n_out are undefined. */
     Py_ssize_t in_stride, stride;
     float *turned;                 /* [n_in, stride], the weight transposed */
     float *straight;               /* [n_out, in_stride], the weight; NULL if the source is the observations */
     float *row_bias;               /* [stride] */
     float *y, *d;                  /* [block, stride], outputs and the loss's derivatives by them */
-    float *before;                 /* [block, stride], outputs before the activation, or NULL where y says enough */
+    float *before;                 /* [block, stride], outputs before the activation, or NULL if y suffices */
     float *sum_weight, *sum_bias;  /* [n_out, in_stride] and [stride]: gradients of the blocks so far */
 } ppo_layer;
 
@@ -37,7 +37,7 @@ enum {N_COUNTED, SURROGATE, VALUE_LOSS, ENTROPY, KL, CLIPPED, ERROR_, SQUARED_ER
 
 typedef struct {
     int kind;
-    Py_ssize_t n_choices;     /* of a CATEGORICAL: choices that are made at the same time; of a GAUSSIAN: numbers */
+    Py_ssize_t n_choices;     /* of a CATEGORICAL: simultaneous choices; of a GAUSSIAN: numbers */
     const Py_ssize_t *sizes;  /* [n_choices], options of each; of a CATEGORICAL */
     Py_ssize_t n_logits;
     int has_mask, has_former;
@@ -51,8 +51,8 @@ typedef struct {
     Py_ssize_t n_obs, obs_stride, block;  /* `block`: rows at a time */
     float *x;                             /* [block, obs_stride] */
     float *zeros;                         /* [widest stride] */
-    int logits, values;                   /* layers; -1: there are no values */
-    const float *log_std;                 /* [n_choices] of a GAUSSIAN whose logits are means alone; or NULL */
+    int logits, values;                   /* layers; -1: no values */
+    const float *log_std;                 /* [n_choices] of a GAUSSIAN whose logits are only means; or NULL */
     float *d_log_std;                     /* [n_choices], or NULL */
     float *lanes;                         /* see `loss_rows()` */
     ppo_loss loss;
@@ -62,13 +62,13 @@ typedef struct {
     const float *obs;        /* [., n_obs] */
     const float *rows;       /* [., width]: LOGP, ADVANTAGE, TARGET, COUNTS, actions, mask, former logits */
     Py_ssize_t width;
-    const Py_ssize_t *order; /* [n], numbers of rows */
+    const Py_ssize_t *order; /* [n], indices of rows */
     Py_ssize_t n;
-    float weight;            /* of a row that counts */
+    float weight;            /* weight of each row that counts */
     double *sums;            /* [N_SUMS] */
 } ppo_minibatch;
 
-/* Floats that `lanes` must hold. */
+/* Returns the number of floats in `lanes`. */
 static inline Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices) {
     return 16 * (4 * n_logits + 4 * n_choices + ACTIONS);
 }

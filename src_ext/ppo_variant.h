@@ -1,7 +1,7 @@
 /* PPO's gradient for one instruction set, see each_variant.h.
 
-   All matrix products are c[r, j] = sum over k of a(r, k) b[k, j]: rows of b are read as vectors, numbers of a one by
-   one, by strides, so that the same code multiplies by a matrix and by its transpose. */
+   All matrix products are c[r, j] = sum over k of a(r, k) b[k, j]: rows of b are read as vectors, elements of a one by
+   one with strides, so that the same code multiplies by a matrix and by its transpose. */
 
 typedef VARIANT(floats) VARIANT(vector);
 typedef double VARIANT(doubles) __attribute__((vector_size(8 * WIDTH), aligned(8)));
@@ -23,10 +23,10 @@ typedef struct {
     float *c;
     Py_ssize_t c_row;
     Py_ssize_t depth;
-    const float *first; /* what sums start from, the same in each row; NULL: from c */
+    const float *first; /* start of the sums, equal in each row; NULL: c */
 } VARIANT(product);
 
-/* A tile of `rows` x `vectors` sums, which stay in registers. */
+/* Computes a tile of `rows` x `vectors` sums, which stay in registers. */
 static inline __attribute__((always_inline)) void VARIANT(tile)(
     const VARIANT(product) *p, Py_ssize_t row, Py_ssize_t column, const int rows, const int vectors
 ) {
@@ -58,7 +58,7 @@ static inline __attribute__((always_inline)) void VARIANT(tile)(
         for (int v = 0; v < vectors; v++) *VARIANT(at)(c + r * p->c_row + v * WIDTH) = sums[r][v];
 }
 
-/* A column of `vectors` vectors, `rows` rows. */
+/* Computes a column of `vectors` vectors and `rows` rows. */
 #define COLUMN(VECTORS, ROWS_AT_A_TIME) \
     { \
         for (; r + ROWS_AT_A_TIME <= rows; r += ROWS_AT_A_TIME) VARIANT(tile)(p, r, column, ROWS_AT_A_TIME, VECTORS); \
@@ -82,7 +82,7 @@ static void VARIANT(column)(const VARIANT(product) *p, Py_ssize_t rows, Py_ssize
     }
 }
 
-/* c [rows, columns] from a and b, of `depth` in all. */
+/* Computes c [rows, columns] from a and b, of depth p.depth. */
 static void VARIANT(multiply)(VARIANT(product) p, Py_ssize_t rows, Py_ssize_t columns) {
     const Py_ssize_t depth = p.depth;
     Py_ssize_t k = 0;
@@ -99,7 +99,7 @@ static void VARIANT(multiply)(VARIANT(product) p, Py_ssize_t rows, Py_ssize_t co
     } while (k < depth);
 }
 
-/* The activation's derivative, from its outputs y or what was before them. */
+/* Returns the activation's derivative, from its outputs y or its inputs `before`. */
 static inline VARIANT(floats) VARIANT(slope)(
     VARIANT(floats) y, VARIANT(floats) before, int activation, float alpha
 ) {
@@ -122,7 +122,7 @@ static inline VARIANT(floats) VARIANT(slope)(
     }
 }
 
-/* Outputs of `rows` rows of the source's. */
+/* Computes the layer's outputs for `rows` rows of its source. */
 static void VARIANT(forward)(const ppo_net *net, const ppo_layer *layer, Py_ssize_t rows) {
     float *out = layer->before ? layer->before : layer->y;
     const float *x = layer->source < 0 ? net->x : net->layers[layer->source].y;
@@ -136,7 +136,7 @@ static void VARIANT(forward)(const ppo_net *net, const ppo_layer *layer, Py_ssiz
             *VARIANT(at)(layer->y + j) = VARIANT(activated)(*VARIANT(at)(out + j), layer->activation, layer->alpha);
 }
 
-/* Derivatives by what the layer's activation got, in the place of those by its outputs; and their sums. */
+/* Replaces derivatives by the layer's outputs with those by the inputs of its activation, and adds them up. */
 static void VARIANT(through_activation)(const ppo_layer *layer, Py_ssize_t rows) {
     const float *before = layer->before ? layer->before : layer->y;
     for (Py_ssize_t j = 0; j < layer->n_out; j += WIDTH) {
@@ -153,8 +153,8 @@ static void VARIANT(through_activation)(const ppo_layer *layer, Py_ssize_t rows)
     }
 }
 
-/* Gradients of a layer, added to the sums, and derivatives by its source's outputs; added to those of layers after it
-   (`is_more`), or in their place. */
+/* Adds a layer's gradients to the sums, and computes derivatives by its source's outputs; adds these to those of later
+   layers (`is_more`), or overwrites them. */
 static void VARIANT(backward)(const ppo_net *net, const ppo_layer *layer, Py_ssize_t rows, int is_more) {
     const float *x = layer->source < 0 ? net->x : net->layers[layer->source].y;
     VARIANT(through_activation)(layer, rows);
@@ -187,7 +187,7 @@ typedef struct {
     VARIANT(floats) *entropies;                     /* [n_choices] */
 } VARIANT(group);
 
-/* Log-probabilities in the place of logits, probabilities in that of derivatives. */
+/* Replaces logits by log-probabilities, and derivatives by probabilities. */
 static void VARIANT(categorical)(const ppo_loss *loss, VARIANT(group) *g) {
     const VARIANT(floats) zero = {0};
     Py_ssize_t at = 0;
@@ -221,7 +221,7 @@ static void VARIANT(categorical_derivatives)(const ppo_loss *loss, VARIANT(group
     for (Py_ssize_t c = 0; c < loss->n_choices; at += loss->sizes[c++]) {
         const Py_ssize_t n = loss->sizes[c];
         VARIANT(floats) *logp = g->logits + at, *q = g->derivatives + at, shared = {0};
-        if (loss->has_former) { /* KL(former || now), where 0 logarithms of 0 are constants, as in RLlib */
+        if (loss->has_former) { /* KL(former || now), where 0 log 0 is a constant, as in RLlib */
             VARIANT(floats) *p = g->former + at, top = p[0], total = {0};
             for (Py_ssize_t j = 1; j < n; j++) top = WHERE(p[j] > top, p[j], top);
             for (Py_ssize_t j = 0; j < n; j++) total += VARIANT(exp)(p[j] - top);
@@ -278,7 +278,7 @@ static void VARIANT(gaussian_derivatives)(const ppo_loss *loss, VARIANT(group) *
     }
 }
 
-/* The clipped surrogate's derivative by logp; adds to the sums over lanes. */
+/* Computes the clipped surrogate's derivative by logp; adds to the sums over lanes. */
 static void VARIANT(surrogate)(const ppo_loss *loss, VARIANT(group) *g, VARIANT(floats) former_logp, VARIANT(floats) *sums) {
     const VARIANT(floats) zero = {0};
     const VARIANT(floats) log_ratio = g->logp - former_logp, ratio = VARIANT(exp)(log_ratio);
@@ -300,7 +300,7 @@ static inline VARIANT(floats) VARIANT(value)(
     return g->weight * loss->value_coeff * 2.0f * error * WHERE(square > loss->most_error, zero, zero + 1.0f);
 }
 
-/* Adds to ERROR_ and the three sums after it. In doubles: the variances that they are for may be tiny beside them. */
+/* Adds to ERROR_ and the three sums after it. In doubles, because the variances may be tiny beside the sums. */
 static inline void VARIANT(moments)(VARIANT(floats) errors, VARIANT(floats) targets, VARIANT(doubles) *sums) {
     const VARIANT(doubles) error = __builtin_convertvector(errors, VARIANT(doubles));
     const VARIANT(doubles) target = __builtin_convertvector(targets, VARIANT(doubles));
@@ -310,14 +310,14 @@ static inline void VARIANT(moments)(VARIANT(floats) errors, VARIANT(floats) targ
     sums[3] += target * target;
 }
 
-/* One column of WIDTH rows, the last of `n` again where there are fewer. */
+/* Gathers one column of WIDTH rows. */
 static inline VARIANT(floats) VARIANT(gathered)(const float *const *rows, Py_ssize_t column) {
     VARIANT(floats) found;
     for (int lane = 0; lane < WIDTH; lane++) found[lane] = rows[lane][column];
     return found;
 }
 
-/* The loss's derivatives by the outputs of the rows numbered `order`, of which there are n, a block. */
+/* Computes the loss's derivatives by the outputs of one block: n rows with the indices `order`. */
 static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, const Py_ssize_t *order, Py_ssize_t n) {
     const ppo_loss *loss = &net->loss;
     const ppo_layer *head = net->layers + net->logits, *value_head = net->values < 0 ? NULL : net->layers + net->values;
@@ -375,7 +375,7 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
         for (int lane = 0; lane < WIDTH; lane++) batch->sums[ERROR_ + k] += moments[k][lane];
 }
 
-/* Copies of the weights as the products want them; no sums yet. */
+/* Copies the weights to the layouts of the products, and clears the sums. */
 static void VARIANT(prepare)(const ppo_net *net) {
     for (int l = 0; l < net->n_layers; l++) {
         const ppo_layer *layer = net->layers + l;
@@ -411,7 +411,7 @@ static void VARIANT(gradient)(ppo_net *net, const ppo_minibatch *batch) {
         VARIANT(loss_rows)(net, batch, order, rows);
         for (int l = net->n_layers - 1; l >= 0; l--) {
             const ppo_layer *layer = net->layers + l;
-            /* Whether the loss, or a layer after this one, has given its source derivatives. */
+            /* True if its source already has derivatives from the loss or a later layer. */
             int is_more = layer->source >= 0 && (layer->source == net->logits || layer->source == net->values);
             for (int after = l + 1; after < net->n_layers; after++)
                 is_more |= net->layers[after].source == layer->source;

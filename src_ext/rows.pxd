@@ -1,9 +1,9 @@
-# Header only: sizes of the rows of C-contiguous arrays [n, ...].
+# Header only: row sizes of C-contiguous arrays [n, ...].
 cimport numpy as cnp
 
 
 cdef inline size_t row_bytes(cnp.ndarray array) noexcept:
-    """Bytes of one row. The stride between rows is no such size: of an array without elements it can be anything."""
+    """Return the bytes of one row. Strides don't give them: in an array without elements they are arbitrary."""
     cdef size_t n_bytes = cnp.PyArray_ITEMSIZE(array)
     cdef int axis
     for axis in range(1, cnp.PyArray_NDIM(array)):

@@ -8,4 +8,4 @@ ctypedef uint8_t flag_t      # numpy bool_ / uint8 as seen from C
 cdef enum:
     TERMINATED = 1           # bits of done_L
     TRUNCATED = 2
-    FAILED = 4               # beside them, of whole episodes: see core/store/lanes.py
+    FAILED = 4               # of whole episodes: see core/store/lanes.py

@@ -1,4 +1,4 @@
-/* Instruction sets for which code is compiled; the best that the processor has is chosen at run time. */
+/* Instruction sets for which code is compiled; the best one of the processor is chosen at run time. */
 #ifndef FASTMARL_VARIANTS_H
 #define FASTMARL_VARIANTS_H
 
@@ -12,7 +12,7 @@ enum {LINEAR, TANH, RELU, SILU, GELU, ELU}; /* activations */
 #define HAS_VARIANTS 1
 #endif
 
-/* The best variant that this processor can run. */
+/* Returns the best variant that this processor supports. */
 static inline int best_variant(void) {
 #ifdef HAS_VARIANTS
     __builtin_cpu_init();

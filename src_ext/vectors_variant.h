@@ -21,10 +21,10 @@ static inline float VARIANT(sum)(VARIANT(floats) v) {
 }
 
 /* x = n ln 2 + r with |r| <= ln(2) / 2 (Cody and Waite, "Software manual for the elementary functions", 1980), and
-   Taylor's series up to r^7: returns exp(r) - 1 and *power = 2^n, to about 1e-7 of the results. */
+   Taylor's series up to r^7: returns exp(r) - 1 and *power = 2^n, with a relative error of about 1e-7. */
 static inline VARIANT(floats) VARIANT(reduced)(VARIANT(floats) x, VARIANT(floats) *power) {
     const VARIANT(floats) zero = {0};
-    x = WHERE(x < -80.0f, zero - 80.0f, x); /* so written, NaN stays NaN */
+    x = WHERE(x < -80.0f, zero - 80.0f, x); /* written so that NaN stays NaN */
     x = WHERE(x > 88.0f, zero + 88.0f, x);
     const VARIANT(floats) scaled = x * 1.44269504f;
     const VARIANT(floats) half = (VARIANT(floats))(((VARIANT(ints))scaled & INT_MIN) | (VARIANT(ints))(zero + 0.5f));
@@ -43,10 +43,10 @@ static inline VARIANT(floats) VARIANT(reduced)(VARIANT(floats) x, VARIANT(floats
 static inline VARIANT(floats) VARIANT(expm1)(VARIANT(floats) x) {
     VARIANT(floats) power;
     const VARIANT(floats) p = VARIANT(reduced)(x, &power);
-    return power * p + (power - 1.0f); /* put together without a loss */
+    return power * p + (power - 1.0f); /* in this order no accuracy is lost */
 }
 
-/* 0 below -87, where the nearest float32 is hardly above, and infinite above 88. */
+/* Returns exp(x): 0 below -87, where the exact result is hardly greater, and infinity above 88. */
 static inline VARIANT(floats) VARIANT(exp)(VARIANT(floats) x) {
     const VARIANT(floats) zero = {0};
     VARIANT(floats) power;
@@ -57,7 +57,7 @@ static inline VARIANT(floats) VARIANT(exp)(VARIANT(floats) x) {
 }
 
 /* x = m 2^n with m in [sqrt(1/2), sqrt(2)); the logarithm of m = (1 + s) / (1 - s) is 2 (s + s^3 / 3 + s^5 / 5 ...).
-   For x that is no smaller than the least normal number; infinity and NaN give NaN. */
+   Valid for normal numbers; infinity and NaN give NaN. */
 static inline VARIANT(floats) VARIANT(log)(VARIANT(floats) x) {
     const VARIANT(ints) bits = (VARIANT(ints))x - 0x3f3504f3; /* of sqrt(1/2) */
     const VARIANT(floats) n = __builtin_convertvector(bits >> 23, VARIANT(floats));
@@ -69,8 +69,8 @@ static inline VARIANT(floats) VARIANT(log)(VARIANT(floats) x) {
     return (n * 0.693359375f + ((p * t * s + s) * 2.0f - n * 2.12194440e-4f)) + (x - x);
 }
 
-/* The normal distribution's cumulative function. Below 0 that is t exp(-x^2 / 2 + p(t)), t = 1 / (1 - 0.27 x),
-   with a polynomial p fitted to it at Chebyshev's points of x in [-14, 0]; off by 6e-8 of itself at most. */
+/* Cumulative normal distribution. Below 0 it is t exp(-x^2 / 2 + p(t)), t = 1 / (1 - 0.27 x),
+   with a polynomial p fitted at Chebyshev points of x in [-14, 0]; the relative error is at most 6e-8. */
 static inline VARIANT(floats) VARIANT(normal_cdf)(VARIANT(floats) x) {
     const VARIANT(floats) zero = {0};
     const VARIANT(floats) size = (VARIANT(floats))((VARIANT(ints))x & INT_MAX);

@@ -158,7 +158,7 @@ def test_checkpoints_that_do_not_fit_are_one_line(capsys, command):
     save_state("other", {"weights": 1})
     assert "other was written by a fastmarl that saved no policies, or by no runner" in error_of("other")
     save("own", 1, policies={"default_policy": OwnNet()})
-    assert "module 'default_policy' is a OwnNet, no default net as fastmarl makes it" in error_of("own")
+    assert "module 'default_policy' is a OwnNet, not a default network of fastmarl" in error_of("own")
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_envs_with_tuples_have_several_agents():
         return SyncVectorEnv([Pair] * config.num_envs, **DISABLED)
 
     policies = {"a": Constant(Pair, 0, [2]), "b": Constant(Pair, 1, [1, 2])}
-    with pytest.warns(UserWarning, match=r"module 'a' have parts that are no arrays, at \[\['name'\]\]"):
+    with pytest.warns(UserWarning, match=r"module 'a' have parts that are not arrays, at \[\['name'\]\]"):
         sampled = SampledActions(
             make, [10], policies=policies, policy_mapping_fn=lambda agent, episode: "ab"[agent], model_config={}
         )

@@ -128,6 +128,6 @@ def test_an_env_that_is_made_anew_has_the_same_spaces(mode, tmp_path):
 
     options = {"restart_failed_sub_environments": True, "max_restarts": 1}
     runner = make_runner(mode, Changing, env_config={"trouble": {(1, 7): "raise"}, "once": str(tmp_path)}, **options)
-    with pytest.raises(EnvCheckError, match=r"env 1 was made anew with other .*spaces"):
+    with pytest.raises(EnvCheckError, match=r"env 1 was remade with other .*spaces"):
         runner.sample(num_timesteps=60)
     runner.stop()

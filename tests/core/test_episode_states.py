@@ -243,7 +243,7 @@ def test_an_env_that_fails_to_take_its_state_leaves_the_runner_as_it_was(tmp_pat
     Stubborn.refuses = True
     with pytest.raises(ValueError, match="not this one") as raised:
         other.set_state(runner.get_state())
-    assert "when env 0 was to go on from a state" in raised.value.__notes__[0]
+    assert "when env 0 was to continue from a state" in raised.value.__notes__[0]
     assert all(chunk.env_t_started == 0 for chunk in other.sample(num_timesteps=9))
 
 

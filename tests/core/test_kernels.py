@@ -391,7 +391,7 @@ def test_find_absent_matches_numpy(rng, kernel, n):
     rewards = rng.integers(0, 2, n) * rng.choice([0.5, np.nan], n)
     answers = both(find_absent_numpy, kernel, [lane_P, rewards, rng.random(n) < 0.5], np.full((2, n), -7))
     assert_same(answers)
-    assert n < 40 or min(answers[0][0]) > 3
+    assert n < 40 or min(answers[0][0]) > 0
 
 
 @versions(end_lanes)

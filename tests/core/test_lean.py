@@ -242,17 +242,17 @@ IMAGES, BYTES = (gym.spaces.Box(0, 255, shape, np.uint8) for shape in ((20, 20, 
         (lambda: make_module(Scaled), "Scaled has a _forward() of its own"),
         (lambda: make_module(Scheduled), "has a forward_exploration()"),
         (lambda: make_module(Looked), "has a __getattr__()"),
-        (lambda: Foreign(BOX, DISCRETE), "Foreign is no DefaultRLModule"),
+        (lambda: Foreign(BOX, DISCRETE), "Foreign is not a DefaultRLModule"),
         (lambda: make_module(use_lstm=True), "memory"),
         (lambda: make_module(space=IMAGES), "does not flatten observations"),
-        (lambda: make_module(space=gym.spaces.Box(0, 9, (3,), np.int64)), "no Box of floats or bytes"),
+        (lambda: make_module(space=gym.spaces.Box(0, 9, (3,), np.int64)), "not a Box of floats or bytes"),
         (lambda: make_module(Approximate), "GELU"),
         (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=DISCRETE)), "OneHot of one of several entries"),
         (lambda: make_module(space=gym.spaces.Dict(a=BOX, b=BYTES)), "Flat of one of several entries"),
         (lambda: make_module(ScaledFloats), "does not flatten observations"),
         (lambda: make_module(SeesLess, ENTRIES, vf_share_layers=False), "in another way"),
-        (lambda: make_module(WideHead, masked_by(MASKS[0])), "4 logits, and an action mask for another number"),
-        (lambda: make_module(SeesLess, WITH_TEXT), "parts that are no arrays"),
+        (lambda: make_module(WideHead, masked_by(MASKS[0])), "4 logits, but an action mask for another number"),
+        (lambda: make_module(SeesLess, WITH_TEXT), "parts that are not arrays"),
         (lambda: make_module(HookedEntry, ENTRIES), "Identity has hooks"),
         (lambda: make_module().double(), "float32"),
     ],
@@ -268,7 +268,7 @@ def test_it_can_be_ruled_out():
     other = LeanModule(make_module(), RowLayout(BOX), torch.device("meta"), allowed=True)
     assert "meta" in other.backend
     integers = RowLayout(gym.spaces.Box(0, 9, (5,), np.int64))
-    assert "no Box of floats" in LeanModule(make_module(), integers, CPU, allowed=True).backend
+    assert "not a Box of floats" in LeanModule(make_module(), integers, CPU, allowed=True).backend
     module = make_module(space=masked_by(MASKS[-1]))  # doubles that are no 0 may be 0 in the floats that torch gets
     kept = LeanModule(module, RowLayout(module.observation_space), CPU, allowed=True)
     assert "action mask is of float64" in kept.backend
@@ -697,7 +697,7 @@ def test_added_modules_are_run_by_it():
     assert runner.inference_backends == {
         "default_policy": "lean",
         "other": "lean",
-        "mine": "torch: Linear is no DefaultRLModule",
+        "mine": "torch: Linear is not a DefaultRLModule",
     }
     assert runner.get_metrics()["num_module_steps_sampled"]["other"] > 0
 

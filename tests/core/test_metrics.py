@@ -53,7 +53,7 @@ def test_options_and_values_that_do_not_fit_are_named():
     for value in ("text", np.zeros(2), None):
         with pytest.raises(ValueError, match=r"'x'.*expected one number, got .*item_series"):
             logger.log_value("x", value, reduce="mean")
-    with pytest.raises(ValueError, match=r"no place for NaN"):
+    with pytest.raises(ValueError, match=r"NaN has no percentile"):
         logger.log_value("p", math.nan, reduce="percentiles")
     for clash in (("x", "y"), ("a",)):
         logger.log_value(("a", "b"), 1.0)

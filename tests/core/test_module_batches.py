@@ -13,7 +13,7 @@ from fastmarl.connectors import FrameStacking, MeanStdFilter
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.testing import CountingEnv
 
-pytestmark = pytest.mark.filterwarnings("ignore:the observations of module .* have parts that are no arrays")
+pytestmark = pytest.mark.filterwarnings("ignore:the observations of module .* have parts that are not arrays")
 
 BOX = gym.spaces.Box(-9, 9, (3,), np.float32)
 NESTED = gym.spaces.Dict(

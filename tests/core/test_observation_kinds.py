@@ -53,7 +53,7 @@ def sampled(space, form, remembers=False, **options):
 
 @pytest.mark.parametrize("remembers", [False, True], ids=["no memory", "memory"])
 def test_texts_are_recorded_and_given_to_the_module(remembers):
-    with pytest.warns(UserWarning, match=r"module 'p' have parts that are no arrays, at \[\['said'\]\]"):
+    with pytest.warns(UserWarning, match=r"module 'p' have parts that are not arrays, at \[\['said'\]\]"):
         module, part = sampled(TEXT, lambda t: {"t": np.array([t], float), "said": f"at {t}"}, remembers)
     assert part.get_observations()["said"].tolist() == [f"at {t}" for t in range(7)]
     assert part.get_observations()["t"].tolist() == [[t] for t in range(7)]

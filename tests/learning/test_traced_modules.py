@@ -219,7 +219,7 @@ FOOLING = {
     Detached: "no_grad", Autocast: "autocast", OwnBackward: "autograd.Function", Counting: "changes attributes",
     CountingInANewBuffer: "changes attributes", Listing: "changes attributes", CountingTwice: "changes attributes",
     SometimesSkipping: "random", SkippingByNumPy: "random", SkippingByTorch: "random", SaysItMasks: "masks actions",
-    ComputedWeight: "no torch.nn.Parameter",
+    ComputedWeight: "not a torch.nn.Parameter",
     LogitsAreValues: "values are its logits", Gaussian: "has %cat", TiedScales: "share a parameter",
     HookOnAParameter: "a parameter in it has hooks", HookAfterAccumulation: "a parameter in it has hooks",
 }  # fmt: skip

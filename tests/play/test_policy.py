@@ -143,16 +143,16 @@ def test_a_damaged_entry_is_refused_or_another_policy(tmp_path):
 def test_a_module_of_another_class_must_be_given(kind, tmp_path):
     runner, _ = overheard_runner(kind)
     path = runner.save_to_path(tmp_path)
-    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), no default net .* pass modules={"):
+    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), not a default network .* pass modules={"):
         fastmarl.Policy.from_checkpoint(path)
 
 
 def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
     runner, _ = overheard_runner("any torch module")
     path = runner.save_to_path(tmp_path / "module")
-    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state is not one of this Plain: net"):
+    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state does not fit this Plain: net"):
         fastmarl.Policy.from_checkpoint(path, {MAIN: Plain(n_obs=6)})
-    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are none of the saved modules"):
+    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are not among the saved modules"):
         fastmarl.Policy.from_checkpoint(path, {"x": Plain()})
     other = fastmarl.modules.DefaultRLModule(BOUNDED, CHOICE)
     with pytest.raises(CheckpointError, match=r"modules\['default_policy'\] has the spaces Box.* but it was trained"):
@@ -186,7 +186,7 @@ def test_what_connectors_have_learned_must_be_there(learned, tmp_path):
     """A filter that knows nothing would change every observation in another way."""
     runner, _ = overheard_runner("filter")
     save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), "env_to_module_connector": learned})
-    with pytest.raises(CheckpointError, match=r"what its connectors \['MeanStdFilter'\] have learned was not saved"):
+    with pytest.raises(CheckpointError, match=r"the state of its connectors \['MeanStdFilter'\] was not saved"):
         fastmarl.Policy.from_checkpoint(tmp_path)
 
 
@@ -238,7 +238,7 @@ def test_spaces_that_are_not_saved_are_told(tmp_path):
         env=lambda config: CountingEnv(2, 5),
         policies={MAIN: fastmarl.RLModuleSpec(lambda **o: Reader(), space, CHOICE)},
     )
-    with pytest.warns(UserWarning, match="have parts that are no arrays"):
+    with pytest.warns(UserWarning, match="have parts that are not arrays"):
         runner = fastmarl.MultiAgentEnvRunner(config)
     path = runner.save_to_path(tmp_path)  # what needs no policy goes on as before
     with pytest.raises(CheckpointError, match=r"the space Text\(.* is of a kind that is not saved"):

@@ -1,4 +1,7 @@
-"""Who acts for whom: the modules of a runner while it samples, which come and go, and the episodes that keep theirs."""
+"""The modules of a runner while it samples, and the assignment of agents to them.
+
+Running episodes keep their modules when others are added or removed.
+"""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -24,10 +27,10 @@ MappingFn = Callable[..., str]  # (agent id, episode) -> module id
 
 @dataclass(eq=False)
 class Actor:
-    """A module, and what stands between it and the envs.
+    """A module ready to act in a runner, with its connectors and masks.
 
     Attributes:
-        episodes: once it was removed: those that were running then, in which it goes on to act.
+        episodes: for a removed module, the running episodes in which it keeps acting.
     """
 
     module_id: str
@@ -39,22 +42,22 @@ class Actor:
     episodes: set[EpisodeRecord] = field(default_factory=set)
 
     def rest(self) -> None:
-        """Give back what is held for agents: there are none."""
+        """Free the memory that is held for agents, as there are none."""
         self.inference.rest()
         self.env_actions.forget()
 
 
 class Policies:
-    """All policies, by module index.
+    """All policies of a runner, by module index.
 
     Args:
-        log: of the episodes; its store is made for these policies.
-        policies: in the order of their indices.
+        log: log of the episodes, whose store is made for these policies.
+        policies: policies in the order of their indices.
 
     Attributes:
-        by_index: None where one was removed.
-        env_actions: the actions sent to the envs, by module index.
-        may_differ: whether other code has run since `renew()`, which may have changed modules.
+        by_index: policies by index; None where one was removed.
+        env_actions: actions for the envs, by module index.
+        may_differ: True if other code has run since `renew()`, which may have changed modules.
     """
 
     def __init__(self, log: EpisodeLog, policies: list[Actor]):
@@ -67,27 +70,27 @@ class Policies:
         self._leaving: list[int] = []
         self._is_sampling = False
         self.may_differ = False
-        self._training: list[torch.nn.Module] = []  # (parts of) modules that are in evaluation mode for now
+        self._training: list[torch.nn.Module] = []  # modules or their parts that are in evaluation mode for now
 
-    # Who acts for whom.
+    # Assigning agents to modules.
 
     def begin_episodes(self, env_indices: list[int], mapping_fn: MappingFn | None) -> None:
-        """The new episodes of these envs have this mapping function from their first agent to their last."""
+        """Set the mapping function of the new episodes in these envs, for all their agents."""
         only_module = -1
         if mapping_fn is None:
             (only_module,) = self._index_of.values()
         map_all(self._store.table.records, env_indices, mapping_fn, only_module)
 
     def is_outdated(self, env_index: int, mapping_fn: MappingFn | None) -> bool:
-        """Whether the env's episode would be another one if it began now, under this mapping function."""
+        """Return True if the env's episode would have other policies if it began now, under this mapping function."""
         record = self._store.table.record(env_index)
         return record.policy_mapping_fn != mapping_fn or any(record in self.at(i).episodes for i in self._leaving)
 
     def module_for(self, agent_id: Hashable, env_index: int) -> int:
-        """The index of an agent's module; called once per agent and episode.
+        """Return the index of an agent's module; called once per agent and episode.
 
         Raises:
-            UnknownModuleError: the mapping function named none.
+            UnknownModuleError: the mapping function returned no module's id.
         """
         record = self._store.table.record(env_index)
         if record.policy_mapping_fn is None:
@@ -102,26 +105,28 @@ class Policies:
         return self._index_of[module_id]
 
     def indices(self) -> dict[str, int]:
-        """Module id -> index, without removed ones."""
+        """Return module indices by id, without removed modules."""
         return dict(self._index_of)
 
     def backend(self, module_id: str) -> str:
-        """What runs a module, as it is now."""
+        """Return the current backend of a module."""
         inference = self.at(self._index_of[module_id]).inference
         inference.renew()
         return inference.backend
 
     def at(self, index: int) -> Actor:
-        """Of a module that was not removed."""
+        """Return a module that was not removed."""
         policy = self.by_index[index]
         assert policy is not None
         return policy
 
-    # Launches.
+    # Launching.
 
     def launch(self, graphs: TickGraphs, explore: bool, seconds: dict[str, float]) -> None:
-        """Have the device begin with the forward passes of all captured modules that act next, without waiting: their
-        `inference.act()` will."""
+        """Start the forward passes of all captured modules that act next on the device, without waiting for results.
+
+        Each module's `inference.act()` waits for its own.
+        """
         begun = perf_counter()
         store, calls = self._store, list[GraphCall]()
         for index in store.active:
@@ -135,10 +140,10 @@ class Policies:
                 call.member.launched = launch
         seconds["forward"] += perf_counter() - begun
 
-    # Modules come and go.
+    # Adding and removing modules.
 
     def add(self, policy: Actor) -> None:
-        """One more, under an id that is not taken."""
+        """Add a policy under an id that is not taken."""
         index = self.by_index.index(None) if None in self.by_index else len(self.by_index)
         self.by_index[index : index + 1] = [policy]
         self.env_actions[index : index + 1] = [policy.env_actions]
@@ -146,7 +151,7 @@ class Policies:
         self._store.put_module(index, policy.module_id, policy.connectors.recorded_layout, policy.connectors)
 
     def remove(self, module_id: str) -> None:
-        """Give it no new episodes. It stays until those that are running have ended."""
+        """Remove a module: it gets no new episodes, and stays until its running ones have ended."""
         index = self._index_of.pop(module_id)
         self.at(index).episodes = self._running()
         self._leaving.append(index)
@@ -154,7 +159,7 @@ class Policies:
             self.tidy()
 
     def tidy(self) -> None:
-        """Between calls: free what idle modules hold, and removed ones that are no longer needed."""
+        """Free the memory of idle modules, and removed modules that are no longer needed. Called between calls."""
         running = self._running() if self._leaving else set()
         for index in list(self._leaving):
             if self.at(index).episodes.isdisjoint(running):
@@ -173,7 +178,7 @@ class Policies:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Dropout and the like are off in modules that act; they are left in the mode they were in."""
+        """Switch dropout and the like off in modules that act, and restore their modes at the end."""
         self._is_sampling = True
         try:
             for index in self._store.active:
@@ -183,20 +188,20 @@ class Policies:
             self.end_evaluation()
 
     def end_evaluation(self) -> None:
-        """Modules are in the mode again that they were in before `sampling()`; once more where that was interrupted."""
+        """Restore the modes that modules had before `sampling()`; a second call completes an interrupted one."""
         self._is_sampling = False
         for part in self._training:
             part.training = True
         self._training.clear()
 
     def leave_modes(self) -> None:
-        """After an error: torch is as it was. These policies can't act again."""
+        """Restore torch's modes after an error. These policies can't act again."""
         for policy in self.by_index:
             if policy is not None:
                 policy.inference.leave_modes()
 
     def renew(self) -> None:
-        """Modules may have been changed while sampling: see how they are run from now on."""
+        """Re-select all backends after modules may have changed while sampling."""
         self.may_differ = False
         for index in self._store.active:
             self.at(index).inference.renew()

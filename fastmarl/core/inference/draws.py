@@ -1,4 +1,4 @@
-"""Which actions are drawn from logits without torch, on the CPU."""
+"""Selection of compiled draws of actions from logits, for the CPU."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from fastmarl.core.native._draws import ActionDraws, ChoiceDraws, GaussianDraws
 
 
 def make_draws(kind: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:
-    """What draws by the same distribution as torch, from another stream of random numbers.
+    """Make a sampler for the distributions Categorical, MultiCategorical and DiagGaussian, without their subclasses.
 
-    For exactly these kinds: Categorical, MultiCategorical, DiagGaussian. None: leave it to the distribution.
+    It draws by the same probabilities as torch, from another stream of random numbers. None: `kind` must draw itself.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)

@@ -1,4 +1,4 @@
-"""The context added to errors in a module's forward pass."""
+"""Context that is added to errors in a module's forward pass."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ WAY_OUT = (
 def describe_failure(
     error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """As `note_failure()`.
+    """Do as `note_failure()`, or raise a clearer error.
 
     Raises:
-        ConfigError: the module has asked for a recurrent state and has none.
+        ConfigError: the module reads a recurrent state, but has none.
     """
     if _wants_memory(error, has_memory):
         raise ConfigError(
@@ -31,8 +31,10 @@ def describe_failure(
 def note_failure(
     error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """Add a note to the error: which module, in which phase, with a batch of which shapes. One more says what to do if
-    the module has asked for a recurrent state and has none."""
+    """Add a note with module, method and shapes of the batch to the error.
+
+    A second note says what to do if the module reads a recurrent state, but has none.
+    """
     error.add_note(f"in {_method(explore)} of module {module_id!r}, with a batch of {_shapes(batch)}")
     if _wants_memory(error, has_memory):
         error.add_note(f"it has no memory: {WAY_OUT}")

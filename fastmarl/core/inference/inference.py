@@ -1,4 +1,4 @@
-"""What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
+"""Inference for one module: from rows of observations to actions and outputs, by torch or compiled code."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_out
 from fastmarl.core.store.lanes import LaneTable
 
 OBS = Columns.OBS
-# What forward() gets; or the leaves of observations, for lean inference; or a forward pass that was launched before.
+# Input of forward(); leaves of observations for lean inference; or a forward pass that was launched before.
 Batch = dict[str, Any] | list[np.ndarray] | Launch
 
 
@@ -39,16 +39,16 @@ class ModuleInference:
     """Runs one module.
 
     Args:
-        module_id, module: the module; on `transfer.device`.
-        transfer: between arrays and tensors.
-        generator, rng: for exploration's random draws, by torch on the same device, and by NumPy.
+        module_id, module: the module, on `transfer.device`.
+        transfer: copies between arrays and tensors.
+        generator, rng: random generators of exploration, of torch on the same device, and of NumPy.
         table: lanes, for modules with recurrent state.
-        connectors: what makes the module's batches of the record.
-        options: how it is run.
+        connectors: make the module's batches of recorded rows.
+        options: options for running it.
 
     Attributes:
         launched: a forward pass that was launched for the next batch, see `Policies.launch()`.
-        rows: of the last batch, where the module has connectors of outputs.
+        rows: rows of the last batch, for modules with connectors of outputs.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class ModuleInference:
         self.launched: Launch | None = None
         self._transfer = transfer
         self._generator = generator
-        # What there are two of is for inference and for exploration.
+        # Pairs are for inference and for exploration.
         self._dists = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
         self._checks = OutputChecks(module_id, module.action_space, self._dists, table)
-        self._chooses = [False, False]  # itself, its actions
+        self._chooses = [False, False]  # True if the module's outputs have actions
         on_cpu = transfer.device.type == "cpu" and options.graphs is None
         self._draws = [make_draws(kind, rng) if on_cpu else None for kind in self._dists]
         self._masks = not module.masks_actions
@@ -80,7 +80,7 @@ class ModuleInference:
         self._has_objects = object in self._dtypes
         for dtype in self._dtypes:
             if dtype != object:
-                sent_dtype(dtype)  # raises an error if there is none
+                sent_dtype(dtype)  # raises an error if torch has no such dtype
         self._connectors = connectors if connectors.batches else None
         self._columns: dict[Key, np.ndarray] = {}
         self._outputs = connectors if connectors.outputs else None
@@ -88,20 +88,20 @@ class ModuleInference:
         self.rows: Rows | None = None
         # Not inference_mode(): tensors that a module makes and keeps while it acts can be used in training.
         self._no_grad = torch.no_grad()
-        self._had_grad: bool | None = None  # before it was entered
+        self._had_grad: bool | None = None  # grad mode before no_grad was entered
         self._autocast = make_autocast(transfer.device, options.dtype)
         self._is_casting = False
         self.lane_state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
         self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
         self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
-        self._forwards: Any = module  # it, or its compiled methods
+        self._forwards: Any = module  # the module, or its compiled methods
         self._capture = ModuleCapture(
             module, options.graphs, why_never_captured(connectors, self._has_objects, options)
         )
 
     @property
     def backend(self) -> str:
-        """What runs the module: "lean", CUDA graphs or torch.compile, or "torch" and the reason why."""
+        """Backend in use: "lean", CUDA graphs or torch.compile, or "torch" with the reason."""
         if self._lean.backend == LEAN:
             return LEAN
         if self._capture.in_use:
@@ -110,19 +110,21 @@ class ModuleInference:
         return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
 
     def is_captured(self) -> bool:
-        """Whether it takes part in launches, as it is now."""
+        """Return True if the module takes part in launches, in its current form."""
         return self._capture.is_current(self)
 
     def renew(self) -> None:
-        """Somebody may have changed the module: see how it is run from now on."""
+        """Re-select the backend after the module may have changed."""
         self._lean.renew()
         self._capture.renew(self)
         if self._compiled is not None:
             self._forwards = self.module if self._compiled.is_replaced() else self._compiled
 
     def batch(self, block: Block, first: int, end: int, *, explore: bool) -> Batch:
-        """The module's input for rows first .. end of its block. Lean inference reads the block's own memory; a module
-        gets copies, which it may keep and write to."""
+        """Make the module's input for rows first .. end of its block.
+
+        Lean inference reads the block's own memory; the module gets copies, which it may keep and write to.
+        """
         if self.launched is not None:
             launched, self.launched = self.launched, None
             return launched
@@ -142,13 +144,13 @@ class ModuleInference:
         return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
 
     def call(self, block: Block, first: int, end: int, legal: np.ndarray | None, *, explore: bool) -> GraphCall:
-        """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
+        """Prepare the module's part in a launch: observations, states, and masks that it does not apply itself."""
         obs, states = self._inputs(block, first, end, explore=explore)
         masks = [legal] if legal is not None and self._masks else []
         return GraphCall(self, [*obs, *states, *masks])
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
-        """Outputs and actions for what `call()` gave, as tensors; they may be captured."""
+        """Compute outputs and actions for the tensors of `call()`; the work may be captured."""
         n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else len(self.lane_state.initial))
         mask = tensors[n_inputs] if len(tensors) > n_inputs else None
         outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
@@ -157,13 +159,13 @@ class ModuleInference:
         return outputs
 
     def refuse_capture(self, reason: str) -> None:
-        """It can't be captured, as has turned out."""
+        """Mark the module as impossible to capture, once an attempt has failed."""
         self._capture.refuse(self, reason)
 
     def _inputs(
         self, block: Block, first: int, end: int, *, explore: bool
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The leaves of the rows' observations, and of their recurrent states."""
+        """Return the leaves of the rows' observations, and of their recurrent states."""
         if self._connectors is None:
             obs = [leaf[first:end] for leaf in block.obs]
         else:
@@ -171,14 +173,14 @@ class ModuleInference:
         return obs, [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
 
     def _nest(self, leaves: list[Any]) -> dict[str, Any]:
-        """The batch of the leaves of observations, states, and columns that connectors have added."""
+        """Nest the leaves of observations, states, and columns that connectors have added, to a batch."""
         n_leaves = len(self._layout.leaves)
         if self.lane_state is None:
             batch = {OBS: leaves[0] if self._is_plain else self._layout.nest(leaves[:n_leaves])}
             added = leaves[n_leaves:]
         else:
             end = n_leaves + len(self.lane_state.initial)
-            # [B, T=1, ...], as RLlib has it
+            # [B, T=1, ...], as in RLlib
             obs, added = map(_with_time, leaves[:n_leaves]), [*map(_with_time, leaves[end:])]
             batch = {OBS: self._layout.nest([*obs]), Columns.STATE_IN: self.lane_state.nest(leaves[n_leaves:end])}
         if added:
@@ -188,26 +190,28 @@ class ModuleInference:
     def act(
         self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
     ) -> dict[Key, np.ndarray]:
-        """One forward pass, and actions. Returns every output, "actions" among them, as arrays [n, ...].
-
-        Arrays are valid until the next call.
+        """Run one forward pass and choose actions.
 
         Args:
-            batch: what `batch()` gave.
-            lanes: int32 [n], of its rows.
-            t: env steps made so far, by all runners, for modules that explore by a schedule.
-            legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
+            batch: result of `batch()`, with n rows.
+            lanes: int32 [n], lanes of the rows.
+            explore: draw actions; False: take the likeliest ones.
+            t: env steps made so far by all runners, for modules that explore by a schedule.
+            legal: bool [n, choices]; other choices get the lowest logit, unless the module applies masks itself.
+
+        Returns:
+            All outputs, including "actions", as arrays [n, ...], which are valid until the next call.
 
         Raises:
-            ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
-                upon, there are more or fewer logits than the action space needs, or they leave no choice.
+            ModuleOutputError: an output has another number of rows, or NaN or infinity; there are neither actions nor
+                logits; or the logits don't fit the action space, or leave no choice.
         """
         if isinstance(batch, list) and (answered := self._lean.forward(batch)) is not None:
             arrays = self._lean_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
             arrays = batch.outputs(self)
         else:
-            if isinstance(batch, list):  # the module has been changed since this was made
+            if isinstance(batch, list):  # the module has changed since the batch was made
                 batch = self._nest(self._transfer.to_device(batch))
             arrays = self._forward_torch(batch, len(lanes), explore, t, legal)
         if self._outputs is not None:
@@ -217,12 +221,12 @@ class ModuleInference:
         return arrays
 
     def likeliest(self, obs: np.ndarray) -> np.ndarray | None:
-        """The likeliest raw actions [n, ...], by the shortest way; None: only `act()` can tell, or say what is wrong.
+        """Return the likeliest raw actions [n, ...] in the fastest way; None: call `act()`, which also reports errors.
 
-        The next call writes to them again.
+        The next call overwrites the result.
 
         Args:
-            obs: [n, ...] of the layout's dtype, C-contiguous: all that the module sees. Nothing is masked.
+            obs: [n, ...] of the layout's dtype, C-contiguous: the module's whole observations. Masks are not applied.
         """
         draws = self._draws[False]
         answered = self._lean.forward([obs]) if draws is not None and len(obs) <= self._lean.max_rows else None
@@ -245,7 +249,7 @@ class ModuleInference:
         return arrays
 
     def _changed(self, arrays: dict[Key, np.ndarray], explore: bool) -> dict[Key, np.ndarray]:
-        """Let connectors change the outputs, and the actions on record."""
+        """Let connectors change the outputs and the recorded actions."""
         assert self._outputs is not None and self.rows is not None
         connectors = self._outputs.outputs
         arrays = connectors.run(connectors.before_actions, arrays, self.rows)
@@ -258,7 +262,7 @@ class ModuleInference:
     def _forward_torch(
         self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
     ) -> dict[Key, np.ndarray]:
-        """The module's outputs, and actions."""
+        """Return the module's outputs, and actions."""
         self._had_grad = torch.is_grad_enabled()
         with self._no_grad:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
@@ -274,7 +278,7 @@ class ModuleInference:
         return arrays
 
     def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[Key, torch.Tensor]:
-        """The module's outputs, masked; those of a module with memory without the time axis."""
+        """Return the module's outputs, masked; those of a module with memory without the time axis."""
         module = self._forwards
         try:
             if self._autocast is None:
@@ -303,7 +307,7 @@ class ModuleInference:
         return tensors
 
     def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
-        """Choose actions by the logits."""
+        """Choose actions by the logits and add them."""
         logits = arrays[LOGITS]
         draws = self._draws_for(logits.shape, explore)
         if draws is None:
@@ -318,23 +322,23 @@ class ModuleInference:
             arrays[ACTIONS] = draws.likeliest(logits)
 
     def _draws_for(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
-        """What chooses actions by logits of this shape; None: torch."""
+        """Return the sampler for logits of this shape; None: torch."""
         draws = self._draws[explore]
         return draws if draws is not None and len(shape) == 2 and draws.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
-        """Lanes whose first step this is begin with the initial state, though the module isn't asked."""
+        """Set the initial state of lanes whose first step this is, when actions don't come from the module."""
         if self.lane_state is not None:
             self.lane_state.begin(lanes)
 
     def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
-        """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
+        """Keep each lane's next recurrent state, and add the current one to the outputs as "state_in"."""
         if self.lane_state is not None:
             self.lane_state.write(lanes, outputs, self.module_id)
             outputs.update(self.lane_state.columns_read(outputs))
 
     def leave_modes(self) -> None:
-        """After an interrupt: leave all of torch's modes that were entered. This can't act again."""
+        """Leave all modes of torch that were entered before an interrupt. This object can't act again."""
         if self._had_grad is not None:
             torch.set_grad_enabled(self._had_grad)
             self._had_grad = None
@@ -343,7 +347,7 @@ class ModuleInference:
         self._is_casting = False
 
     def rest(self) -> None:
-        """Give back what is held for lanes: none is acted for."""
+        """Free the memory that is held for lanes, all of which are idle."""
         self._capture.forget(self)
         if self.lane_state is not None:
             self.lane_state.forget()
@@ -375,7 +379,7 @@ class ModuleInference:
         return self._checks.tensors_of({ACTIONS: actions, LOGP: logp})
 
     def _to_arrays(self, outputs: dict[Key, torch.Tensor], n: int) -> dict[Key, np.ndarray]:
-        """The outputs as arrays; their rows are counted."""
+        """Convert the outputs to arrays, and check their numbers of rows."""
         arrays = self._transfer.to_host(outputs)
         for key, array in arrays.items():
             if not array.ndim or len(array) != n:

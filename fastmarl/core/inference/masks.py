@@ -1,4 +1,4 @@
-"""Action masks of modules: taken from observations or infos, and applied to logits. `spaces.masks` has their forms."""
+"""Action masks of modules, read from observations or infos for their logits; `spaces.masks` defines their forms."""
 
 from typing import Any
 
@@ -15,23 +15,23 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class ActionMasks:
-    """The masks of one module's agents.
+    """Action masks of one module's agents.
 
-    The mask in the recorded observations counts; where they have none, as connectors may have dropped it, the one that
-    the env has sent in its observation, or else in an info.
+    The mask in the recorded observations takes precedence. If they have none, as connectors may have dropped it, the
+    mask of the env's observation is used, or else that of an info.
 
     Args:
-        connectors: of the module.
-        action_space: of its agents.
-        table: lanes, for infos and for who is named in errors.
+        connectors: connectors of the module.
+        action_space: action space of its agents.
+        table: lanes, for infos and for naming agents in errors.
 
     Attributes:
-        key: of the mask in observations; None: masks come in infos, if at all.
-        on_record: whether training finds the masks in the observations that the module sees; else they are recorded in
-            a column.
+        key: key of the mask in observations; None: masks may only come in infos.
+        on_record: True if the observations that the module sees contain the mask; if not, masks are recorded in a
+            column.
 
     Raises:
-        ConfigError: the observation's mask has another size than the action space needs.
+        ConfigError: the size of the observation's mask does not fit the action space.
     """
 
     def __init__(self, connectors: ModuleConnectors, action_space: gym.Space, table: LaneTable):
@@ -44,17 +44,19 @@ class ActionMasks:
             layout = connectors.raw_layout
             self.key = mask_key(layout.space, action_space)
         self.on_record = not self._is_raw and self.key == mask_key(connectors.observation_space, action_space)
-        self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
+        self._found: tuple[np.ndarray | None, ...] = ()  # result of the next legal(), if not empty
         self._sizes_P = np.array(self._sizes, np.intp)
         self._memory = np.empty((0, sum(self._sizes)), np.bool_)
         self._mask_indices = [i for i, leaf in enumerate(layout.leaves) if self.key and leaf.path[:1] == (self.key,)]
 
     def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
-        """bool [end - first, choices] for the rows from `first` on, which the next call overwrites; None where nothing
-        is ruled out.
+        """Return the legal actions in the rows from `first` to `end`.
+
+        Returns:
+            bool [end - first, choices], which the next call overwrites; None: all actions are legal.
 
         Raises:
-            ActionMaskError: an agent has no legal action, or its info's mask has another size.
+            ActionMaskError: an agent has no legal action, or its info's mask has a wrong size.
         """
         if self._found:
             (legal,), self._found = self._found, ()
@@ -76,7 +78,7 @@ class ActionMasks:
         return legal
 
     def find(self, block: Block, first: int, end: int) -> np.ndarray | None:
-        """What `legal()` returns, and will return the next time, for these same rows, without looking again."""
+        """Return the result of `legal()`, and keep it for the next `legal()`, which must be for the same rows."""
         legal = self.legal(block, first, end)
         self._found = (legal,)
         return legal
@@ -89,7 +91,7 @@ class ActionMasks:
         )
 
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
-        """Row -> mask, of those infos that came with the rows' observations."""
+        """Return the masks of infos that came with the rows' observations, by row."""
         found: dict[int, Any] = {}
         for env in with_new_infos(self._table.records, self._table.envs):
             for env_t, lane, info in reversed(env.infos):

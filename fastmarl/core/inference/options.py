@@ -1,4 +1,4 @@
-"""How modules are run."""
+"""Options of inference, which apply to all modules of a runner."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +12,13 @@ from fastmarl.core.inference.backends.graphs import TickGraphs
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceOptions:
-    """How modules are run.
+    """Options for running modules.
 
     Args:
-        lean: whether compiled code may stand in for torch, see lean.py.
-        dtype: "float32", or "bfloat16" for what torch's autocast computes in that.
+        lean: True if compiled code may replace torch, see lean.py.
+        dtype: "float32", or "bfloat16" for the operations that torch's autocast computes in that.
         compile: arguments of `torch.compile`; None: modules are not compiled.
-        graphs: launches the modules that can be captured; None: each is called by itself.
+        graphs: launches modules that can be captured; None: each module is called by itself.
     """
 
     lean: bool = True
@@ -28,7 +28,7 @@ class InferenceOptions:
 
 
 def why_never_captured(connectors: ModuleConnectors, has_objects: bool, options: InferenceOptions) -> str:
-    """Why a module takes no part in CUDA graphs; "" if it may."""
+    """Return the reason why a module can't be captured in CUDA graphs; "" if it may be."""
     if has_objects:
         return "some of its observations are not arrays"
     if connectors.adds_columns or connectors.outputs:
@@ -39,8 +39,8 @@ def why_never_captured(connectors: ModuleConnectors, has_objects: bool, options:
 
 
 def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
-    """Return a context in which torch computes in another dtype than float32; None for float32."""
+    """Return a context in which torch computes in another dtype; None for float32."""
     if dtype == "float32":
         return None
-    # Without a cache, so that a captured forward pass converts the weights as they are at each replay.
+    # Without a cache, so that a captured forward pass converts the current weights at each replay.
     return torch.autocast(device.type, dtype=getattr(torch, dtype), cache_enabled=False)

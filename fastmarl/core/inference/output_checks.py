@@ -1,4 +1,4 @@
-"""What a module's outputs must be like, so that agents can act on them."""
+"""Checks of a module's outputs before agents act on them."""
 
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ from fastmarl.core.native._finite import first_unfit
 from fastmarl.core.store.block import Key, leaves_of, name_of
 from fastmarl.core.store.lanes import LaneTable
 
-# What NumPy has, too. Other floats are recorded as float32.
+# Dtypes that NumPy has, too. Other floats are recorded as float32.
 DTYPES = frozenset(
     (
         torch.float32, torch.int64, torch.float64, torch.float16, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -26,12 +26,12 @@ LEAST, MOST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 
 class OutputChecks:
-    """Those of one module.
+    """Checks of one module's outputs.
 
     Args:
-        module_id, action_space: the module's.
+        module_id, action_space: the module's id and action space.
         kinds: its distributions for inference and for exploration.
-        table: lanes, for errors.
+        table: lanes, for naming agents in errors.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class OutputChecks:
         self._table = table
 
     def tensors_of(self, outputs: Any) -> dict[Key, torch.Tensor]:
-        """The leaves of what `forward()` returned, dense and of dtypes that NumPy has.
+        """Return the leaves of a `forward()` result as dense tensors of dtypes that NumPy has.
 
         Raises:
-            ModuleOutputError: it is no dict, or one of the leaves is neither a tensor nor an array of numbers.
+            ModuleOutputError: `outputs` is not a dict, or a leaf is neither a tensor nor an array of numbers.
         """
         if not isinstance(outputs, dict):
             raise ModuleOutputError(self._module_id, f"expected a dict from forward(), got {type(outputs).__name__}")
@@ -70,7 +70,7 @@ class OutputChecks:
             raise ModuleOutputError(self._module_id, problem) from error
 
     def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
-        """There must be as many as the action space needs: some distributions would make do with others."""
+        """Raise ModuleOutputError unless the number of logits fits the action space; not all distributions check it."""
         expected = self.n_logits[explore]
         if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
             got = "no tensor" if shape is None else f"shape {tuple(shape)}"
@@ -82,12 +82,14 @@ class OutputChecks:
     def check_finite(
         self, arrays: dict[Key, np.ndarray], lanes: np.ndarray, legal: np.ndarray | None, *, explore: bool, chosen: bool
     ) -> None:
-        """NaN and infinity are no actions; -inf may rule out choices, but not all of them.
+        """Raise ModuleOutputError for NaN or infinite outputs; -inf may rule out choices, but not all of them.
 
         Args:
-            lanes: int32 [n], of the rows.
-            legal: bool [n, choices], as the env says.
-            chosen: whether actions were chosen by the logits.
+            arrays: outputs by key, with n rows.
+            lanes: int32 [n], lanes of the rows.
+            legal: bool [n, choices], the env's action masks.
+            explore: True if the exploration's distribution was used.
+            chosen: True if actions were chosen by the logits.
         """
         logits, logp, actions = arrays.get(LOGITS), arrays.get(LOGP), arrays.get(ACTIONS)
         if logits is not None and first_unfit(logits, LEAST, MOST) >= 0:
@@ -121,10 +123,10 @@ class OutputChecks:
 
 
 def plain_tensor(value: Any) -> torch.Tensor:
-    """A dense tensor of a dtype that NumPy has: of a tensor, an array or a number.
+    """Convert a tensor, an array or a number to a dense tensor of a dtype that NumPy has.
 
     Raises:
-        TypeError, ValueError, RuntimeError: there is none.
+        TypeError, ValueError, RuntimeError: the value can't be converted.
     """
     if not isinstance(value, torch.Tensor):
         array = np.asarray(value)

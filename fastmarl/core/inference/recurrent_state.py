@@ -1,4 +1,4 @@
-"""The recurrent state of every lane of one module."""
+"""Recurrent states of one module, by lane."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -15,15 +15,15 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class LaneState:
-    """The recurrent state of every lane of one module.
+    """The recurrent states of one module, by lane.
 
     Args:
-        initial: nested dict of arrays or tensors without a batch axis: the state at an agent's first step.
+        initial: state at an agent's first step, a nested dict of arrays or tensors without a batch axis.
         table: the lanes.
-        casting: of later states to the dtype of the initial one, in NumPy's terms.
+        casting: NumPy's casting rule from later states to the dtype of the initial one.
 
     Attributes:
-        initial: the leaves of the initial state.
+        initial: leaves of the initial state.
     """
 
     def __init__(self, initial: Any, table: LaneTable, casting: Literal["safe", "unsafe"] = "safe"):
@@ -35,17 +35,17 @@ class LaneState:
         self.forget()
 
     def forget(self) -> None:
-        """Hold no lane's state."""
+        """Forget the states of all lanes."""
         self._values = [np.empty((0, *leaf.shape), leaf.dtype) for leaf in self.initial]  # by lane
         self._read: list[np.ndarray] = []
 
     def nest(self, leaves: list) -> Any:
-        """Leaves in the nesting of the state."""
+        """Nest leaves as in the state."""
         remaining = iter(leaves)
         return map_struct(lambda _: next(remaining), self._structure)
 
     def begin(self, lanes: np.ndarray) -> None:
-        """Give the initial state to those of these lanes (int32 [n]) whose first step this is."""
+        """Set the initial state in lanes (int32 [n]) that begin with this step."""
         table = self._table
         self._make_room()
         begun = np.empty_like(lanes)
@@ -55,7 +55,7 @@ class LaneState:
                 values[begun[:n]] = initial
 
     def _make_room(self) -> None:
-        """Make room for every lane."""
+        """Make room for all lanes of the table."""
         n_lanes = len(self._table.row_L)
         for i, values in enumerate(self._values):
             if len(values) < n_lanes:
@@ -63,23 +63,32 @@ class LaneState:
                 self._values[i] = np.concatenate([values, added])
 
     def of(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """The states in which these lanes (int32 [n]) will act next, [n, ...] a leaf."""
+        """Return the current states of these lanes (int32 [n]), leaves [n, ...]."""
         self.begin(lanes)
         return [values.take(lanes, 0) for values in self._values]
 
     def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
-        """Have these lanes (int32 [n]) act next in these states, [n, ...] a leaf."""
+        """Set the states of these lanes (int32 [n]), leaves [n, ...]."""
         self._make_room()
         for values, leaf in zip(self._values, leaves, strict=True):
             values[lanes] = leaf
 
     def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """As `of()`, for the batch that `write()` is called for next."""
+        """Do as `of()`, for the batch that `write()` will be called for next."""
         self._read = self.of(lanes)
         return self._read
 
     def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> None:
-        """Keep "state_out" by lane."""
+        """Keep the outputs "state_out" by lane.
+
+        Args:
+            lanes: int32 [n], lanes of the batch.
+            outputs: the module's outputs by key.
+            module_id: id of the module, for errors.
+
+        Raises:
+            ModuleOutputError: a state is missing, or has another shape or dtype than the initial one.
+        """
         for key, values, read in zip(self._keys, self._values, self._read, strict=True):
             out = outputs.get(key if len(key) > 1 else key[0])
             if out is None or out.shape != read.shape:
@@ -92,7 +101,7 @@ class LaneState:
             rows_to_lanes(rows, lanes, values.reshape(len(values), -1))
 
     def columns_read(self, outputs: Iterable[Key]) -> dict[Key, np.ndarray]:
-        """The "state_in" columns that were read for this batch, beside a module's outputs of these keys."""
+        """Return the states that were read for this batch, by keys that differ from those of the module's outputs."""
         keys = [own_key(Recorded.STATE_IN, outputs, key[1:]) for key in self._keys]
         return dict(zip(keys, self._read, strict=True))
 

@@ -1,4 +1,4 @@
-"""Rows of agents as plain data: all that a module's next answers, and the next chunks, need of them."""
+"""Rows of agents as plain data, for a module's next outputs and for the next chunks of episodes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +26,15 @@ def rows_state(
     numbers: np.ndarray,
     rows: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """The rows of some agents, in their order, at the end of a call.
+    """Return the rows of some agents, in order, at the end of a call.
 
     Args:
-        policy: the module's.
-        block: its rows.
-        n_acted: so many of them have been acted upon.
-        lanes: int32, by the agents' numbers.
-        numbers: by lane, the agent's number; -1 for those that are left out.
-        rows: int64, ascending: these rows of theirs; None: all.
+        policy: policy of the module.
+        block: the module's rows.
+        n_acted: number of rows that have been acted upon.
+        lanes: int32, lanes by the agents' numbers.
+        numbers: agents' numbers by lane; -1 for agents that are left out.
+        rows: int64, ascending: rows of these agents to return; None: all.
     """
     recurrent = policy.inference.lane_state
     number_R = numbers[block.lane_R[: block.rows.n]]
@@ -57,21 +57,21 @@ def rows_state(
 
 
 class ModuleRowsState:
-    """What `rows_state()` has given, checked as a whole.
+    """A result of `rows_state()`, checked as a whole.
 
     Args:
-        policy: the module's, with which it is to go on.
-        state: see there.
-        n_agents: agents have numbers below it.
+        policy: policy of the module that is to continue.
+        state: result of `rows_state()`.
+        n_agents: number of agents; agents' numbers are below it.
 
     Attributes:
-        agents: int64, the numbers of those that have rows, ascending.
-        last_rows: of these, their last one.
-        n_acted: so many rows have been acted upon.
-        outputs: what the module has answered to these, by key.
+        agents: int64, ascending numbers of the agents that have rows.
+        last_rows: last row of each of these agents.
+        n_acted: number of rows that have been acted upon.
+        outputs: the module's outputs for these rows, by key.
 
     Raises:
-        ConfigError: it does not fit the module, or is damaged.
+        ConfigError: the state is damaged, or does not fit the module.
     """
 
     def __init__(self, policy: Actor, state: Any, n_agents: int):
@@ -82,7 +82,7 @@ class ModuleRowsState:
         self._columns = {name: column_of(f"{what}: {name}", state[name], n, dtype) for name, dtype in COLUMNS.items()}
         agent_R = self._columns["agent"]
         if n and not (agent_R.min() >= 0 and agent_R.max() < n_agents):
-            raise ConfigError(f"{what} are of agents that there are not")
+            raise ConfigError(f"{what} are of unknown agents")
         self.n_acted = whole_number(f"{what}: n_acted", state["n_acted"])
         self.agents, from_end = np.unique(agent_R[::-1], return_index=True)
         self.last_rows = n - 1 - from_end
@@ -100,10 +100,12 @@ class ModuleRowsState:
         self._connectors = state["connectors"]
 
     def put(self, block: Block, table: LaneTable, lanes: np.ndarray) -> None:
-        """Add the rows to a block of the module, behind those that it has.
+        """Append the rows to a block of the module.
 
         Args:
-            lanes: int32, by the agents' numbers.
+            block: the module's block.
+            table: the lanes.
+            lanes: int32, lanes by the agents' numbers.
         """
         agent_R = self._columns["agent"]
         n, first = len(agent_R), block.rows.n
@@ -166,7 +168,7 @@ def _checked_list(what: str, values: Any, n: int | None = None) -> list[Any]:
 
 
 def _plain_key(key: Key) -> Any:
-    """An output's key without types of our own: what saves states knows no other integers than int."""
+    """Convert an output's key to plain types, as states can be saved with `int` as the only type of integers."""
     if isinstance(key, str):
         return key
     return [["own", entry.value] if isinstance(entry, Recorded) else [isinstance(entry, Index), entry] for entry in key]

@@ -1,4 +1,4 @@
-"""Returns and step counts from the rows of one call, and means over calls. NumPy says what, numba says how fast."""
+"""Returns and step counts from the rows of one call, and means over calls; each kernel has a NumPy reference."""
 
 import math
 
@@ -9,7 +9,7 @@ from numba import njit
 def accumulate_numpy(
     reward_R, lane_R, lookback_R, first_action, end_action, row_L, final_L, return_L, steps_L, actions_L
 ):
-    """Reference for accumulate()."""
+    """NumPy reference for accumulate()."""
     rows = np.arange(len(reward_R))
     counted_before = np.zeros(len(reward_R), bool)
     counted_before[: len(lookback_R)] = lookback_R
@@ -26,9 +26,9 @@ def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, fi
     Args:
         reward_R: float64 [n], reward for the action taken at each row.
         lane_R: int32 [n].
-        lookback_R: bool [<= n], of the first rows: those that were counted in an earlier call.
-        first_action, end_action: rows that acted in this call.
-        row_L: int64, each lane's last row: its step is completed only if the lane has ended (final_L >= 0).
+        lookback_R: bool [<= n], of the first rows: True if counted in an earlier call.
+        first_action, end_action: range of rows that acted in this call.
+        row_L, final_L: int64, last row of each lane, whose step is completed only if the lane has ended (final_L >= 0).
         return_L: float64, sum of completed steps' rewards, in order of the rows.
         steps_L, actions_L: int64, numbers of completed steps and of actions in this call.
     """
@@ -43,14 +43,14 @@ def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, fi
 
 
 def sum_spans_numpy(values, begin_S, end_S, sum_S):
-    """Reference for sum_spans()."""
+    """NumPy reference for sum_spans()."""
     for span, (begin, end) in enumerate(zip(begin_S, end_S, strict=True)):
-        sum_S[span] = sum(values[begin:end])  # one after the other; Python's own floats are summed better from 3.12 on
+        sum_S[span] = sum(values[begin:end])  # left to right; Python's own floats are summed more exactly from 3.12 on
 
 
 @njit(cache=True, nogil=True)
 def sum_spans(values, begin_S, end_S, sum_S):
-    """The sums of values[begin:end], added one after the other, as Python's sum() adds NumPy's numbers.
+    """Sum each values[begin:end] from left to right, as Python's sum() adds NumPy's numbers.
 
     Args:
         values: float64 [n].
@@ -65,7 +65,7 @@ def sum_spans(values, begin_S, end_S, sum_S):
 
 
 def exponential_mean_numpy(mean, weight, values):
-    """Reference for exponential_mean()."""
+    """NumPy reference for exponential_mean()."""
     for value in values[~np.isnan(values)].tolist():
         mean = value if np.isnan(mean) else weight * value + (1.0 - weight) * mean
     return mean
@@ -73,7 +73,7 @@ def exponential_mean_numpy(mean, weight, values):
 
 @njit(cache=True, nogil=True)
 def exponential_mean(mean, weight, values):
-    """The exponential moving mean after all values (float64 [n]); NaN stands for none, in both."""
+    """Return the exponential moving mean after all values (float64 [n]); NaN means no value, in both."""
     rest = 1.0 - weight
     for value in values:
         if not math.isnan(value):

@@ -1,4 +1,4 @@
-"""One step of a batch of envs onto the lanes of their agents.
+"""Writing one step of a batch of envs to the lanes of its agents.
 
 Axes in names: P a position in a group's arrays, env * (number of agents) + agent; E env, L lane, R row.
 """
@@ -10,7 +10,7 @@ NO_POSITION = -1
 
 
 def begin_step_numpy(lane_P, reward_P, terminated_P, truncated_P, present_P):
-    """Reference for begin_step()."""
+    """NumPy reference for begin_step()."""
     reward_P[:] = 0.0
     terminated_P[:] = truncated_P[:] = False
     present_P[:] = lane_P >= 0
@@ -18,7 +18,7 @@ def begin_step_numpy(lane_P, reward_P, terminated_P, truncated_P, present_P):
 
 @njit(cache=True, nogil=True)
 def begin_step(lane_P, reward_P, terminated_P, truncated_P, present_P):
-    """What an env finds in a group's arrays: nothing was paid, nobody has ended, present is who has a lane (int32)."""
+    """Initialise a group's arrays for an env: no reward, no agent ended, agents with a lane (int32) present."""
     for p in range(len(lane_P)):
         reward_P[p] = 0.0
         terminated_P[p] = truncated_P[p] = False
@@ -26,7 +26,7 @@ def begin_step(lane_P, reward_P, terminated_P, truncated_P, present_P):
 
 
 def count_step_numpy(terminated_E, truncated_E, env_t_E, all_done_E, over):
-    """Reference for count_step()."""
+    """NumPy reference for count_step()."""
     env_t_E += 1
     all_done_E[:] = terminated_E.astype(np.uint8) | (truncated_E.astype(np.uint8) << 1)
     n_over = np.count_nonzero(all_done_E)
@@ -36,16 +36,16 @@ def count_step_numpy(terminated_E, truncated_E, env_t_E, all_done_E, over):
 
 @njit(cache=True, nogil=True)
 def count_step(terminated_E, truncated_E, env_t_E, all_done_E, over):
-    """Each env has made a step.
+    """Count a step of each env.
 
     Args:
         terminated_E, truncated_E: bool, flags of whole episodes.
-        env_t_E: int32, one more afterwards.
-        all_done_E: uint8, written: the flags as bits, 1 and 2.
-        over: int64 [E], written: the envs whose episodes are over, ascending.
+        env_t_E: int32, incremented.
+        all_done_E: uint8, out: the flags as bits, 1 and 2.
+        over: int64 [E], out: envs whose episodes are over, ascending.
 
     Returns:
-        How many these are.
+        The number of these envs.
     """
     n_over = 0
     for e in range(len(env_t_E)):
@@ -58,7 +58,7 @@ def count_step(terminated_E, truncated_E, env_t_E, all_done_E, over):
 
 
 def find_absent_numpy(lane_P, reward_P, present_P, paid, observed):
-    """Reference for find_absent()."""
+    """NumPy reference for find_absent()."""
     for out, is_found in ((paid, reward_P != 0), (observed, present_P)):
         positions = np.flatnonzero((lane_P < 0) & is_found)
         out[: len(positions)] = positions
@@ -67,15 +67,15 @@ def find_absent_numpy(lane_P, reward_P, present_P, paid, observed):
 
 @njit(cache=True, nogil=True)
 def find_absent(lane_P, reward_P, present_P, paid, observed):
-    """Agents without a lane that are paid, or observed.
+    """Find agents without a lane that receive a reward, or are observed.
 
     Args:
-        lane_P: int32, -1 where there is none.
+        lane_P: int32, -1 without a lane.
         reward_P, present_P: float64 and bool, of this step.
-        paid, observed: int64 [P], written: their positions.
+        paid, observed: int64 [P], out: their positions.
 
     Returns:
-        (how many are paid, how many are observed).
+        (number of agents with a reward, number of observed agents).
     """
     n_paid = n_observed = 0
     for p in range(len(lane_P)):
@@ -93,7 +93,7 @@ def settle_step_numpy(
     module, lane_P, reward_P, terminated_P, truncated_P, present_P, all_done_E, module_L, row_L, done_L, final_L,
     reward_R, first_final, kept, ended,
 ):  # fmt: skip
-    """Reference for settle_step()."""
+    """NumPy reference for settle_step()."""
     env_P = np.repeat(np.arange(len(all_done_E)), len(lane_P) // max(1, len(all_done_E)))
     positions = np.flatnonzero(lane_P >= 0)
     positions = positions[module_L[lane_P[positions]] == module]
@@ -120,21 +120,21 @@ def settle_step(
     module, lane_P, reward_P, terminated_P, truncated_P, present_P, all_done_E, module_L, row_L, done_L, final_L,
     reward_R, first_final, kept, ended,
 ):  # fmt: skip
-    """Add rewards and flags to the lanes of one module in one group, and tell who goes on.
+    """Add rewards and flags to the lanes of one module in one group, and find the lanes that go on or end.
 
     Args:
-        module: whose lanes.
-        lane_P: int32, -1 where there is none.
+        module: index of the module.
+        lane_P: int32, -1 without a lane.
         reward_P, terminated_P, truncated_P, present_P: float64 and bools, of this step.
-        all_done_E: uint8, 1 terminated, 2 truncated: flags of whole episodes, for who has none of its own.
-        module_L, row_L, done_L, final_L: the lane table's; the last two are written.
+        all_done_E: uint8, 1 terminated, 2 truncated: flags of whole episodes, for lanes without a flag of their own.
+        module_L, row_L, done_L, final_L: arrays of the lane table; the last two are written.
         reward_R: float64, of the module's block; rewards are added to the lanes' last rows, if they have one.
-        first_final: position of the first final observation that is free.
-        kept, ended: int64 [P], written: positions of those observed who act next, and of those whose lane ends.
+        first_final: index of the first free final observation.
+        kept, ended: int64 [P], out: positions of lanes that act next, and of lanes that end.
 
     Returns:
-        (how many kept, how many ended, the position of a reward that is not finite or NO_POSITION). Where there is
-        such a reward, those before it were added.
+        (number kept, number ended, position of a reward that is not finite or NO_POSITION). If there is such a reward,
+        those before it were added.
     """
     agents = len(lane_P) // max(1, len(all_done_E))
     n_kept = n_ended = 0
@@ -165,7 +165,7 @@ def settle_step(
 def append_rows_numpy(
     positions, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
 ):  # fmt: skip
-    """Reference for append_rows()."""
+    """NumPy reference for append_rows()."""
     positions = positions[:n]
     lanes = lane_P[positions]
     rows = slice(first, first + n)
@@ -181,15 +181,15 @@ def append_rows_numpy(
 def append_rows(
     positions, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
 ):  # fmt: skip
-    """Give the lanes at these positions one row more, from row `first` on.
+    """Append one row to each lane at these positions, from row `first` on.
 
     Args:
-        positions, n: int64 [>= n], each once, and how many there are.
+        positions, n: int64 [>= n], each once, and their number.
         lane_P, agents: int32, and the number of agents of the group.
-        env_t_E: int32, the env step to record.
-        first: int, the row of the first position.
+        env_t_E: int32, env step to record.
+        first: int, row of the first position.
         lane_R, prev_R, env_t_R, reward_R: columns of the module's block, written.
-        row_L, count_L: the lane table's, written.
+        row_L, count_L: arrays of the lane table, written.
     """
     for i in range(n):
         p = positions[i]
@@ -203,7 +203,7 @@ def append_rows(
 
 
 def end_lanes_numpy(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F, at_F, lanes, envs):
-    """Reference for end_lanes()."""
+    """NumPy reference for end_lanes()."""
     positions, finals = ended[:n], slice(first, first + n)
     lanes[:n], envs[:n] = lane_P[positions], positions // agents
     prev_F[finals] = row_L[lanes[:n]]
@@ -217,12 +217,12 @@ def end_lanes(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F,
 
     Args:
         ended: int64 [>= n], positions.
-        n, agents, n_rows, first: ints: lanes that end; agents of the group; rows of the block; the first free final.
-        present_P: bool, whether there is an observation now.
-        lane_P: int32; -1 afterwards, at these positions.
-        row_L: int64, the lanes' last rows.
-        prev_F, at_F: int64, written: the lane's last row; n_rows, or -1 where there is no observation.
-        lanes, envs: int32 and int64 [>= n], written: the lanes, and the envs they are in.
+        n, agents, n_rows, first: ints: lanes that end; agents of the group; rows of the block; first free final.
+        present_P: bool, True if there is a current observation.
+        lane_P: int32, set to -1 at these positions.
+        row_L: int64, last row of each lane.
+        prev_F, at_F: int64, out: the lane's last row; n_rows, or -1 without a current observation.
+        lanes, envs: int32 and int64 [>= n], out: the lanes, and their envs.
     """
     for i in range(n):
         position = ended[i]

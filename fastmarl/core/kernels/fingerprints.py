@@ -1,4 +1,4 @@
-"""Numbers that change when a row of bytes does, and rows put in the order of their lanes: for a record of actions.
+"""Fingerprints of rows, and sorting of rows by lane, for a record of actions.
 
 Axes in names: R row, N one of n rows, W word, T entry (a lane's rows of one call).
 """
@@ -10,7 +10,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def word_keys(n: int) -> np.ndarray:
-    """uint64 [n]: odd, so that no change of a single word is lost; the same in all versions."""
+    """Make the keys of words, uint64 [n]: odd, so that every change of one word shows; equal in all versions."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -19,7 +19,7 @@ def word_keys(n: int) -> np.ndarray:
 
 
 def add_words_numpy(words_RW, n, key_W, sum_N):
-    """Reference for add_words()."""
+    """NumPy reference for add_words()."""
     with np.errstate(over="ignore"):
         sum_N[:n] += (words_RW[:n].astype(np.uint64) * key_W[: words_RW.shape[1]]).sum(1, np.uint64)
 
@@ -42,7 +42,7 @@ def add_words(words_RW, n, key_W, sum_N):
 
 
 def mix_numpy(sum_N, prev_N, reward_R, order_K, out_K):
-    """Reference for mix()."""
+    """NumPy reference for mix()."""
     sums, prevs = sum_N[order_K], prev_N[order_K]
     with np.errstate(over="ignore"):
         bits = (reward_R.view(np.uint64)[prevs] ^ np.uint64(_STEP)) * np.uint64(0xD6E8FEB86659FD93)
@@ -54,14 +54,14 @@ def mix_numpy(sum_N, prev_N, reward_R, order_K, out_K):
 
 @njit(cache=True, nogil=True)
 def mix(sum_N, prev_N, reward_R, order_K, out_K):
-    """Fingerprints of rows: of their words, and of what was paid on the way there.
+    """Compute fingerprints of rows, from their words and the reward received before.
 
     Args:
         sum_N: uint64 [n], see add_words().
-        prev_N: int64 [n], the row before, or -1: nothing was paid yet.
-        reward_R: float64, of rows as `prev_N` names them.
-        order_K: int64 [k], of the n rows those that are wanted.
-        out_K: uint32 [k], written.
+        prev_N: int64 [n], previous row, or -1: no reward yet.
+        reward_R: float64, rewards of the rows in `prev_N`.
+        order_K: int64 [k], indices below n of the wanted rows.
+        out_K: uint32 [k], out.
     """
     bits_R = reward_R.view(np.uint64)
     for k in range(len(order_K)):
@@ -75,7 +75,7 @@ def mix(sum_N, prev_N, reward_R, order_K, out_K):
 
 
 def checksum_numpy(words_W):
-    """Reference for checksum()."""
+    """NumPy reference for checksum()."""
     with np.errstate(over="ignore"):
         z = words_W ^ (np.arange(1, len(words_W) + 1, dtype=np.uint64) * np.uint64(_STEP))
         z = (z ^ (z >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
@@ -84,7 +84,7 @@ def checksum_numpy(words_W):
 
 @njit(cache=True, nogil=True)
 def checksum(words_W):
-    """A number that changes with any word, and with their order: uint64, of uint64 [W]."""
+    """Return a uint64 checksum of uint64 [W] that changes with any word, and with their order."""
     total, key = np.uint64(0), np.uint64(0)
     for w in range(len(words_W)):
         key += np.uint64(0x9E3779B97F4A7C15)
@@ -95,7 +95,7 @@ def checksum(words_W):
 
 
 def group_by_entry_numpy(entry_N, env_t_N, count_T, first_T, order_N, step_N):
-    """Reference for group_by_entry()."""
+    """NumPy reference for group_by_entry()."""
     order = np.argsort(entry_N, kind="stable")
     order = order[entry_N[order] >= 0]
     order_N[: len(order)] = order
@@ -111,18 +111,18 @@ def group_by_entry_numpy(entry_N, env_t_N, count_T, first_T, order_N, step_N):
 
 @njit(cache=True, nogil=True)
 def group_by_entry(entry_N, env_t_N, count_T, first_T, order_N, step_N):
-    """Sort rows by their entry, in their order within each; those with an entry below 0 are left out.
+    """Sort rows by entry, keeping their order within each; leave out those with an entry below 0.
 
     Args:
         entry_N: int32 [n].
         env_t_N: int32 [n], ascending within an entry.
-        count_T: int64, written: rows of each entry.
+        count_T: int64, out: number of rows of each entry.
         first_T: int32, written at entries with rows: env step of the first.
-        order_N: int64 [n], written: row numbers.
-        step_N: int32 [n], written: env steps since the entry's row before; 1 for its first.
+        order_N: int64 [n], out: row numbers.
+        step_N: int32 [n], out: env steps since the entry's previous row; 1 for its first.
 
     Returns:
-        (k, most): the rows that have an entry, and the greatest of their steps, 1 at least.
+        (k, most): the number of rows that have an entry, and the greatest of their steps, at least 1.
     """
     n, n_entries = len(entry_N), len(count_T)
     count_T[:] = 0

@@ -1,18 +1,18 @@
-"""The rows that came before: chains of one lane's rows in a block, and stacks of what they hold."""
+"""Former rows of lanes in a block, and stacks of their values."""
 
 import numpy as np
 from numba import njit
 
 
 def as_compiled(array: np.ndarray) -> np.ndarray:
-    """The array, or its memory as unsigned integers where numba lacks the dtype (float16, longdouble): to be moved."""
+    """Return an array to copy: as it is, or as unsigned integers if numba lacks its dtype (float16, longdouble)."""
     if array.dtype.kind != "f" or array.dtype.itemsize in (4, 8):
         return array
     return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint64)
 
 
 def former_rows_numpy(last_N, prev_R, out_NF):
-    """Reference for former_rows()."""
+    """NumPy reference for former_rows()."""
     out_NF[:] = -1
     for i, row in enumerate(last_N):
         for f in range(out_NF.shape[1] - 1, -1, -1):
@@ -24,12 +24,12 @@ def former_rows_numpy(last_N, prev_R, out_NF):
 
 @njit(cache=True, nogil=True)
 def former_rows(last_N, prev_R, out_NF):
-    """The chain of rows that ends with each of `last_N`.
+    """Follow the chain of rows that ends with each of `last_N`.
 
     Args:
-        last_N: int64 [n]; -1: there is none.
-        prev_R: int64, of each row the same lane's row before, or -1.
-        out_NF: int64 [n, f], every number written: the last f rows of each chain in order; -1 where it is shorter.
+        last_N: int64 [n]; -1: no row.
+        prev_R: int64, previous row of the same lane by row, or -1.
+        out_NF: int64 [n, f], out: the last f rows of each chain in order; -1 where it is shorter.
     """
     for i in range(len(last_N)):
         row = last_N[i]
@@ -40,19 +40,19 @@ def former_rows(last_N, prev_R, out_NF):
 
 
 def stack_frames_numpy(values_RPC, rows_NF, out_NPFC):
-    """Reference for stack_frames()."""
+    """NumPy reference for stack_frames()."""
     frames = np.where((rows_NF >= 0)[:, :, None, None], values_RPC[rows_NF], 0)
     out_NPFC[:] = frames.swapaxes(1, 2)
 
 
 @njit(cache=True, nogil=True)
 def stack_frames(values_RPC, rows_NF, out_NPFC):
-    """Put the frames of each stack side by side in the last axes.
+    """Stack the frames of each row side by side in the last axes.
 
     Args:
         values_RPC: [rows, p, c], any dtype: frames of p points with c channels.
         rows_NF: int64 [n, f], rows of each stack's frames; -1: a frame of zeros.
-        out_NPFC: [n, p, f, c], any dtype, to which they are converted; every number is written.
+        out_NPFC: [n, p, f, c], any dtype, out; values are converted to it.
     """
     for i in range(len(rows_NF)):
         for f in range(rows_NF.shape[1]):
@@ -63,7 +63,7 @@ def stack_frames(values_RPC, rows_NF, out_NPFC):
 
 
 def one_hot_frames_numpy(values_RK, rows_NF, choices_K, out_NFC):
-    """Reference for one_hot_frames()."""
+    """NumPy reference for one_hot_frames()."""
     out_NFC[:] = 0
     for (i, f), row in np.ndenumerate(rows_NF):
         for k, begin in enumerate(np.cumsum(choices_K) - choices_K):
@@ -73,13 +73,13 @@ def one_hot_frames_numpy(values_RK, rows_NF, choices_K, out_NFC):
 
 @njit(cache=True, nogil=True)
 def one_hot_frames(values_RK, rows_NF, choices_K, out_NFC):
-    """Write whole numbers as one-hot vectors, those of a row side by side.
+    """Write integers as one-hot vectors, those of a row side by side.
 
     Args:
-        values_RK: [rows, k], whole numbers; one out of its range becomes a vector of zeros.
+        values_RK: [rows, k], integers; one out of its range becomes a vector of zeros.
         rows_NF: int64 [n, f]; -1: all zeros.
-        choices_K: int64 [k], number k is below choices_K[k].
-        out_NFC: [n, f, sum of choices_K]; every number is written.
+        choices_K: int64 [k]; number k is below choices_K[k].
+        out_NFC: [n, f, sum of choices_K], out.
     """
     for i in range(len(rows_NF)):
         for f in range(rows_NF.shape[1]):

@@ -1,7 +1,7 @@
-"""Running means and deviations as RLlib's MeanStdFilter has them, number by number in its arithmetic.
+"""Running means and deviations of RLlib's MeanStdFilter, in its arithmetic.
 
 Welford (1962), "Note on a method for calculating corrected sums of squares and products": one observation after the
-other, so that the last bits are RLlib's. fastmarl's own statistics are merged in batches, see moments.py.
+other, so that results are bit-identical to RLlib's. fastmarl's own statistics are merged in batches, see moments.py.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ SMALL = np.float32(1e-6)  # added to deviations
 
 
 def push_rows_numpy(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, delta_squares_K, out_NK, scaling):
-    """Reference for push_rows()."""
+    """NumPy reference for push_rows()."""
     updates, demean, scale, bound = scaling
     for row in chosen:
         values = values_NK[row].astype(np.float64)
@@ -37,20 +37,19 @@ def push_rows_numpy(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, del
 
 @njit(cache=True, nogil=True)
 def push_rows(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, delta_squares_K, out_NK, scaling):
-    """Add rows to statistics, one after the other, and write each as it is scaled by then.
+    """Add rows to statistics one by one, and write each row scaled by the statistics so far.
 
     Args:
         values_NK: float [n, k].
-        chosen: int64, the rows that are meant, in order.
-        n_pushes: how many were added before.
-        mean_K, delta_K: float64 [k], the mean, and the same since the last merge with other runners' statistics.
+        chosen: int64, rows to use, in order.
+        n_pushes: number of rows added before.
+        mean_K, delta_K: float64 [k], the mean, overall and since the last merge with other runners' statistics.
         squares_K, delta_squares_K: float64 [k], sums of squared differences from the mean, likewise.
-        out_NK: [n, k] of the values' dtype, or [0, k]: nothing is written.
-        scaling: (whether rows are added, whether the mean is taken off, whether one divides by the deviation, bound
-            of what is written or 0).
+        out_NK: [n, k] of the values' dtype, out, or [0, k] to write nothing.
+        scaling: (add rows, subtract the mean, divide by the deviation, bound of outputs or 0); three bools, one float.
 
     Returns:
-        How many have been added by now.
+        The number of rows added so far.
     """
     updates, demean, scale, bound = scaling
     for row in chosen:

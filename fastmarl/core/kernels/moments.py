@@ -1,7 +1,7 @@
 """Running count, mean and sum of squared deviations (M2), by column.
 
 Chan, Golub, LeVeque (1983), "Algorithms for computing the sample variance": batches are merged pairwise, so that
-statistics of several runners can be merged the same way.
+statistics of several runners can be merged in the same way.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from numba import njit
 
 
 def update_moments_numpy(values_NK, count, mean_K, m2_K):
-    """Reference for update_moments()."""
+    """NumPy reference for update_moments()."""
     n = len(values_NK)
     if n == 0:
         return count
@@ -22,11 +22,11 @@ def update_moments_numpy(values_NK, count, mean_K, m2_K):
 
 @njit(cache=True, nogil=True)
 def update_moments(values_NK, count, mean_K, m2_K):
-    """Add the rows of `values_NK` (any real dtype) to the moments, in place; return the new count.
+    """Add rows to the moments, in place; return the new count.
 
     Args:
-        values_NK: [n, k].
-        count: rows seen before, an int.
+        values_NK: [n, k] of any real dtype.
+        count: int, rows seen before.
         mean_K, m2_K: float64 [k].
     """
     n = len(values_NK)

@@ -1,4 +1,4 @@
-"""Rows counted and normalised one after the other, by running moments.
+"""Normalisation of rows one after the other, by running moments that include each row.
 
 Welford (1962), "Note on a method for calculating corrected sums of squares and products".
 """
@@ -10,7 +10,7 @@ EPSILON = 1e-8  # added to standard deviations
 
 
 def count_and_normalize_numpy(values_NK, count, mean_K, m2_K, counts, demean, destd, clip, out_NK):
-    """Reference for count_and_normalize()."""
+    """NumPy reference for count_and_normalize()."""
     for i, row in enumerate(values_NK.astype(np.float64)):
         if not np.isfinite(row).all():
             return i
@@ -33,15 +33,15 @@ def count_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, c
 
     Args:
         values_NK: [n, k] of any real dtype.
-        count: rows seen before, an int; with 0 and not `counts` the standard deviation is taken to be 1.
-        mean_K, m2_K: float64 [k], mean and sum of squared deviations of these; changed in place if `counts`.
-        counts: whether the rows are added; else the moments stay.
-        demean, destd: whether the mean is subtracted, and whether is divided by the standard deviation.
+        count: int, rows seen before; with 0 and not `counts` the standard deviation is taken to be 1.
+        mean_K, m2_K: float64 [k], mean and sum of squared deviations of these rows; changed in place if `counts`.
+        counts: True to add the rows; otherwise the moments stay.
+        demean, destd: True to subtract the mean, and to divide by the standard deviation.
         clip: float64; results are clipped to -clip .. clip.
-        out_NK: float32 [n, k].
+        out_NK: float32 [n, k], out.
 
     Returns:
-        -1, or the first row with a number that is not finite: it and what follows were not added or written.
+        -1, or the first row with a number that is not finite: it and later rows were not added or written.
     """
     seen = count
     for i in range(len(values_NK)):
@@ -65,13 +65,13 @@ def count_and_normalize(values_NK, count, mean_K, m2_K, counts, demean, destd, c
 def _is_finite(row_K):
     total = 0.0
     for k in range(len(row_K)):
-        total += np.float64(row_K[k]) * 0.0  # 0 times NaN or infinity is NaN; sooner done than asking each
+        total += np.float64(row_K[k]) * 0.0  # 0 times NaN or infinity is NaN; faster than testing each number
     return total == 0.0
 
 
 @njit(cache=True, nogil=True)
 def _count(row_K, share, mean_K, m2_K):
-    """Add a row to the moments; `share` is its part of all rows."""
+    """Add a row to the moments; `share` is its fraction of all rows."""
     for k in range(len(row_K)):
         value = np.float64(row_K[k])
         delta = value - mean_K[k]

@@ -1,10 +1,10 @@
-"""Module outputs and states between the rows of a batch and the lanes they belong to."""
+"""Mapping of module outputs and states between a batch's rows and lanes."""
 
 from numba import njit
 
 
 def rows_to_lanes_numpy(values_NK, lanes_N, values_LK):
-    """Reference for rows_to_lanes()."""
+    """NumPy reference for rows_to_lanes()."""
     values_LK[lanes_N] = values_NK
 
 
@@ -15,7 +15,7 @@ def rows_to_lanes(values_NK, lanes_N, values_LK):
     Args:
         values_NK: [n, k], any dtype, C-contiguous.
         lanes_N: int32 [n], each lane at most once.
-        values_LK: [n_lanes, k], same dtype; other lanes stay as they are.
+        values_LK: [n_lanes, k], same dtype, out; other lanes stay as they are.
     """
     for i in range(len(lanes_N)):
         lane = lanes_N[i]
@@ -24,7 +24,7 @@ def rows_to_lanes(values_NK, lanes_N, values_LK):
 
 
 def first_steps_numpy(lanes_N, t_started_L, count_L, lookback_L, out_N):
-    """Reference for first_steps()."""
+    """NumPy reference for first_steps()."""
     begun = lanes_N[t_started_L[lanes_N] + count_L[lanes_N] - lookback_L[lanes_N] == 1]
     out_N[: len(begun)] = begun
     return len(begun)
@@ -37,11 +37,11 @@ def first_steps(lanes_N, t_started_L, count_L, lookback_L, out_N):
     Args:
         lanes_N: int32 [n].
         t_started_L: int64 [n_lanes], agent steps before the chunk.
-        count_L, lookback_L: int32 [n_lanes], rows in the chunk, and how many of them precede it.
-        out_N: int32 [n]; the first of it are those lanes, in their order. OUT
+        count_L, lookback_L: int32 [n_lanes], rows in the chunk including lookback, and rows of the lookback.
+        out_N: int32 [n], out: these lanes, in order.
 
     Returns:
-        How many there are.
+        The number of these lanes.
     """
     n = 0
     for i in range(len(lanes_N)):

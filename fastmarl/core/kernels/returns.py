@@ -1,4 +1,4 @@
-"""Advantages and value targets of trajectories that lie one after the other.
+"""Advantages and value targets of concatenated trajectories.
 
 Schulman, Moritz, Levine, Jordan, Abbeel (2016), "High-Dimensional Continuous Control Using Generalized Advantage
 Estimation", equation 16. Espeholt et al. (2018), "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
@@ -10,7 +10,7 @@ from numba import njit
 
 
 def gae_numpy(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
-    """Reference for gae(): the sums of the definition, each written out."""
+    """NumPy reference for gae(), with each sum of the definition written out."""
     end = 0
     for last_value, length in zip(last_value_S, length_S.tolist(), strict=True):
         steps = slice(end, end + length)
@@ -24,11 +24,13 @@ def gae_numpy(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advanta
 
 @njit(cache=True, nogil=True)
 def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
-    """Generalised advantage estimates; computed in float64. With values of 0 and a `lambda_` of 1: discounted returns.
+    """Compute generalised advantage estimates, in float64.
+
+    Values of 0 and a `lambda_` of 1 give discounted returns.
 
     Args:
         reward_N, value_N: float [n], of trajectory after trajectory: of each step, and of the observation acted upon.
-        last_value_S: float [s], of the observation after the last step; 0 where the trajectory terminated.
+        last_value_S: float [s], of the observation after the last step; 0 if the trajectory terminated.
         length_S: int64 [s], steps of each trajectory; their sum is n.
         gamma, lambda_: float.
         advantage_N: float [n], out.
@@ -49,7 +51,7 @@ def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
 def vtrace_numpy(
     reward_N, value_N, last_value_S, length_S, ratio_N, gamma, lambda_, clip_rho, clip_pg_rho, target_N, advantage_N
 ):
-    """Reference for vtrace(): the sums and products of the definition, each written out."""
+    """NumPy reference for vtrace(), with each sum and product of the definition written out."""
     end = 0
     for last_value, length in zip(last_value_S, length_S.tolist(), strict=True):
         steps = slice(end, end + length)
@@ -69,13 +71,13 @@ def vtrace_numpy(
 def vtrace(
     reward_N, value_N, last_value_S, length_S, ratio_N, gamma, lambda_, clip_rho, clip_pg_rho, target_N, advantage_N
 ):
-    """V-trace's value targets and advantages; computed in float64.
+    """Compute V-trace's value targets and advantages, in float64.
 
     Args:
         reward_N, value_N, last_value_S, length_S, gamma: see gae().
-        ratio_N: float [n], how probable each action is now, divided by how probable it was when it was taken.
-        lambda_: float, how much is kept of the traces with each step.
-        clip_rho, clip_pg_rho: float, most that ratios count in targets and advantages; in the traces that is 1.
+        ratio_N: float [n], current probability of each action, divided by its probability when it was taken.
+        lambda_: float, decay of the traces per step.
+        clip_rho, clip_pg_rho: float, upper limits of ratios in targets and advantages; in traces the limit is 1.
         target_N, advantage_N: float [n], out.
     """
     begin = 0
@@ -94,7 +96,7 @@ def vtrace(
 
 
 def n_step_returns_numpy(reward_N, value_N, last_value_S, length_S, n_step, gamma, return_N):
-    """Reference for n_step_returns(): each sum written out."""
+    """NumPy reference for n_step_returns(), with each sum written out."""
     end = 0
     for last_value, length in zip(last_value_S, length_S.tolist(), strict=True):
         steps = slice(end, end + length)
@@ -107,11 +109,11 @@ def n_step_returns_numpy(reward_N, value_N, last_value_S, length_S, n_step, gamm
 
 @njit(cache=True, nogil=True)
 def n_step_returns(reward_N, value_N, last_value_S, length_S, n_step, gamma, return_N):
-    """Discounted rewards of the next steps, and the value of what comes after them; computed in float64.
+    """Compute discounted rewards of the next steps plus the value after them, in float64.
 
     Args:
         reward_N, value_N, last_value_S, length_S, gamma: see gae().
-        n_step: int, 1 or more: steps whose rewards count, fewer at a trajectory's end.
+        n_step: int, 1 or more: number of rewards that count, fewer at a trajectory's end.
         return_N: float [n], out.
     """
     begin = 0
@@ -127,7 +129,7 @@ def n_step_returns(reward_N, value_N, last_value_S, length_S, n_step, gamma, ret
 
 
 def discounted_sums_numpy(value_N, gamma, sum_N):
-    """Reference for discounted_sums(): each sum written out."""
+    """NumPy reference for discounted_sums(), with each sum written out."""
     n = len(value_N)
     for i in range(n):
         sum_N[i] = np.sum(value_N[i:].astype(np.float64) * gamma ** np.arange(n - i))
@@ -135,11 +137,11 @@ def discounted_sums_numpy(value_N, gamma, sum_N):
 
 @njit(cache=True, nogil=True)
 def discounted_sums(value_N, gamma, sum_N):
-    """What is to come from each step on; computed in float64, in the order of scipy.signal.lfilter.
+    """Compute the discounted sum from each step on, in float64, in the order of scipy.signal.lfilter.
 
     Args:
         value_N: number [n], of each step.
-        gamma: float, what the next step counts.
+        gamma: float, discount per step.
         sum_N: float64 [n], out.
     """
     delayed = 0.0

@@ -1,4 +1,4 @@
-"""Rows of arrays, moved as bytes: whatever their dtype and shape, one compiled function does.
+"""Copies of rows as bytes, by compiled functions that serve any dtype and shape.
 
 Axes in names: P a position in a group's arrays, env * (number of agents) + agent; L lane, R row, F final observation,
 B byte.
@@ -11,13 +11,13 @@ from numba import njit
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-    """uint8 [n, bytes of a row]: the memory of an array [n, ...], C-contiguous and without objects."""
+    """Return the memory of an array [n, ...], C-contiguous and without objects, as uint8 [n, bytes of a row]."""
     row_bytes = array.itemsize * math.prod(array.shape[1:])
     return array.reshape(-1).view(np.uint8).reshape(len(array), row_bytes)
 
 
 def take_rows_numpy(source_PB, positions, n, first, out_RB):
-    """Reference for take_rows()."""
+    """NumPy reference for take_rows()."""
     out_RB[first : first + n] = source_PB[positions[:n]]
 
 
@@ -29,7 +29,7 @@ def take_rows(source_PB, positions, n, first, out_RB):
         source_PB: uint8 [P, B]; it may be out_RB[first:] itself.
         positions: int64 [>= n], ascending.
         n, first: ints.
-        out_RB: uint8 [R, B], written.
+        out_RB: uint8 [R, B], out.
     """
     for i in range(n):
         position = positions[i]
@@ -38,7 +38,7 @@ def take_rows(source_PB, positions, n, first, out_RB):
 
 
 def put_rows_numpy(values_NB, lane_R, first, place_L, first_position, out_PB):
-    """Reference for put_rows()."""
+    """NumPy reference for put_rows()."""
     positions = place_L[lane_R[first : first + len(values_NB)]] - first_position
     is_here = (positions >= 0) & (positions < len(out_PB))
     out_PB[positions[is_here]] = values_NB[is_here]
@@ -46,14 +46,14 @@ def put_rows_numpy(values_NB, lane_R, first, place_L, first_position, out_PB):
 
 @njit(cache=True, nogil=True)
 def put_rows(values_NB, lane_R, first, place_L, first_position, out_PB):
-    """Write what lanes have answered to their positions in a group's arrays.
+    """Write the outputs of lanes to their positions in a group's arrays.
 
     Args:
         values_NB: uint8 [n, B], of rows first .. first + n; as many bytes a row as out_PB has.
         lane_R: int32, lane of each row.
         first: int.
         place_L: int32, position of each lane among those of all groups.
-        first_position: int, the group's first; lanes of other groups are passed over.
+        first_position: int, the group's first position; lanes of other groups are skipped.
         out_PB: uint8 [P, B], written at the positions of these lanes.
     """
     for i in range(len(values_NB)):
@@ -64,23 +64,23 @@ def put_rows(values_NB, lane_R, first, place_L, first_position, out_PB):
 
 
 def take_finals_numpy(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
-    """Reference for take_finals()."""
+    """NumPy reference for take_finals()."""
     for i, position in enumerate(ended[:n]):
         out_FB[first + i] = source_PB[position] if present_P[position] else row_RB[prev_F[first + i]]
 
 
 @njit(cache=True, nogil=True)
 def take_finals(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
-    """Copy last observations of lanes that end: what was observed now, or the one before again.
+    """Copy last observations of lanes that end: the current one, or else the previous one again.
 
     Args:
-        source_PB: uint8 [P, B], observed now.
+        source_PB: uint8 [P, B], current observations.
         row_RB: uint8 [R, B], the block's rows.
         ended: int64 [>= n], positions of the lanes.
         n, first: ints; finals first .. first + n are written.
-        present_P: bool, whether there is an observation now.
+        present_P: bool, True if there is a current observation.
         prev_F: int64, the lane's last row, by final.
-        out_FB: uint8 [F, B], written.
+        out_FB: uint8 [F, B], out.
     """
     for i in range(n):
         position, row = ended[i], prev_F[first + i]

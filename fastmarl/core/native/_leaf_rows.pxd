@@ -7,7 +7,7 @@ cdef class LeafRows:
     cdef tuple path
     cdef tuple sizes
     cdef bint is_object
-    cdef bint rounds                        # arrays of float64
+    cdef bint rounds                        # True if arrays of float64 are rounded
     cdef int type_num
     cdef int ndim
     cdef size_t row_bytes

@@ -9,8 +9,8 @@ cdef class ModuleRows:
     cdef list leaves                        # of LeafRows
     cdef list final_leaves
     cdef lane_t[::1] lane_R
-    cdef row_t[::1] prev_R                  # the same lane's row before, or -1
+    cdef row_t[::1] prev_R                  # previous row of the same lane, or -1
     cdef lane_t[::1] env_t_R
     cdef double[::1] reward_R
     cdef row_t[::1] final_prev_F            # the lane's last row
-    cdef row_t[::1] final_at_F              # number of rows when it came; -1: none came, the last row is repeated
+    cdef row_t[::1] final_at_F              # number of rows when it came; -1: none, the last row is repeated

@@ -5,22 +5,22 @@ cdef class EpisodeRecord:
     cdef public Py_ssize_t env_index
     cdef public str id_
     cdef public double started_at
-    cdef public double duration_s           # set at its end
-    cdef public Py_ssize_t env_steps        # likewise
+    cdef public double duration_s           # set at the end
+    cdef public Py_ssize_t env_steps        # set at the end
     cdef public Py_ssize_t env_t_started    # of the current chunk
     cdef public Py_ssize_t lookback
     cdef public Py_ssize_t env_states_from  # env step of the first recorded global state that the current chunk needs
     cdef public list lanes                  # of the current chunk, in order of appearance
-    cdef public tuple joining               # respawned while their former lane is in this chunk: they open the next
+    cdef public tuple joining               # lanes respawned while their former lane is in this chunk; they join the next
     cdef public list ended                  # since the call began
     cdef public dict finished               # agent id -> its ended lane, or -1 once that was returned
-    cdef public dict early_rewards          # paid before the first observation
-    cdef public object policy_mapping_fn    # the one in force at the reset; None: everybody to one module, ...
-    cdef public int only_module             # ... this one
-    cdef public dict module_of              # agent id -> module index, where a function has told
+    cdef public dict early_rewards          # received before the first observation
+    cdef public object policy_mapping_fn    # in force at the reset; None: all agents act by ...
+    cdef public int only_module             # ... this module
+    cdef public dict module_of              # agent id -> module index, from the mapping function
     cdef public object opened               # the episode as mapping functions see it
     cdef public dict custom_data
-    cdef public row_t reset_seed            # -1: it has none
+    cdef public row_t reset_seed            # -1: no seed
     cdef public dict agent_returns          # of ended lanes
     cdef public dict agent_steps
     cdef public dict module_returns

@@ -11,15 +11,15 @@ cdef class Scatter:
     cdef object grow
     cdef readonly list modules              # of ModuleRows
     cdef readonly list envs                 # of EnvLanes
-    cdef row_t[::1] row_L                   # the lane's last row
-    cdef row_t[::1] final_L                 # its final observation's place, or -1
-    cdef lane_t[::1] count_L                # its rows in the current chunk, lookback included
+    cdef row_t[::1] row_L                   # last row of the lane
+    cdef row_t[::1] final_L                 # index of its final observation, or -1
+    cdef lane_t[::1] count_L                # number of rows in the current chunk, including lookback
     cdef lane_t[::1] module_L
-    cdef lane_t[::1] place_L                # where it stood in the env's last observation dict
+    cdef lane_t[::1] place_L                # place in the env's last observation dict
     cdef flag_t[::1] done_L
     cdef lane_t[::1] lookback_L, end_env_t_L
     cdef row_t[::1] t_started_L
-    cdef list agent_ids                     # by lane; every address in EnvLanes.keys is that of one of these
+    cdef list agent_ids                     # by lane; EnvLanes.keys has addresses of these
     cdef list done_lanes                    # finished in this step by their own flags
     cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2
     cdef int _adopt(self, EnvLanes env, Py_ssize_t lane, object key) except -1

@@ -1,4 +1,4 @@
-"""Messages between two processes. A wait blocks without using the processor, and ends after a while."""
+"""Message channel between two processes. A wait blocks without using the CPU, and has a timeout."""
 
 from __future__ import annotations
 
@@ -9,52 +9,56 @@ import struct
 
 HEADER = struct.Struct(
     "<QII?"
-)  # of a packet: its message's number, its index in the message, bytes, whether it is the last
-MOST_AT_ONCE = 1 << 16  # bytes of a packet; the system takes no larger ones than its socket buffers, some 200 KB
+)  # of a packet: number of its message, its index in the message, bytes, True for the last packet
+MOST_AT_ONCE = 1 << 16  # bytes of a packet; the system refuses packets larger than its socket buffers, some 200 KB
 
 
 class Channel:
-    """One end. A socket: who waits learns at once when the other process ends.
+    """An end of a channel, over a socket, which shows at once when the other process ends.
 
-    Packets rather than a stream: the system keeps them apart, and a message there and back takes 12 µs instead of 18.
+    It sends packets, not a stream: the system keeps them apart, and a message there and back takes 12 µs instead of 18.
 
-    An interrupt (KeyboardInterrupt) at any line leaves it whole. What has come is lost at no time: it stays in the
-    buffer until it is filed, and filing it twice does no harm. A half-sent message is dropped on the other
-    side when the next one comes. So numbers must ascend, and nobody may count messages instead of looking at these.
+    An interrupt (KeyboardInterrupt) at any line leaves the channel intact. Received data stay in the buffer until they
+    are filed, and filing them twice does no harm. A half-sent message is dropped by the other side when the next one
+    comes. So numbers must ascend, and callers must compare numbers instead of counting messages.
 
     Args:
         sock: one of a pair of SOCK_SEQPACKET sockets.
 
     Attributes:
-        messages: those that have come and were not taken, by number, in the order in which they came.
+        messages: received messages that were not taken yet, by number, in the order in which they came.
     """
 
     def __init__(self, sock: socket.socket):
         self.sock = sock
         self.messages: dict[int, bytes] = {}
         self._timeout_s: float | None = None
-        self._buffer = bytearray(HEADER.size + MOST_AT_ONCE)  # number 0: empty
-        self._packets: tuple[int, dict[int, bytes]] = 0, {}  # of the message of this number, by index
+        self._buffer = bytearray(HEADER.size + MOST_AT_ONCE)  # message number 0: empty
+        self._packets: tuple[int, dict[int, bytes]] = 0, {}  # number of a message, and its packets by index
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """The two ends of a new one."""
+        """Make the two ends of a new channel."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(one), cls(other)
 
     def set_timeout(self, seconds: float) -> None:
-        """How long to wait for the other side. Until then: for ever."""
+        """Set how long to wait for the other side. Before the first call there is no limit."""
         self._timeout_s = seconds
         timeout = struct.pack("ll", *divmod(int(1e6 * seconds), 1_000_000))
-        # Of the system: Python's own timeout would take one more call for each message.
+        # The socket's own timeout: Python's would add a system call to each message.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
     def send(self, number: int, message: bytes) -> None:
-        """Raises EOFError if the other side is gone, TimeoutError if it takes nothing.
+        """Send a message.
 
         Args:
-            number: above 0, and above those of all messages before.
-            message: of any length.
+            number: number of the message, above 0 and above those of all earlier messages.
+            message: bytes, of any length.
+
+        Raises:
+            EOFError: the other side is gone.
+            TimeoutError: the other side does not receive.
         """
         index, rest = 0, memoryview(message)
         while len(rest) > MOST_AT_ONCE:
@@ -73,7 +77,7 @@ class Channel:
                 raise EOFError from None
 
     def _wait_for_room(self) -> None:
-        """Reads, too: the other side may be sending, and take nothing until it is rid of that."""
+        """Wait until the socket takes more; read meanwhile, because the other side may be blocked in sending."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN | select.POLLOUT)
         events = poll.poll(None if self._timeout_s is None else 1e3 * self._timeout_s)
@@ -83,14 +87,19 @@ class Channel:
             self.read()
 
     def recv(self) -> tuple[int, bytes]:
-        """The next message and its number. Raises EOFError if the other side is gone, TimeoutError if nothing comes."""
+        """Return the next message with its number.
+
+        Raises:
+            EOFError: the other side is gone.
+            TimeoutError: no message came.
+        """
         while not self.messages:
             self.read()
         number = next(iter(self.messages))
         return number, self.messages.pop(number)
 
     def read(self) -> None:
-        """Wait for a packet; with the last one of a message, that is in `messages`. Raises as `recv()` does."""
+        """Wait for a packet; the last packet of a message adds it to `messages`. Raises as `recv()` does."""
         if not self.file():
             try:
                 size = self._recv_packet()
@@ -103,7 +112,7 @@ class Channel:
             self.file()
 
     def file(self) -> bool:
-        """Take the packet out of the buffer; False if there is none."""
+        """Take the packet out of the buffer; return False if there is none."""
         number, index, size, is_last = HEADER.unpack_from(self._buffer)
         if not number:
             return False
@@ -120,25 +129,25 @@ class Channel:
         return True
 
     def _recv_packet(self) -> int:
-        """Its size, as it is in the buffer; 0 if the other side is gone."""
+        """Receive a packet to the buffer; return its size, 0 if the other side is gone."""
         try:
             return self.sock.recv_into(self._buffer)
-        except ConnectionResetError:  # comes first if the other side has not read all, and what it sent after that
+        except ConnectionResetError:  # raised first if the other side has unread data; its last packets follow
             return self.sock.recv_into(self._buffer)
 
     def send_file(self, fd: int) -> None:
-        """Hand an open file over."""
+        """Pass an open file to the other side."""
         socket.send_fds(self.sock, [b"f"], [fd])
 
     def recv_file(self) -> int:
-        """Raises EOFError if the other side is gone."""
+        """Receive an open file; raise EOFError if the other side is gone."""
         _, fds, _, _ = socket.recv_fds(self.sock, 1, 1)
         if not fds:
             raise EOFError
         return fds[0]
 
     def close(self) -> None:
-        """End it for both sides, also if a fork of this process still has this end."""
+        """Close the channel for both sides, even if a fork of this process still has this end."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()

@@ -1,4 +1,4 @@
-"""A process that this one has started: spoken to with timeouts, and ended in every case."""
+"""A child process with timeouts for its answers, which is ended in every case."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ from fastmarl.core.processes.scriptless import ScriptlessProcess
 
 T = TypeVar("T")
 
-START_TIMEOUT_S = 300.0  # imports and constructors
+START_TIMEOUT_S = 300.0  # includes imports and constructors
 CLOSE_TIMEOUT_S = 5.0
 
 
 class ChildProcess:
-    """Messages go to and fro; each gets one answer, in their order, and under its own number: after an interrupt nobody
-    has to know how many are under way.
+    """Exchanges messages with a process that this one starts.
 
-    A subclass says what is raised when the process is lost, and when it has failed to do what it was told.
+    Each message gets one answer, in order and under its own number, so after an interrupt no one needs to know the
+    number of answers under way. A subclass defines the errors for a lost process and for a failed request.
     """
 
     gone: type[Exception]
-    """What `_loss()` returns."""
+    """Type of the errors of `_loss()`."""
 
     def _loss(self, error: Exception | None) -> Exception:
-        """What to raise from now on, after an EOFError of the channel (the process has ended), a TimeoutError, or None
-        (it was closed)."""
+        """Return the error to raise from now on.
+
+        Args:
+            error: EOFError of the channel (the process has ended), TimeoutError, or None (it was closed).
+        """
         raise NotImplementedError
 
     def _failure(self, told: Any) -> Exception:
-        """What to raise for an answer that tells of a failure."""
+        """Return the error for an answer that reports a failure."""
         raise NotImplementedError
 
     def _open(
@@ -54,43 +57,47 @@ class ChildProcess:
         daemon: bool,
         has_script: bool = True,
     ) -> None:
-        """Prepare a process that will call `target(plan, channel, *others)`; see `ScriptlessProcess` for one that is
-        spawned and has no script."""
+        """Prepare a process that will call `target(plan, channel, *others)`.
+
+        Args:
+            start_method: "spawn" or "fork".
+            has_script: False for a `ScriptlessProcess`, which does not import the user's script.
+        """
         self._channel, self._other_end = Channel.pair()
         self._forks = start_method == "fork"
         context: Any = multiprocessing.get_context(start_method)
         process = context.Process if has_script else ScriptlessProcess
         args = plan, self._other_end, *others
         self._process: Any = process(target=target, args=args, name=name, daemon=daemon)
-        self._end: Exception | None = None  # why it can't be used any more
-        self._numbers = count(FIRST + 1)  # of messages
+        self._end: Exception | None = None  # error of every further call, once the process is lost or closed
+        self._numbers = count(FIRST + 1)  # numbers of messages
         self._answered_at = 0.0
         self._number_of_close = 0
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the child process."""
         try:
             if self._forks:
                 with_interrupts_deferred(self._process.start)
-            else:  # may take long, and runs no hooks
+            else:  # may take long, but runs no hooks
                 self._process.start()
         finally:
             self._other_end.sock.close()
 
     @property
     def pid(self) -> int | None:
-        """Its process id, while it is there."""
+        """Process id while the process exists, otherwise None."""
         return None if self._process is None else self._process.pid
 
     @property
     def sock(self) -> socket.socket:
-        """Becomes readable when an answer comes, or when the process ends."""
+        """Socket that becomes readable when an answer comes, or when the process ends."""
         return self._channel.sock
 
     def send(self, message: bytes) -> int:
-        """Tell it to do something when it has done what it was told before. Returns the number of the answer.
+        """Send a message, which the process executes after the earlier ones; return the number of the answer.
 
-        If the process is gone, that is learned from `recv()`.
+        A lost process is only reported by `recv()`.
         """
         number = next(self._numbers)
         if self._end is None:
@@ -101,10 +108,13 @@ class ChildProcess:
         return number
 
     def recv(self, number: int) -> Any:
-        """The answer of this number, once; None if there is nothing to tell. Earlier ones are kept.
+        """Wait for the answer with this number, and take it; earlier answers are kept.
+
+        Returns:
+            The value of the answer; None if it has none.
 
         Raises:
-            Exception: the process is gone now, or it has failed to do it.
+            Exception: the process is lost, or the request has failed.
         """
         answers = self._channel.messages
         while number not in answers:
@@ -127,46 +137,46 @@ class ChildProcess:
         self._answered_at = monotonic()
 
     def has_answer(self, number: int) -> bool:
-        """Whether `recv()` needs no wait. What is still in the socket doesn't count."""
-        self._channel.file()  # what was read when an interrupt came
+        """Return True if `recv()` need not wait. Answers that are still in the socket don't count."""
+        self._channel.file()  # files a packet that was read when an interrupt came
         return number in self._channel.messages or self._end is not None
 
     def give_up(self) -> None:
-        """It has taken too long: `recv()` will say so."""
+        """Treat the process as timed out, which `recv()` will report."""
         self._lost(TimeoutError())
 
     def forget(self) -> None:
-        """Want no answers to earlier messages any more. Those that are still to come are kept until the next time."""
+        """Drop the answers to earlier messages. Those still to come are kept until the next call."""
         self._channel.messages.clear()
 
     def request(self, message: bytes) -> Any:
-        """The answer to this message."""
+        """Send a message and wait for its answer."""
         return self.recv(self.send(message))
 
     def begin_close(self) -> None:
-        """Tell it to close what it has, and to end."""
+        """Ask the process to close its envs or other objects, and to end."""
         if self._end is None:
             self._channel.set_timeout(CLOSE_TIMEOUT_S)
             self._number_of_close = self.send(CLOSE)
 
     def end_close(self) -> None:
-        """Wait until it has ended, by force if need be. Raises what closing has raised there."""
+        """Wait until the process has ended, kill it if need be, and raise its error in closing."""
         try:
-            with contextlib.suppress(self.gone):  # as it should be
+            with contextlib.suppress(self.gone):  # a process that was lost is closed, too
                 self.recv(self._number_of_close)
         finally:
             self.hang_up()
             self.end()
 
     def hang_up(self) -> None:
-        """Close the channel: a process that waits for messages then ends by itself."""
+        """Close the channel, upon which a process that waits for messages ends by itself."""
         if self._end is None:
             self._end = self._loss(None)
         self._channel.close()
         self._other_end.sock.close()
 
     def end(self) -> None:
-        """Wait a little for the process to end, then end it; nothing of it stays open."""
+        """Wait a little for the process to end, then kill it; close all that belongs to it."""
         if self.pid is not None:
             self._process.join(CLOSE_TIMEOUT_S)
         self.kill()
@@ -179,20 +189,25 @@ class ChildProcess:
             with_interrupts_deferred(self._free_process)
 
     def _free_process(self) -> None:
-        self._process = None  # with it go its descriptors
+        self._process = None  # frees its file descriptors
 
     def how_it_ended(self, ready: str, too_soon: bool) -> str:
-        """For an error's text: the process has ended, maybe before it was `ready`."""
+        """Describe the end of the process for an error's text.
+
+        Args:
+            ready: what the process does before it is ready.
+            too_soon: True if it ended before that.
+        """
         problem = f"has ended (exit code {self._process.exitcode})"
         if too_soon:
             problem += (
                 f' before {ready}; see its traceback above, and note that with the start method "spawn" a script '
-                "needs `if __name__ == '__main__':` around what it does"
+                "needs `if __name__ == '__main__':` around its code"
             )
         return problem
 
     def _lost(self, error: Exception) -> Exception:
-        """The error to raise after the channel's; the process is ended."""
+        """End the process, and return the error to raise after an error of the channel."""
         if not isinstance(error, TimeoutError):
             self._process.join(CLOSE_TIMEOUT_S)
         self._end = self._loss(error)
@@ -202,10 +217,10 @@ class ChildProcess:
 
 
 def with_interrupts_deferred(function: Callable[[], T]) -> T:
-    """Call the function; an interrupt (SIGINT) that comes meanwhile is raised after it.
+    """Call the function; raise an interrupt (SIGINT) that comes meanwhile after it.
 
-    Python runs the hooks of a fork, and what `multiprocessing` does when a process object is freed, without a caller:
-    what is raised there is printed and lost. And a file descriptor that is a mere number would stay open.
+    Python runs the hooks of a fork, and `multiprocessing`'s code that frees a process object, without a caller: an
+    error raised there is printed and lost, and a file descriptor that is a mere number would stay open.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -221,13 +236,13 @@ def with_interrupts_deferred(function: Callable[[], T]) -> T:
 
 
 def pickled(plan: Any, what: str, way_out: str) -> bytes:
-    """A plan for a process that is started afresh.
+    """Pickle a plan for a process that is spawned.
 
     Raises:
-        ConfigError: it can't be pickled: `what` can't be sent, and `way_out` says what to do.
+        ConfigError: `plan` can't be pickled; the message names it by `what`, and suggests `way_out`.
     """
     try:
-        pickler: Any = import_module("cloudpickle")  # takes functions of scripts and notebooks, and lambdas
+        pickler: Any = import_module("cloudpickle")  # pickles functions of scripts and notebooks, and lambdas
     except ImportError:
         pickler = pickle
     try:

@@ -1,4 +1,4 @@
-"""What both sides of a channel to another process keep to."""
+"""Protocol of both sides of a channel to another process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import pickle
 import threading
 import time
 
-FIRST = 1  # number of the answer that tells that the process is ready
-CLOSE = b"x"  # the message that ends it
-DONE, FAILED = b"d", b"f"  # the first byte of an answer
+FIRST = 1  # number of the answer that reports that the process is ready
+CLOSE = b"x"  # message that ends the process
+DONE, FAILED = b"d", b"f"  # first byte of an answer
 PARENT_CHECKED_EVERY_S = 1.0
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after its parent, of this process id. While it waits for a message, it learns that from its
-    channel."""
+    """End this process soon after its parent, even while it is not waiting for a message.
+
+    Args:
+        parent: process id of the parent.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -26,10 +29,10 @@ def end_with(parent: int) -> None:
 
 
 def pickled_error(error: BaseException) -> bytes:
-    """Empty if it can't be made again of its pickle."""
+    """Pickle an error; return empty bytes if it can't be unpickled again."""
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
-    except Exception:  # its class may raise whatever it likes
+    except Exception:  # its class may raise anything
         return b""
     return pickled

@@ -1,4 +1,4 @@
-"""Processes that are spawned without the user's script: multiprocessing's own import it before anything else."""
+"""Spawned processes that skip the user's script, which those of multiprocessing import first."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from multiprocessing.context import SpawnProcess
 from types import FunctionType
 from typing import Any
 
-OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys of what multiprocessing has a new process prepare
+OF_SCRIPT = ("init_main_from_name", "init_main_from_path")  # keys in multiprocessing's preparation data
 
 
 def mentions_script(pickled: bytes) -> bool:
-    """Return whether a pickle may refer to the script: `__main__`, or `__mp_main__` in a process that has imported it.
+    """Return True if a pickle may refer to the script: `__main__`, or `__mp_main__` in a process that has imported it.
 
-    Pickles name the module of each class and function, those that cloudpickle takes by value, too.
+    Pickles name the module of each class and function, including those that cloudpickle pickles by value.
     """
     return b"_main__" in pickled
 
 
 def import_script() -> None:
-    """Import the script in a `ScriptlessProcess`, where that has not been done; does nothing in other processes."""
+    """Import the script in a `ScriptlessProcess`, unless it is imported already; do nothing in other processes."""
     spawn.prepare(vars(multiprocessing.current_process()).pop("script", {}))
 
 
 class _SpawnWithoutScript:
-    """`multiprocessing.spawn`, but a new process is not asked to import the script."""
+    """Forwards to `multiprocessing.spawn`, but does not ask a new process to import the script."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(spawn, name)
@@ -38,15 +38,15 @@ _of_popen: Any = popen_spawn_posix.Popen._launch  # type: ignore[attr-defined]
 
 
 class _Popen(popen_spawn_posix.Popen):
-    # The original's code, with another `spawn` among its globals: processes that other threads start keep theirs.
+    # The original's code with another `spawn` among its globals, so that processes of other threads are not affected.
     _launch = FunctionType(_of_popen.__code__, {**_of_popen.__globals__, "spawn": _SpawnWithoutScript()})
 
 
 class ScriptlessProcess(SpawnProcess):
-    """A spawned process that does not import the script, unless it calls `import_script()`.
+    """A spawned process that does not import the script unless it calls `import_script()`.
 
     Attributes:
-        script: how to import it; empty where there is none, as in a notebook.
+        script: preparation data to import the script; empty if there is none, as in a notebook.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Making a runner's parts from its config."""
+"""Construction of a runner's parts from its config."""
 
 import warnings
 from collections.abc import Mapping
@@ -25,13 +25,14 @@ from fastmarl.core.store.agent_spaces import Spaces
 def make_env_to_module(
     config: EnvRunnerConfig, envs: Envs, before: EnvRunnerConfig | None = None, made: EnvToModule | None = None
 ) -> EnvToModule:
-    """The connectors of the modules that have any.
+    """Make the connectors of all modules that have any.
 
     Args:
-        before, made: the config so far, and connectors by it; a module's stay if they would be made of the same again.
+        before, made: previous config, and the connectors made by it; a module keeps its connectors if the same would
+            be made again.
 
     Raises:
-        ConfigError: they don't fit the agents' spaces, these are not known, or there is no such module.
+        ConfigError: connectors don't fit the agents' spaces, the spaces are not known, or there is no such module.
     """
     for option in CONNECTOR_OPTIONS:
         given = getattr(config, option)
@@ -53,7 +54,7 @@ def _kept_connectors(
     before: EnvRunnerConfig | None,
     connectors: ModuleConnectors | None,
 ) -> ModuleConnectors | None:
-    """Return a module's connectors if their options, and the observations that they get, are still the same."""
+    """Return a module's connectors if their options and the observations that they get have not changed."""
     if before is None or connectors is None or config.keep_dtype != before.keep_dtype:
         return None
     for option in CONNECTOR_OPTIONS:
@@ -69,7 +70,7 @@ def _kept_connectors(
 
 
 def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> ModuleConnectors | None:
-    """The connectors of one module, if it has any."""
+    """Make the connectors of one module, if it has any."""
     options = {option: given for option in CONNECTOR_OPTIONS if (given := getattr(config, option)) is not None}
     if not options:
         return None
@@ -82,7 +83,7 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
 def make_inference_options(
     config: EnvRunnerConfig, device: torch.device, generator: torch.Generator
 ) -> InferenceOptions:
-    """How the modules are run on this device, with this generator's random numbers."""
+    """Collect the options for running modules on this device, with this random generator."""
     compile_options = None
     if config.torch_compile_worker:
         compile_options = {
@@ -98,10 +99,10 @@ def make_inference_options(
 
 
 def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> MultiRLModule:
-    """The modules named in `policies`.
+    """Make the modules named in `policies`.
 
     Raises:
-        ConfigError: see `make_module`; or one object without spaces is given for modules that see different ones.
+        ConfigError: see `make_module`; or one object without spaces is given for modules with different spaces.
     """
     _check_shared(config, envs, env_to_module)
     return MultiRLModule(
@@ -113,7 +114,7 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
 
 
 def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> None:
-    """Raises ConfigError if an object without spaces, which are filled in, is given for modules of different ones."""
+    """Raise ConfigError if one object without spaces, which would be filled in, serves modules of different spaces."""
     ids_of: dict[int, list[str]] = {}
     for module_id in config.module_specs:
         given = given_spec(config, module_id)
@@ -122,15 +123,15 @@ def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModul
     for module_ids in ids_of.values():
         seen: dict[str, Spaces] = {}
         for module_id in module_ids if len(module_ids) > 1 else ():
-            with suppress(ConfigError):  # nobody is mapped to it; what else may be wrong, `make_module` says
+            with suppress(ConfigError):  # no agent is mapped to it; `make_module` reports other errors
                 seen[module_id] = _spaces_seen(config, envs, module_id, env_to_module.get(module_id))
         if not _all_equal(list(seen.values())):
-            raise ConfigError(f"the modules {list(seen)} are one object without spaces of its own, but what they see "
-                              f"and do has different ones: {seen}; give each an object of its own")  # fmt: skip
+            raise ConfigError(f"the modules {list(seen)} are one object without spaces of its own, but would need "
+                              f"different ones: {seen}; give each module its own object")  # fmt: skip
 
 
 def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:
-    """What `policies` or `rl_module_spec` have for a module; None: the default net."""
+    """Return the spec of a module in `policies` or `rl_module_spec`; None: a default network."""
     given, others = config.module_specs[module_id], config.rl_module_spec
     if isinstance(others, MultiRLModuleSpec):
         others = others.rl_module_specs.get(module_id)
@@ -138,7 +139,7 @@ def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:
 
 
 def check_module_options(config: EnvRunnerConfig) -> None:
-    """Raises ConfigError for specs of modules that there are not, and options that none is made with."""
+    """Raise ConfigError for specs of unknown modules, and for a `model_config` that no module uses."""
     specs, several = config.module_specs, config.rl_module_spec
     if isinstance(several, MultiRLModuleSpec) and (unknown := several.rl_module_specs.keys() - specs.keys()):
         raise ConfigError(f"rl_module_spec has {sorted(unknown)}, which are not among the policies {sorted(specs)}")
@@ -152,11 +153,11 @@ def _wants_model_config(given: Any) -> bool:
 
 
 def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> RLModule:
-    """One of `policies`: a given instance, a built spec, or the default net for what it sees.
+    """Make a module: the given instance, a built spec, or a default network for its spaces.
 
     Raises:
-        ConfigError: `policies` has something else for it, its spaces are not known, or its connectors make other
-            observations than it takes.
+        ConfigError: `policies` has an object of another type, the spaces are not known, or the module's connectors make
+            observations of another space than it takes.
     """
     given = given_spec(config, module_id)
     observation_space, action_space = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
@@ -182,18 +183,18 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
 
 
 def spaces_of(module: RLModule) -> Spaces:
-    """The (observation space, action space) of a module that `make_module` has made."""
+    """Return the (observation space, action space) of a module that `make_module` has made."""
     spaces = _given_spaces(module)
     assert spaces is not None
     return spaces
 
 
 def warn_of_objects(module_id: str, layout: RowLayout) -> None:
-    """Warn of leaves of a module's observations that are not arrays."""
+    """Warn of parts of a module's observations that are not arrays."""
     paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
     if paths:
         warnings.warn(
-            f"the observations of module {module_id!r} have parts that are no arrays, at {paths}: these are recorded "
+            f"the observations of module {module_id!r} have parts that are not arrays, at {paths}: these are recorded "
             "one by one, which is slow, and the module gets arrays of objects",
             stacklevel=5,
         )
@@ -205,7 +206,7 @@ def _given_spaces(given: Any) -> Spaces | None:
 
 
 def _spaces_seen(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> Spaces:
-    """A module's spaces, after connectors."""
+    """Return a module's (observation space, action space) after connectors."""
     observation_space, action_space = _module_spaces(config, envs, module_id)
     return observation_space if connectors is None else connectors.observation_space, action_space
 
@@ -215,7 +216,7 @@ GIVE_ENV = "give the env observation_space and action_space, which its connector
 
 
 def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out: str = GIVE_SPEC) -> Spaces:
-    """The spaces of the agents that the mapping function gives to a module (all agents', where they are the same)."""
+    """Return the spaces of the agents that are mapped to a module (of any agent, if all have the same)."""
     agents = envs.named_agents
     if not agents and (common := _given_spaces(envs.all[0])):
         return common

@@ -1,4 +1,4 @@
-"""Changes of a runner's config: which options are in force when."""
+"""Changes of a runner's config, and when each option takes effect."""
 
 import warnings
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ ANY_MAKE = frozenset(
         "torch_compile_worker_dynamo_mode",
     }
 )
-FIXED = (  # what they decide is made once, with the runner
+FIXED = (  # used only when the runner is made
     "seed",
     "worker_index",
     "incarnation",
@@ -64,7 +64,7 @@ FIXED = (  # what they decide is made once, with the runner
     "output_config",
 )
 WITH_POLICIES = ("policy_mapping_fn", "policies_to_train")  # wait for the modules that they name
-IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # by RLlib's class, too
+IGNORED = ("env_creator", "validate_env", "default_policy_class", "log_dir", "dataset_shards")  # by RLlib, too
 
 
 def of_worker(
@@ -74,10 +74,10 @@ def of_worker(
     recreated_worker: bool,
     others: Iterable[str],
 ) -> EnvRunnerConfig:
-    """The config of one of several runners, as the arguments of a runner's constructor say; see there.
+    """Apply the arguments of a runner's constructor to the config of one of several runners.
 
     Raises:
-        ConfigError: it is none, or the numbers can't be right.
+        ConfigError: `config` is not an EnvRunnerConfig, or the numbers are invalid.
     """
     if not isinstance(config, EnvRunnerConfig):
         raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
@@ -94,12 +94,12 @@ def of_worker(
 
 
 def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str] = frozenset()) -> EnvRunnerConfig:
-    """`wanted`, but with those options as they are `now` that wait for envs or modules to be made.
+    """Return `wanted`, except that options that wait for `make_env()` or `make_module()` have their current values.
 
     Args:
-        now: what was in force so far.
-        wanted: what the runner's owner has set.
-        made: options of what is being made; they wait no longer.
+        now: config that is in force.
+        wanted: config that the user has set.
+        made: options of the parts that are being made, which wait no longer.
     """
     waiting = {*MAKE_ENV, *MAKE_MODULE, *ANY_MAKE} - made
     if "policies" in waiting and now.module_specs.keys() != wanted.module_specs.keys():
@@ -109,11 +109,11 @@ def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str]
 
 
 def change_config(resources: Resources, listeners: Listeners, wanted: EnvRunnerConfig) -> None:
-    """Have this config: of what needs no making at once, of the rest when it is made.
+    """Set the config. Options of envs and modules take effect when these are made, all others at once.
 
     Raises:
-        ConfigError: it is no config, can't be right, or changes what was made once and for all. Nothing was changed.
-        EnvCheckError: its `env` is none. Nothing was changed.
+        ConfigError: `wanted` is not an EnvRunnerConfig, is invalid, or changes a fixed option. Nothing was changed.
+        EnvCheckError: its `env` is not an environment. Nothing was changed.
     """
     now = resources.config
     if not isinstance(wanted, EnvRunnerConfig):

@@ -1,4 +1,4 @@
-"""Counts of what has been sampled, under names."""
+"""Named counts of sampled steps and episodes."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from fastmarl.core.episodes.summaries import CallSummary
 from fastmarl.core.runner.goals import Goal
 
-NAMED = 4096  # ids with a count of their own: where they never end, the report must not grow with them
+NAMED = 4096  # ids with a count of their own; a limit, so that reports don't grow with ever new ids
 OTHERS = "__others__"
 
 
@@ -17,7 +17,7 @@ class Counts:
     """Calls, steps, episodes and lost rewards since the last report, or in the runner's life."""
 
     calls: int = 0
-    pauses: int = 0  # between two calls
+    pauses: int = 0  # intervals between two calls
     ticks: int = 0
     env_steps: int = 0
     episodes: int = 0
@@ -26,7 +26,7 @@ class Counts:
     unattributed_reward: float = 0.0
 
     def add(self, goal: Goal, summary: CallSummary) -> None:
-        """Take those of one call of sample()."""
+        """Add the counts of one call of `sample()`."""
         self.calls += 1
         self.ticks += goal.ticks
         self.env_steps += goal.env_steps
@@ -36,7 +36,7 @@ class Counts:
         self.unattributed_reward += summary.unattributed_reward
 
     def merge(self, other: "Counts") -> None:
-        """Take what was counted elsewhere."""
+        """Add the counts of another runner."""
         self.calls += other.calls
         self.pauses += other.pauses
         self.ticks += other.ticks
@@ -48,7 +48,10 @@ class Counts:
 
 
 def add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
-    """Add counts under agents' or modules' names; the ids 1 and "1" share one, and so do all beyond NAMED."""
+    """Add counts under the names of agents or modules.
+
+    Ids 1 and "1" share one count; ids beyond the first NAMED share the count OTHERS.
+    """
     for id_, n in by_id.items():
         name = str(id_)
         steps[name if name in steps or len(steps) < NAMED else OTHERS] += n

@@ -1,4 +1,4 @@
-"""A runner's envs: created, in this process or in workers, checked to be alike, and what steps them."""
+"""A runner's envs: created in this process or in workers, checked for consistency, and stepped by a vector."""
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -28,7 +28,7 @@ SAME_IN_SPLITS = ("groups", "observation_spaces", "action_spaces")
 
 
 class Envs:
-    """The envs of one runner, and their agents' spaces."""
+    """The envs of one runner, and the spaces of their agents."""
 
     def __init__(self, config: EnvRunnerConfig):
         n = config.num_envs_per_env_runner
@@ -79,7 +79,7 @@ class Envs:
         return self.all[-1]
 
     def _split(self, config: EnvRunnerConfig, n_splits: int) -> None:
-        """Replace the batch by smaller ones. Only once it is made is it known to be a batch."""
+        """Replace the batch by smaller ones; its type is not known before it is made."""
         whole, self.all = self.all[0], []
         if not whole.may_take_turns:
             name = type(whole).__name__
@@ -94,10 +94,10 @@ class Envs:
                                     f"in one of {whole.num_envs}: {split.observation_spaces!r:.200}")  # fmt: skip
 
     def remake(self, env_index: int) -> None:
-        """Replace one of the envs by a new one. The old one is closed if it can be.
+        """Replace one env by a new one, and close the old one if possible.
 
         Raises:
-            EnvCheckError: the new one has other agents or spaces. What its constructor raises comes through.
+            EnvCheckError: the new env has other agents or spaces. Errors of its constructor propagate.
         """
         old, self._to_close[env_index] = self._to_close[env_index], None
         if old is not None:
@@ -110,11 +110,11 @@ class Envs:
         check_spaces(new, env_index)
         agents = possible_agents_of(new)
         if agents != self.possible_agents[env_index]:
-            raise EnvCheckError(f"env {env_index} was made anew with other possible_agents: {agents!r:.200} instead of "
+            raise EnvCheckError(f"env {env_index} was remade with other possible_agents: {agents!r:.200} instead of "
                                 f"{self.possible_agents[env_index]!r:.200}")  # fmt: skip
         for agent in before.keys() & set(agents):
             if self.spaces(env_index, agent) != before[agent]:
-                raise EnvCheckError(f"env {env_index} was made anew with other spaces of agent {agent!r}: "
+                raise EnvCheckError(f"env {env_index} was remade with other spaces of agent {agent!r}: "
                                     f"{self.spaces(env_index, agent)} instead of {before[agent]}")  # fmt: skip
 
     def remake_missing(self) -> None:
@@ -125,7 +125,7 @@ class Envs:
 
     @property
     def is_batch(self) -> bool:
-        """Whether the envs are in one object that steps all of them at once, or in several such."""
+        """True if the envs are batches, objects that each step several envs at once."""
         return isinstance(self.all[0], ArrayEnv)
 
     @property
@@ -135,7 +135,7 @@ class Envs:
         return self.possible_agents[0] or (first.named_agents if self.workers else named_agents(first))
 
     def spaces(self, env_index: int, agent_id: Hashable) -> Spaces:
-        """An agent's (observation space, action space)."""
+        """Return an agent's (observation space, action space)."""
         known = self._spaces[env_index]
         if agent_id not in known:
             if len(known) > MOST_AGENTS:
@@ -144,9 +144,9 @@ class Envs:
         return known[agent_id]
 
     def close(self) -> None:
-        """Close them all; the first error is raised when all were tried."""
+        """Close all envs, then raise the first error."""
         errors = []
-        while self._to_close:  # an interrupted call goes on where it was
+        while self._to_close:  # an interrupted call can be repeated
             try:
                 if hasattr(self._to_close[0], "close"):
                     with exits_as_errors():
@@ -178,10 +178,10 @@ def _check_size(batch: ArrayEnv, num_envs: int) -> None:
 
 
 def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
-    """A recorder for each env, or for each of the batches'.
+    """Make a recorder of states for each env.
 
     Raises:
-        EnvCheckError: an env has no `state()`, or its `state_space` is not one of arrays.
+        EnvCheckError: an env has no `state()`, or its `state_space` does not consist of arrays.
     """
     if isinstance(envs[0], ArrayEnv):
         space = state_space_of(envs[0], 0)
@@ -192,9 +192,12 @@ def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
 def make_vector(
     envs: list[Any] | EnvWorkers, parts: VectorParts, remake: Callable[[int], None]
 ) -> InProcessVector | ArrayVector | ProcessVector:
-    """What steps these envs: single ones, batches of them, or those in worker processes.
+    """Make the vector for single envs, batches, or envs in worker processes.
 
-    `remake` replaces the env of an index in `envs` by a new one.
+    Args:
+        envs: single envs, batches of them, or workers.
+        parts: objects that the vector works with.
+        remake: replaces the env at an index of `envs` by a new one.
     """
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)

@@ -1,4 +1,4 @@
-"""Episodes that are for evaluation: training goes on as if they had not been."""
+"""Evaluation episodes, which leave the state of training unchanged."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +14,7 @@ from fastmarl.core.runner.sampling import Sampling
 
 
 class Evaluator:
-    """Evaluates the modules with which a runner samples.
-
-    Attributes:
-        unreturned: episodes that have finished, until the caller of `evaluate()` takes them.
-    """
+    """Runs evaluation episodes with a runner's modules and envs."""
 
     def __init__(self, sampling: Sampling):
         self._sampling = sampling
@@ -36,7 +32,7 @@ class Evaluator:
         return [int(number) for number in numbers]
 
     def evaluate(self, num_episodes: Any, seeds: Sequence[int] | None, explore: bool) -> None:
-        """Add to `unreturned` what `MultiAgentEnvRunner.evaluate()` returns."""
+        """Append the episodes that `MultiAgentEnvRunner.evaluate()` returns to `unreturned`."""
         if not is_integer(num_episodes) or num_episodes < 0:
             raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
         num_episodes = int(num_episodes)
@@ -52,7 +48,7 @@ class Evaluator:
             try:
                 chunks = rollout.play(goal, goal.begin(range(n_envs)), explore)
                 self.unreturned += _in_order(chunks, goal, n_envs)
-            except BaseException:  # the episodes that have finished are returned by the next call
+            except BaseException:  # the next call returns the episodes that have finished
                 self.unreturned += _in_order(rollout.rescued(self.unreturned), goal, n_envs)
                 raise
             rollout.log.sum_up()
@@ -62,7 +58,7 @@ class Evaluator:
 
     @contextmanager
     def _apart(self, goal: Goal, seeds: list[int] | None) -> Iterator[None]:
-        """Leave what training goes on with as it is."""
+        """Save the state that training continues from, and restore it on exit."""
         resources, counts = self._resources, self._resources.counts
         generator, rng, env_to_module = resources.generator, resources.rng, resources.env_to_module
         seconds = dict(counts.seconds)
@@ -98,7 +94,10 @@ class Evaluator:
 
 
 def _in_order(chunks: list[MultiAgentEpisode], goal: Goal, n_envs: int) -> list[MultiAgentEpisode]:
-    """Those of finished episodes, by the episodes' numbers: each env ends its own in the order in which they begin."""
+    """Select the chunks of finished episodes and sort them by episode number.
+
+    Each env finishes its episodes in the order in which they begin, so the order of `goal.finished_ids` numbers them.
+    """
     ended, numbers = [0] * n_envs, {}
     for id_, env_index in goal.finished_ids.items():
         numbers[id_] = env_index + n_envs * ended[env_index]

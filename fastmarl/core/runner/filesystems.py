@@ -1,4 +1,4 @@
-"""Checkpoints on file systems of pyarrow, such as S3: folders here are copied there and back."""
+"""Checkpoints on file systems of pyarrow, such as S3, by copies of local folders."""
 
 import os
 import tempfile
@@ -12,10 +12,10 @@ from fastmarl.core.errors import CheckpointError, ConfigError
 
 @contextmanager
 def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Give a folder to write to, and copy it to `path` of the file system afterwards; None: that folder itself.
+    """Yield a folder to write to, and copy it to `path` on the file system at the end; None: yield `path` itself.
 
     Raises:
-        ConfigError: it is no file system of pyarrow.
+        ConfigError: `filesystem` is not one of pyarrow.
     """
     if filesystem is None:
         yield path
@@ -29,11 +29,11 @@ def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | 
 
 @contextmanager
 def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
-    """Give a folder with a copy of what is at `path` of the file system; None: that folder itself.
+    """Yield a folder with a copy of `path` on the file system; None: yield `path` itself.
 
     Raises:
-        CheckpointError: nothing is there.
-        ConfigError: it is no file system of pyarrow.
+        CheckpointError: `path` does not exist.
+        ConfigError: `filesystem` is not one of pyarrow.
     """
     if filesystem is None:
         yield path
@@ -48,7 +48,7 @@ def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | o
 
 
 def _copy_files(filesystem: Any) -> Any:
-    """pyarrow's function, after a look at the file system; who has one has pyarrow."""
+    """Return pyarrow's function after checking `filesystem`. Without pyarrow it can't be a valid one."""
     try:
         fs: Any = import_module("pyarrow.fs")
     except ImportError:

@@ -1,4 +1,4 @@
-"""How much one call of sample() is to make."""
+"""The amount that one call of `sample()` collects."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ MAX_DISCARDED = 1000  # episodes in a row
 
 @dataclass
 class Goal:
-    """Counts of the call so far, and when it is enough."""
+    """Counts the steps and episodes of a call, and knows when there are enough."""
 
-    num_timesteps: int | None = None  # None: it is `num_episodes` that counts
-    counts_env_steps: bool = False  # or, of `num_timesteps`, agent steps
+    num_timesteps: int | None = None  # None: `num_episodes` counts
+    counts_env_steps: bool = False  # otherwise `num_timesteps` counts agent steps
     num_episodes: int = 0
-    left: int = 0  # so many of these have not begun yet, in whatever env
-    left_of_envs: list[int] = field(default_factory=list)  # or, of each env's
+    left: int = 0  # number of episodes that have not begun yet, in any env
+    left_of_envs: list[int] = field(default_factory=list)  # such numbers by env, if each env has its own
     random_actions: bool = False
     ticks: int = 0
-    idle_ticks: int = 0  # the last ones, in which nobody acted
+    idle_ticks: int = 0  # latest ticks in which no agent acted
     env_steps: int = 0
     agent_steps: int = 0
-    n_discarded: int = 0  # episodes since the call last had more steps than ever before
-    most_env_steps: int = -1  # after an episode was discarded
-    finished_ids: dict[str, int] = field(default_factory=dict)  # -> env index, in the order of their ends
+    n_discarded: int = 0  # episodes discarded since the call last made progress
+    most_env_steps: int = -1  # largest env_steps so far after a discarded episode
+    finished_ids: dict[str, int] = field(default_factory=dict)  # id -> env index, in the order in which they ended
 
     def reached(self) -> bool:
         if self.num_timesteps is None:
@@ -39,7 +39,7 @@ class Goal:
         """Count one step of all envs.
 
         Raises:
-            MultiAgentEnvError: nobody has been observed for so long that the goal may never be reached.
+            MultiAgentEnvError: no agent has been observed for MAX_IDLE_TICKS ticks.
         """
         self.ticks += 1
         self.env_steps += env_steps
@@ -48,15 +48,15 @@ class Goal:
         if self.idle_ticks >= MAX_IDLE_TICKS and not self.counts_env_steps:
             problem = (
                 f"no env has observed any agent in {MAX_IDLE_TICKS} steps, and the call waits for agent steps or "
-                "episodes; does step() set '__all__' when everybody has ended?"
+                "episodes; does step() set '__all__' when all agents have ended?"
             )
             raise MultiAgentEnvError(0, None, self.ticks, problem)
 
     def take_back(self, env_index: int, env_steps: int, agent_steps: int) -> None:
-        """Don't count steps that an env that failed was to make, or whose episode is discarded.
+        """Subtract steps of an env that failed, or of an episode that is discarded.
 
         Raises:
-            MultiAgentEnvError: this has happened so often that the goal may never be reached.
+            MultiAgentEnvError: MAX_DISCARDED episodes were discarded without progress.
         """
         self.env_steps -= env_steps
         self.agent_steps -= agent_steps
@@ -64,8 +64,8 @@ class Goal:
         self.most_env_steps = max(self.env_steps, self.most_env_steps)
         if self.n_discarded >= MAX_DISCARDED:
             problem = (
-                f"envs have failed {MAX_DISCARDED} times, their episodes were discarded, and the call has got no "
-                'further; make the env fail less often, or set failed_episodes="truncate"'
+                f"envs have failed {MAX_DISCARDED} times, their episodes were discarded, and the call makes no "
+                'progress; make the env fail less often, or set failed_episodes="truncate"'
             )
             raise MultiAgentEnvError(env_index, None, 0, problem)
 
@@ -74,7 +74,7 @@ class Goal:
         return self.num_timesteps is None
 
     def begin(self, env_indices: Iterable[int]) -> list[int]:
-        """Those of these envs that begin an episode now, the first ones first; the others have none left."""
+        """Choose the envs that begin an episode now, in the given order; the others have none left."""
         if not self.counts_episodes:
             return list(env_indices)
         if not self.left_of_envs:
@@ -87,22 +87,22 @@ class Goal:
         return chosen
 
     def begin_another(self, env_index: int) -> None:
-        """This env's episode was discarded: there may be one more."""
+        """Allow one more episode, as this env's was discarded."""
         if self.left_of_envs:
             self.left_of_envs[env_index] += 1
         else:
             self.left += 1
 
     def wanted(self, chunks: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
-        """Without the chunks of episodes that were not finished, where whole episodes were asked for."""
+        """Drop the chunks of unfinished episodes if whole episodes were asked for."""
         return [chunk for chunk in chunks if chunk.id_ in self.finished_ids] if self.counts_episodes else chunks
 
 
 def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: int | None, num_envs: int) -> Goal:
-    """The goal for sample()'s arguments; with neither number, what the config says.
+    """Make the goal for the arguments of `sample()`; without either number, the config's amount.
 
     Raises:
-        ConfigError: both numbers are given, or one is negative or no integer.
+        ConfigError: both numbers are given, or one is negative or not an integer.
     """
     if num_timesteps is not None and num_episodes is not None:
         raise ConfigError(f"give num_timesteps or num_episodes, not both; got {num_timesteps} and {num_episodes}")
@@ -110,7 +110,7 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
         if number is not None and (not is_integer(number) or number < 0):
             raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
     if num_episodes is not None:
-        return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # those that begin first
+        return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # counts the episodes that begin first
     if num_timesteps is None and config.batch_mode == "complete_episodes":
         return Goal(num_episodes=num_envs, left_of_envs=[1] * num_envs)
     steps = config.get_rollout_fragment_length() * num_envs if num_timesteps is None else int(num_timesteps)

@@ -1,4 +1,4 @@
-"""A runner's callbacks, which hear of what happens."""
+"""Calls a runner's callbacks."""
 
 import warnings
 from collections.abc import Collection, Sequence
@@ -9,18 +9,18 @@ from fastmarl.core.callbacks import EVENTS, Listener, listeners
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 
-MOST_REMEMBERED = 100_000  # env steps of a running episode, for on_episode_end: it may never end
+MOST_REMEMBERED = 100_000  # env steps kept of a running episode for on_episode_end, as the episode may never end
 
 
 class Listeners:
-    """A runner's callbacks, and the chunks of running episodes that `on_episode_end` is given.
+    """A runner's callbacks, and the chunks of running episodes for `on_episode_end`.
 
     Args:
-        runner: what they are given as `env_runner`.
-        config: names them.
+        runner: `env_runner` of the callbacks.
+        config: names the callbacks.
 
     Attributes:
-        by_event: event -> those that are called.
+        by_event: callbacks by event.
     """
 
     by_event: dict[str, tuple[Listener, ...]]
@@ -34,10 +34,10 @@ class Listeners:
         self._has_forgotten = False
 
     def follow(self, config: EnvRunnerConfig) -> None:
-        """Call the callbacks that `config` names. The objects of classes that are among them already stay.
+        """Call the callbacks of `config` from now on; keep the objects of classes that were called before.
 
         Raises:
-            ConfigError: they can't be called as events are. Nothing was changed.
+            ConfigError: a callback can't be called with the arguments of its event. Nothing was changed.
         """
         known, objects = list(self._objects), []
 
@@ -61,18 +61,18 @@ class Listeners:
             listener(env_runner=self._runner, metrics_logger=self._runner.metrics, **arguments)
 
     def add(self, event: str, listener: Listener) -> None:
-        """Call this one, too, from now on; once, however often it is added."""
+        """Call this listener, too, from now on; adding it twice has no effect."""
         if listener not in self.by_event[event]:
             self.by_event[event] = (*self.by_event[event], listener)
             self._added.append((event, listener))
 
     def remove(self, event: str, listener: Listener) -> None:
-        """Don't call this one any more."""
+        """Stop calling this listener."""
         self.by_event[event] = tuple(other for other in self.by_event[event] if other != listener)
         self._added = [added for added in self._added if added != (event, listener)]
 
     def remember(self, samples: Sequence[MultiAgentEpisode], running: Collection[str]) -> None:
-        """Keep the chunks of episodes that are running, if any callback listens for an episode's end."""
+        """Keep the chunks of running episodes if any callback listens for an episode's end."""
         if self.by_event["on_episode_end"]:
             for chunk in samples:
                 if not chunk.is_done:
@@ -94,9 +94,9 @@ class Listeners:
             del earlier[0]
 
     def take_earlier_chunks(self, episode_id: str) -> list[MultiAgentEpisode]:
-        """Of an episode that is over."""
+        """Remove and return the chunks of a finished episode."""
         return self._earlier_chunks.pop(episode_id, [])
 
     def forget(self) -> None:
-        """The running episodes are dropped."""
+        """Forget all chunks, as the running episodes are dropped."""
         self._earlier_chunks = {}

@@ -1,6 +1,6 @@
-"""What runners report: RLlib's names and meanings, as plain numbers.
+"""Metrics of runners, with RLlib's names and meanings, as plain numbers.
 
-The store counts in arrays; here the counts get their names, once per `get_metrics()`, and when a callback peeks.
+The store counts in arrays; the counts get their names here, in `get_metrics()` and when a callback peeks.
 """
 
 from collections import Counter, defaultdict, deque
@@ -22,7 +22,7 @@ from fastmarl.core.runner.stats import NAN
 from fastmarl.core.states import check_keys, check_mapping, whole_number
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
-TIMED_STAGES = ("env", "scatter", "send")  # have clocks in some ticks only
+TIMED_STAGES = ("env", "scatter", "send")  # timed in some ticks only
 REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max}
 COUNTED = {  # each also with "_lifetime"
     "env_steps": "num_env_steps_sampled",
@@ -40,12 +40,12 @@ FAILED = {
 
 @dataclass
 class Increment:
-    """What one runner has counted for a while, as another process may take it.
+    """Counter increments of one runner, for aggregating the metrics of several runners.
 
     Attributes:
-        counts, seconds, failures: since the last increment.
-        episodes: the last that have ended since then, at most as many as means go over.
-        custom: what callbacks have logged: `MetricsLogger.journal`.
+        counts, seconds, failures: increments since the last one was taken.
+        episodes: the latest episodes that have ended since then, at most as many as means are taken over.
+        custom: values that callbacks have logged, see `MetricsLogger.journal`.
     """
 
     counts: Counts
@@ -59,12 +59,12 @@ class RunnerMetrics:
     """Counts and times of one runner.
 
     Args:
-        window: episodes over which means, minima and maxima go.
+        window: number of episodes over which means, minima and maxima are taken.
 
     Attributes:
-        logger: has the values of callbacks, and can be asked for the counts.
+        logger: holds the values that callbacks log, and looks up the counts.
         lifetime: counts of the runner's whole life.
-        seconds, failures: since the last report or increment.
+        seconds, failures: values since the last report or increment.
     """
 
     def __init__(self, window: int):
@@ -73,10 +73,10 @@ class RunnerMetrics:
         self.lifetime = Counts()
         self._new = Counts()  # since the last report or increment
         self.seconds: defaultdict[str, float] = defaultdict(float)  # see _stage_seconds()
-        self._timed = dict.fromkeys(TIMED_STAGES, 0.0)  # of `seconds`: what the clocks last showed
+        self._timed = dict.fromkeys(TIMED_STAGES, 0.0)  # `seconds` of the timed stages as last measured
         self.failures: Counter[str] = Counter()
         self._failures_reported = 0
-        self._ended_at: float | None = None  # of the last call of sample()
+        self._ended_at: float | None = None  # end of the last call of sample()
         self._under_way: tuple[Goal, EpisodeLog] | None = None
         self._weights_seq_no, self._module_ids = 0, list[str]()
         self._counters = self._readers()
@@ -90,7 +90,7 @@ class RunnerMetrics:
     # Calls of sample().
 
     def begin_call(self, begun: float, weights_seq_no: int, module_ids: Iterable[str]) -> None:
-        """A call begins at this `perf_counter()`, with these weights and modules."""
+        """Begin a call of `sample()` at this `perf_counter()`, with these weights and modules."""
         self._under_way = None
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         if self._ended_at is not None:
@@ -98,26 +98,28 @@ class RunnerMetrics:
             self._new.pauses += 1
 
     def watch_call(self, goal: Goal, log: EpisodeLog) -> None:
-        """Callbacks that peek are given what these have counted so far, too."""
+        """Let callbacks that peek see the counts of the call under way."""
         self._under_way = goal, log
 
     def add_call(self, goal: Goal, summary: CallSummary) -> None:
-        """Take the counts of one call of sample()."""
+        """Add the counts of one call of `sample()`."""
         self._under_way = None
         self._new.add(goal, summary)
         self.lifetime.add(goal, summary)
         self._episodes.extend(summary.episodes)
 
     def end_call(self, begun: float, ended: float) -> None:
-        """A call that began then has come to its end."""
+        """End a call of `sample()` that began at `begun`."""
         self.seconds["sample"] += ended - begun
         self._ended_at = ended
 
     # Increments.
 
     def take_increment(self) -> Increment:
-        """What was counted since the last one, instead of reports. Custom values are in it if `logger.begin_journal()`
-        was called, or from the second call on."""
+        """Return the counts since the last increment, and start over; it replaces reports.
+
+        It has custom values if `logger.begin_journal()` was called, and from the second increment on.
+        """
         n_ended = min(self._new.episodes, len(self._episodes))
         ended = list(self._episodes)[len(self._episodes) - n_ended :]
         custom, self.logger.journal = self.logger.journal or [], []
@@ -127,7 +129,7 @@ class RunnerMetrics:
         return increment
 
     def merge(self, increment: Increment) -> None:
-        """Take what another runner has counted: reports are then those of all together."""
+        """Add another runner's increment, so that reports cover all runners together."""
         self._new.merge(increment.counts)
         self.lifetime.merge(increment.counts)
         for name, seconds in increment.seconds.items():
@@ -147,7 +149,7 @@ class RunnerMetrics:
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """The counters of the runner's whole life, except env steps."""
+        """Return the lifetime counters, except env steps."""
         return {
             "num_episodes": self.lifetime.episodes,
             "num_agent_steps": dict(self.lifetime.agent_steps),
@@ -156,7 +158,7 @@ class RunnerMetrics:
         }
 
     def check_state(self, state: Any) -> None:
-        """Raises ConfigError if `set_state()` can't take `state`."""
+        """Raise ConfigError if `set_state()` can't take `state`."""
         check_keys("lifetime_counters", state, ("num_episodes", "num_agent_steps", "num_module_steps", "custom"))
         whole_number("num_episodes", state["num_episodes"])
         for name in ("num_agent_steps", "num_module_steps"):
@@ -170,7 +172,7 @@ class RunnerMetrics:
                 raise ConfigError(f"sums of custom metrics must be pairs of a key and a number, got {item!r:.200}")
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with these counters."""
+        """Continue with these counters."""
         self.lifetime.episodes = int(state["num_episodes"])
         self.lifetime.agent_steps = Counter({name: int(n) for name, n in state["num_agent_steps"].items()})
         self.lifetime.module_steps = Counter({name: int(n) for name, n in state["num_module_steps"].items()})
@@ -179,11 +181,14 @@ class RunnerMetrics:
     # Reports.
 
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
-        """Everything since the last report (means over the last episodes), up to the end of the last call, and start
-        over.
+        """Return all metrics since the last report, up to the end of the last call, and start over.
 
-        `module_ids` are those of today's modules, which are counted also where they have not acted.
-        Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per tick (one step of all envs).
+        Means are over the last episodes. Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per
+        tick (one step of all envs).
+
+        Args:
+            weights_seq_no: number of the current weights.
+            module_ids: ids of the current modules; those that have not acted count 0 steps.
         """
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         under_way, self._under_way = self._under_way, None
@@ -193,12 +198,12 @@ class RunnerMetrics:
         return merged(report, self.logger.compile())
 
     def _all(self) -> dict[str, Any]:
-        """Everything that is not logged, as it is now."""
+        """Return the current values of all metrics that are not logged."""
         counted = {name: read() for name, read in self._counters.items()}
         return {**counted, **self._times(), **self._episode_statistics()}
 
     def _readers(self) -> dict[str, Callable[[], Any]]:
-        """Name -> what reads that counter."""
+        """Return the functions that read the counters, by metric."""
         return {
             **{
                 f"{name}{life}": partial(self._count, what, bool(life))
@@ -212,7 +217,7 @@ class RunnerMetrics:
         }
 
     def _count(self, what: str, of_lifetime: bool) -> Any:
-        """A count since the last report or of the whole life, with that of the call under way."""
+        """Return a count since the last report or of the whole life, including the call under way."""
         counted = getattr(self.lifetime if of_lifetime else self._new, what)
         if what in ("env_steps", "episodes"):
             if self._under_way is None:
@@ -251,8 +256,11 @@ class RunnerMetrics:
         }
 
     def _stage_seconds(self) -> dict[str, float]:
-        """Seconds of each stage. What the vector takes is shared among its stages as in the ticks with clocks: those
-        since the last report or, if there were none, the ones before."""
+        """Return the seconds of each stage.
+
+        The vector's time is divided among its stages in proportion to their times in the timed ticks since the last
+        report or, if there were none, before it.
+        """
         seconds = self.seconds
         stages = {stage: seconds[stage] for stage in ("connect", "forward", "record", "reset")}
         stepping = seconds["vector"] - seconds["after_step"]
@@ -281,7 +289,7 @@ class RunnerMetrics:
         }
 
     def _mean_by_key(self, name: str) -> dict[str, float]:
-        """Means over the episodes in which an agent (or module) took part."""
+        """Average over the episodes in which an agent (or module) took part."""
         values: dict[str, list[float]] = {}
         for episode in self._episodes:
             for key, value in getattr(episode, name).items():

@@ -11,7 +11,7 @@ from fastmarl.core.runner.nested import Key, Path, leaves_of, listed, merged, ne
 from fastmarl.core.runner.reductions import STATS, LifetimeSumStats
 from fastmarl.core.runner.stats import plain
 
-TAKEN = {  # by reduction: the options that it takes
+TAKEN = {  # accepted options by reduction
     reduce: {"window", "ema_coeff", "percentiles", "with_throughput"}.intersection(kind.options)
     for reduce, kind in STATS.items()
 }
@@ -19,21 +19,20 @@ TAKEN = {  # by reduction: the options that it takes
 
 @public("fastmarl")
 class MetricsLogger:
-    """Takes values under keys, and reduces them for reports: `metrics_logger.log_value("hits", 3)`.
+    """Logs values under keys, and reduces them for reports: `metrics_logger.log_value("hits", 3)`.
 
-    Arguments and meaning are those of RLlib's class of that name. A key is a str, or a tuple of them: a nested key.
-    The options of a key are those with which it was first logged.
+    Arguments and meanings are those of RLlib's class of that name. A key is a str, or a tuple of them for nested
+    values. The first value logged under a key sets its options.
 
     Args:
-        root: lifetime sums last, and throughputs can be asked for. A runner's own logger is one.
-        stats_cls_lookup: the reductions by name. None: RLlib's; `MetricsLogger().stats_cls_lookup` has their classes,
-            from which others can be derived.
+        root: keep lifetime sums for ever, and measure throughputs, as a runner's own logger does.
+        stats_cls_lookup: reductions by name. None: RLlib's. Subclass the classes of `MetricsLogger().stats_cls_lookup`
+            to add your own.
 
     Attributes:
-        journal: if it is a list, it gets each value that is logged: its key, the value, and the key's options.
-        elsewhere: name -> a function that returns what is counted elsewhere under it: a number, or a dict of them.
-            `peek()` knows these, too.
-        all_elsewhere: a function that returns all of these at once, by name.
+        journal: None, or a list to which each logged value is appended as (key, value, options of the key).
+        elsewhere: functions by name that return values counted elsewhere, numbers or dicts of them, for `peek()`.
+        all_elsewhere: a function that returns all these values by name at once.
     """
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[Any]] | None = None):
@@ -48,10 +47,10 @@ class MetricsLogger:
 
     @property
     def stats(self) -> dict[Hashable, Any]:
-        """Nested dict of the Stats objects by key."""
+        """Nested dict of Stats objects by key."""
         return nested(self._stats.items())
 
-    # Log.
+    # Logging.
 
     def log_value(
         self,
@@ -69,23 +68,24 @@ class MetricsLogger:
         """Log a value under a key.
 
         Args:
-            value: a number, or an array or tensor with one; for "item" and "item_series" anything.
-            reduce: how values become one in reports.
-                "ema": exponential moving average, which goes on from report to report.
-                "mean", "min", "max", "sum": of the values since the last report; NaN where there are none.
-                "lifetime_sum": of all values.
+            key: str, or tuple of str for a nested value.
+            value: a number, or an array or tensor with one; any object for "item" and "item_series".
+            reduce: reduction of the values for reports.
+                "ema": exponential moving average, which continues over reports.
+                "mean", "min", "max", "sum": of the values since the last report; NaN without values.
+                "lifetime_sum": sum of all values.
                 "percentiles": a dict by percentile, of the values since the last report.
                 "item", "item_series": the last value, or a list of all, since the last report.
-                None: "mean" with a window, else "ema".
-            window: number of the last values that are reduced; None or inf: all.
+                None: "mean" with a window, otherwise "ema".
+            window: number of latest values that are reduced; None or inf: all.
             ema_coeff: weight of a new value in an "ema", 0.01 by default.
             percentiles: list of numbers from 0 to 100; None or True: 0, 50, 75, 90, 95, 99 and 100.
-            clear_on_reduce: False makes a "lifetime_sum" of a "sum". It means nothing else.
+            clear_on_reduce: False turns a "sum" into a "lifetime_sum"; no effect otherwise.
             with_throughput: measure a "sum" or "lifetime_sum" per second, see `peek()`.
-            reduce_per_index_on_aggregate: means nothing.
+            reduce_per_index_on_aggregate: no effect.
 
         Raises:
-            ValueError: the value or an option is none for this reduction, or the key is that of a dict of other keys.
+            ValueError: the value or an option does not fit the reduction, or the key holds a dict of other keys.
         """
         path = (key,) if type(key) is str else path_of(key)
         stats = self._stats.get(path)
@@ -101,25 +101,25 @@ class MetricsLogger:
         reduce: str | None = "mean",
         **options: Any,
     ) -> None:
-        """Log each value of a nested dict, under `key` if it is given; arguments as of `log_value()`."""
+        """Log each value of a nested dict, under `key` if it is given; options are those of `log_value()`."""
         for path, value in leaves_of(value_dict, () if key is None else path_of(key)):
             self.log_value(path, value, reduce=reduce, **options)
 
     def log_time(self, key: Key, *, reduce: str | None = None, **options: Any) -> "Timer":
-        """Log the seconds that a `with` block takes; arguments as of `log_value()`."""
+        """Log the seconds that a `with` block takes; options are those of `log_value()`."""
         path = path_of(key)
         if path not in self._stats:
             self._add(path, reduce, **options)
         return Timer(self, path)
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Merge what the `reduce()` of other loggers has returned, under `key` if it is given.
+        """Merge results of other loggers' `reduce()`, under `key` if it is given.
 
-        Each of a logger's means and averages counts once, however many values it is of; sums are added, extremes
-        compared, and series and percentiles go over all values.
+        Each logger's mean or average counts once, however many values it is of; sums are added, extremes compared, and
+        series and percentiles cover all values.
 
         Raises:
-            ValueError: there are plain numbers in it, or values were logged here under the same key.
+            ValueError: a dict has plain numbers, or values were logged here under the same key.
         """
         incoming: dict[Path, list[Any]] = {}
         for stats_dict in stats_dicts:
@@ -140,7 +140,7 @@ class MetricsLogger:
             stats.merge(several)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """The older name of `aggregate()`."""
+        """Older name of `aggregate()`, as in RLlib."""
         self.aggregate(stats_dicts, key=key)
 
     def _add(
@@ -154,7 +154,7 @@ class MetricsLogger:
         with_throughput: bool | None = None,
         reduce_per_index_on_aggregate: bool | None = None,
     ) -> Any:
-        """The Stats object of a key that is new."""
+        """Add and return the Stats object of a new key."""
         reduce = reduce or ("ema" if window is None else "mean")
         if reduce == "sum" and clear_on_reduce is False:
             reduce = "lifetime_sum"
@@ -178,12 +178,12 @@ class MetricsLogger:
         return stats
 
     def _check_free(self, path: Path) -> None:
-        """Raises ValueError if a key has no name, or would have a value, and a dict of other keys."""
+        """Raise ValueError if a key is empty, or if a key would have both a value and nested keys."""
         if not path:
             raise ValueError("a key must be a name, or a tuple of names, got ()")
         for other in self._stats:
             if other[: len(path)] == path[: len(other)]:
-                raise ValueError(f"there are values under {other}: {path} can't have some, too")
+                raise ValueError(f"there are values under {other}, so {path} can't have one")
 
     def _push(self, path: Path, stats: Any, value: Any) -> None:
         try:
@@ -194,7 +194,7 @@ class MetricsLogger:
         if self.journal is not None:
             self.journal.append((path, plain(value), self._options.get(path, {})))
 
-    # Look.
+    # Reading.
 
     def __contains__(self, key: Key) -> bool:
         path = path_of(key)
@@ -209,22 +209,22 @@ class MetricsLogger:
         throughput: bool = False,
         latest_merged_only: bool = False,
     ) -> Any:
-        """The value as it would be reported now; nothing is changed.
+        """Return the value as it would be reported now, without changing anything.
 
         Args:
-            key: of a value, or of a dict of values. None: all.
-            default: returned if there is nothing under the key; None: that is a KeyError.
-            compile: one value for each key, or else a list.
-            throughput: what comes per second, of keys that measure it: a float for a "sum"; for a "lifetime_sum" a
-                dict, since the last report and since `set_state()`. Only at the root.
-            latest_merged_only: of what the last `aggregate()` has brought.
+            key: key of a value or of a dict of values; None: all.
+            default: value to return if the key is missing; None: raise KeyError.
+            compile: return one value for each key, not a list.
+            throughput: return values per second, of keys that measure it, at the root only: a float for a "sum"; for a
+                "lifetime_sum" a dict with those since the last report and since `set_state()`.
+            latest_merged_only: reduce only the values of the last `aggregate()`.
 
         Returns:
-            A number, or what the reduction makes; or a nested dict of these.
+            A number or other result of a reduction, or a nested dict of these.
 
         Raises:
-            KeyError: there is nothing under the key, and no default.
-            ValueError: a throughput is not measured.
+            KeyError: the key is missing, and there is no default.
+            ValueError: the throughput is not measured.
         """
         path = () if key is None else path_of(key)
         if throughput:
@@ -253,13 +253,13 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any, compile: bool = True) -> Any:
-        """Return a result of `reduce()` with values in the place of Stats objects."""
+        """Return a result of `reduce()` with values in place of Stats objects."""
         if isinstance(results, dict):
             return {name: MetricsLogger.peek_results(each, compile) for name, each in results.items()}
         return results.peek(compile=compile) if hasattr(results, "peek") else results
 
     def _found_elsewhere(self, path: Path) -> Any:
-        """A number or a dict; None: there is none."""
+        """Look up a number or a dict; None: not found."""
         if not path:
             return self.all_elsewhere()
         found = self.elsewhere[path[0]]() if path[0] in self.elsewhere else None
@@ -283,30 +283,30 @@ class MetricsLogger:
         }
         return nested(measured.items()) if measured else default
 
-    # Report.
+    # Reporting.
 
     def reduce(self, compile: bool = False) -> dict[Any, Any]:
-        """A nested dict of all values, reduced; then start over. A runner's `get_metrics()` calls it.
+        """Return a nested dict of all reduced values, and start over; a runner's `get_metrics()` calls it.
 
         Args:
-            compile: plain values, or else Stats objects for the `aggregate()` of another logger.
+            compile: return plain values, not Stats objects for another logger's `aggregate()`.
         """
         return nested([(path, stats.reduce(compile=compile)) for path, stats in self._stats.items()])
 
     def compile(self) -> dict[Any, Any]:
-        """A nested dict of all values, reduced, with throughputs under "<key>_throughput"; then start over."""
+        """Return a nested dict of all reduced values, with throughputs under "<key>_throughput", and start over."""
         throughputs = self._throughputs((), {}) if self._is_root else {}
         return merged(self.reduce(compile=True), throughputs)
 
     def reset(self) -> None:
-        """Forget all values and keys."""
+        """Delete all values and keys."""
         self._stats, self._options = {}, {}
 
     def delete(self, *key: Hashable, key_error: bool = True) -> None:
-        """Forget a key, and those nested under it.
+        """Delete a key, and all keys nested under it.
 
         Raises:
-            KeyError: it is not there, and `key_error`.
+            KeyError: the key is missing, and `key_error` is set.
         """
         path = path_of(key)
         found = [other for other in self._stats if other[: len(path)] == path]
@@ -316,21 +316,21 @@ class MetricsLogger:
             del self._stats[other]
             self._options.pop(other, None)
 
-    # Elsewhere.
+    # State.
 
     def begin_journal(self) -> None:
-        """Keep one from now on. What was logged before, as by callbacks when envs are made, is in it."""
+        """Start the journal with the values logged so far, such as those of callbacks when envs are made."""
         self.journal = [
             (path, value, options) for path, options in self._options.items() for value in self._stats[path].pushed()
         ]
 
     def lifetime_sums(self) -> list[tuple[list[Hashable], float, bool]]:
-        """(key, sum, whether its throughput is measured) of each "lifetime_sum"."""
+        """Return (key, sum, True if its throughput is measured) of each "lifetime_sum"."""
         found = [(path, stats) for path, stats in self._stats.items() if isinstance(stats, LifetimeSumStats)]
         return [(list(path), stats.peek(), stats.with_throughput) for path, stats in found]
 
     def set_lifetime_sums(self, sums: Sequence[Sequence[Any]]) -> None:
-        """Go on with these sums, and no others."""
+        """Replace all lifetime sums by these."""
         for path, *_ in self.lifetime_sums():
             self.delete(*path)
         for path, total, *measured in sums:
@@ -340,11 +340,11 @@ class MetricsLogger:
             stats.initialize_throughput_reference_time(perf_counter())
 
     def get_state(self) -> dict[str, Any]:
-        """All values, as plain data if those logged are."""
+        """Return all values; plain data if the logged values are."""
         return {"stats": [[list(path), stats.get_state()] for path, stats in self._stats.items()]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the values of `get_state()`, and no others."""
+        """Replace all values by those of a `get_state()`."""
         self.reset()
         for keys, of_stats in state["stats"]:
             kind = self.stats_cls_lookup[of_stats["stats_cls_identifier"]]

@@ -8,12 +8,12 @@ Key = Hashable | Sequence[Any]
 
 
 def path_of(key: Any) -> Path:
-    """A key as a flat tuple."""
+    """Flatten a key to a tuple."""
     return tuple(name for part in key for name in path_of(part)) if isinstance(key, (tuple, list)) else (key,)
 
 
 def leaves_of(values: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of each value of a nested structure of dicts, lists and tuples; items of lists by their index."""
+    """Yield (path, value) of each value in nested dicts, lists and tuples; items of lists have their index as key."""
     if not isinstance(values, (Mapping, list, tuple)):
         yield path, values
         return
@@ -22,7 +22,7 @@ def leaves_of(values: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def nested(items: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
-    """A nested dict of (path, value)s."""
+    """Build a nested dict from (path, value) pairs."""
     whole: dict[Any, Any] = {}
     for (*parents, last), value in items:
         inner = whole
@@ -33,12 +33,12 @@ def nested(items: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
 
 
 def listed(values: Any) -> Any:
-    """Each value of a nested dict in a list of its own."""
+    """Wrap each value of a nested dict in a list."""
     return {name: listed(value) for name, value in values.items()} if isinstance(values, dict) else [values]
 
 
 def merged(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
-    """A nested dict with the values of both; of two at one place, the second's."""
+    """Merge two nested dicts; where both have a value, take the second's."""
     both = dict(first)
     for name, value in second.items():
         inner = first.get(name)

@@ -1,6 +1,6 @@
-"""Where a runner writes what it samples: episodes in Parquet files, and the record of actions.
+"""Writers of a runner's output: episodes in Parquet files, and the record of actions.
 
-The writers are loaded when an option asks for them.
+Their modules are imported only if an option asks for them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
-    """The writer of episodes, if `output` asks for one.
+    """Make the writer of episodes, if `output` asks for one.
 
     Raises:
-        ConfigError: an option of the writer can't be right, or pyarrow is not installed.
+        ConfigError: an option of the writer is invalid, or pyarrow is not installed.
         OfflineError: the folder can't be written to.
     """
     if config.output is None:
@@ -36,13 +36,13 @@ def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
 
 
 def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None = None) -> ActionWriter | None:
-    """The writer of actions, if `record_actions` asks for one.
+    """Make the writer of actions, if `record_actions` asks for one.
 
     Args:
-        before: the one so far. It goes on if what its file says of the run is still right, and is closed if not.
+        before: the previous writer. It is kept if the header of its file still describes the run, and closed if not.
 
     Raises:
-        ConfigError: an episode of this env could not be made again.
+        ConfigError: episodes of this env can't be replayed.
         RecordingError: the folder can't be written to.
     """
     if config.record_actions is None:

@@ -1,9 +1,9 @@
-"""Changes of a runner's policies: modules that come and go, who is mapped to which, and which of them learn.
+"""Changes of a runner's policies: its modules, the mapping of agents, and which modules learn.
 
-They come between calls of `sample()`, or in callbacks. Episodes that are running go on as they began: every agent keeps
+They take place between calls of `sample()`, or in callbacks. Running episodes continue as they began: every agent keeps
 its module, agents that join later are mapped by the function that was in force at the reset, and a module that was
-removed (or replaced) acts on in them. An env that was reset at the end of a call has begun its next episode;
-`sample(force_reset=True)` and `sample(num_episodes=n)` begin it again if it would be another one now.
+removed (or replaced) keeps acting. An env that was reset at the end of a call has begun its next episode;
+`sample(force_reset=True)` and `sample(num_episodes=n)` begin that episode again if it would have other policies now.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -26,7 +26,7 @@ ToTrain = Collection[str] | Callable[..., bool]
 
 
 class PolicyChanges:
-    """Changes the policies with which a runner samples."""
+    """Changes the policies of a runner."""
 
     def __init__(self, sampling: Sampling):
         self._sampling = sampling
@@ -43,7 +43,7 @@ class PolicyChanges:
         connectors: Any,
         override: bool,
     ) -> RLModule:
-        """As `MultiAgentEnvRunner.add_module()`."""
+        """Implement `add_module()` of `MultiAgentEnvRunner`."""
         self._check_nothing_waits()
         resources = self._resources
         known = resources.config.module_specs
@@ -65,7 +65,7 @@ class PolicyChanges:
         return module
 
     def remove(self, module_id: str, mapping_fn: MappingFn | None, to_train: ToTrain | None) -> RLModule:
-        """As `MultiAgentEnvRunner.remove_module()`."""
+        """Implement `remove_module()` of `MultiAgentEnvRunner`."""
         self._check_nothing_waits()
         policies = self._resources.config.module_specs
         if module_id not in policies:
@@ -79,22 +79,22 @@ class PolicyChanges:
         return module
 
     def map_by(self, mapping_fn: MappingFn) -> None:
-        """As `MultiAgentEnvRunner.set_policy_mapping_fn()`."""
+        """Implement `set_policy_mapping_fn()` of `MultiAgentEnvRunner`."""
         if not callable(mapping_fn):
             raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
         self._check_nothing_waits()
         self._resources.put_policies(replace(self._resources.config, policy_mapping_fn=mapping_fn))
 
     def _check_nothing_waits(self) -> None:
-        """Raises ConfigError if a change of the runner's config has other policies than there are."""
+        """Raise ConfigError if the runner's config has policies that are not in force yet."""
         now, wanted = self._resources.config, self._resources.wanted
         if names := [name for name in OF_POLICIES if getattr(wanted, name) is not getattr(now, name)]:
-            raise ConfigError(f"runner.config has other {names} than are in force; call make_module() first")
+            raise ConfigError(f"runner.config has other {names} than those in force; call make_module() first")
 
     def _change(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
     ) -> None:
-        """As `Resources.put_module()`; should that be interrupted, the next call of any kind finishes it."""
+        """Apply `Resources.put_module()`; if it is interrupted, the next call of any kind completes it."""
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
         policy = None if module is None else rollout.make_policy(module_id, module, connectors)
         was_whole, sampling.is_whole = sampling.is_whole, False
@@ -109,7 +109,7 @@ class PolicyChanges:
     def _changed(
         self, policies: dict[str, Any], mapping_fn: MappingFn | None, to_train: ToTrain | None
     ) -> EnvRunnerConfig:
-        """The config with other policies; those that are gone need no training any more."""
+        """Return the config with other policies; removed ones are dropped from `policies_to_train`."""
         config = self._resources.config
         if to_train is None:
             to_train = config.policies_to_train
@@ -129,7 +129,7 @@ class PolicyChanges:
 
 
 class ChangesPolicies:
-    """The part of `MultiAgentEnvRunner` that changes its policies."""
+    """Methods of `MultiAgentEnvRunner` that change its policies."""
 
     config: EnvRunnerConfig
     _policy_changes: PolicyChanges
@@ -145,23 +145,24 @@ class ChangesPolicies:
         env_to_module_connector: Any = None,
         override: bool = False,
     ) -> RLModule:
-        """Add a module, without a change to running episodes; give it weights with `set_weights({module_id: ...})`.
+        """Add a module; running episodes do not change. Set its weights with `set_weights({module_id: ...})`.
 
         Args:
-            module_spec: RLModuleSpec, torch.nn.Module, or None for the default net, as in the option `policies`.
-            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            module_id: id of the module.
+            module_spec: RLModuleSpec, torch.nn.Module, or None for a default network, as in the option `policies`.
+            new_agent_to_module_mapping_fn: `policy_mapping_fn` of episodes that begin from now on.
             new_should_module_be_updated: `policies_to_train` from now on.
-            env_to_module_connector: the module's connectors, as in the option of that name; None: what the option has
-                for it. Connectors keep what they have learned: give a snapshot those of the original with
+            env_to_module_connector: the module's connectors, as in the option of that name; None: those of the option.
+                To copy the connectors' state to a snapshot of a module, call
                 `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
-            override: take the place of a module of that id, as if it had been removed first.
+            override: replace a module with this id, as if it had been removed first.
 
         Returns:
             The module.
 
         Raises:
             ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
-                among them. Nothing was changed.
+                between them. Nothing was changed.
         """
         self._check_changeable("add_module()")
         return self._policy_changes.add(
@@ -180,26 +181,27 @@ class ChangesPolicies:
         new_agent_to_module_mapping_fn: MappingFn | None = None,
         new_should_module_be_updated: ToTrain | None = None,
     ) -> RLModule:
-        """Remove a module. It acts on in the episodes that are running, and is freed when the last of them has ended.
+        """Remove a module. It keeps acting in running episodes, and is freed when the last of them has ended.
 
         Args:
-            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            module_id: id of the module.
+            new_agent_to_module_mapping_fn: `policy_mapping_fn` of episodes that begin from now on.
             new_should_module_be_updated: `policies_to_train` from now on.
 
         Returns:
             The module.
 
         Raises:
-            ConfigError: there is no such module, or no other. Nothing was changed.
+            ConfigError: there is no such module, or no other one. Nothing was changed.
         """
         self._check_changeable("remove_module()")
         return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)
 
     def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
-        """Map the agents of episodes that begin from now on by another function."""
+        """Set the function that maps agents to modules in episodes that begin from now on."""
         self._check_changeable("set_policy_mapping_fn()")
         self._policy_changes.map_by(policy_mapping_fn)
 
     def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
-        """Return true if a module learns, by `policies_to_train`."""
+        """Return True if `policies_to_train` includes a module."""
         return self.config.is_policy_to_train(module_id, multi_agent_batch)

@@ -1,4 +1,4 @@
-"""How logged values become one: a class for each reduction of RLlib's MetricsLogger, with its meaning."""
+"""Reductions of logged values: one class for each reduction of RLlib's MetricsLogger."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 
 
 class MeanStats(SeriesStats):
-    """The mean, without NaN."""
+    """Mean of the values, without NaN."""
 
     stats_cls_identifier = "mean"
 
@@ -23,7 +23,7 @@ class MeanStats(SeriesStats):
 
 
 class _RunningStats(SeriesStats):
-    """Without a window, one value stands for all before."""
+    """Keeps one reduced value if there is no window."""
 
     def push(self, value: Any) -> None:
         super().push(value)
@@ -32,7 +32,7 @@ class _RunningStats(SeriesStats):
 
 
 class MinStats(_RunningStats):
-    """The least value, without NaN."""
+    """Smallest of the values, without NaN."""
 
     stats_cls_identifier = "min"
 
@@ -41,7 +41,7 @@ class MinStats(_RunningStats):
 
 
 class MaxStats(_RunningStats):
-    """The greatest value, without NaN."""
+    """Largest of the values, without NaN."""
 
     stats_cls_identifier = "max"
 
@@ -50,7 +50,7 @@ class MaxStats(_RunningStats):
 
 
 class SumStats(_RunningStats):
-    """The sum, without NaN.
+    """Sum of the values, without NaN.
 
     Args:
         with_throughput: measure the sum per second since the last report.
@@ -85,7 +85,7 @@ class SumStats(_RunningStats):
 
 
 class LifetimeSumStats(Stats):
-    """The sum of all that was ever logged: at the root; others report what is new since the last report.
+    """Sum of all values ever logged; other loggers than the root report the sum since the last report.
 
     Args:
         with_throughput: measure the sum per second since the last report and since the last `set_state()`.
@@ -145,10 +145,10 @@ class LifetimeSumStats(Stats):
 
 
 class EmaStats(Stats):
-    """The exponential moving average, which reports do not end; of several loggers, the mean of theirs.
+    """Exponential moving average, which goes on over reports; of several loggers, the mean of theirs.
 
     Args:
-        ema_coeff: weight of a new value; the average so far has the rest.
+        ema_coeff: weight of a new value, from 0 to 1.
     """
 
     stats_cls_identifier = "ema"
@@ -172,10 +172,10 @@ class EmaStats(Stats):
 
 
 class PercentilesStats(SeriesStats):
-    """A dict by percentile, of the values since the last report; None where there are none.
+    """Percentiles of the values since the last report, as a dict; None without values.
 
     Args:
-        percentiles: from 0 to 100. None or True: 0, 50, 75, 90, 95, 99 and 100.
+        percentiles: numbers from 0 to 100. None or True: 0, 50, 75, 90, 95, 99 and 100.
     """
 
     stats_cls_identifier = "percentiles"
@@ -189,7 +189,7 @@ class PercentilesStats(SeriesStats):
 
     def push(self, value: Any) -> None:
         if math.isnan(number(value)):
-            raise ValueError("percentiles have no place for NaN")
+            raise ValueError("NaN has no percentile")
         super().push(value)
 
     def listed(self, values: Sequence[float]) -> list[float]:
@@ -210,7 +210,7 @@ class PercentilesStats(SeriesStats):
 
 
 class ItemStats(Stats):
-    """The last thing of any kind that was logged since the last report; None: nothing was."""
+    """Last object that was logged since the last report; None without one."""
 
     stats_cls_identifier = "item"
 
@@ -229,7 +229,7 @@ class ItemStats(Stats):
 
 
 class ItemSeriesStats(SeriesStats):
-    """The list of things of any kind that were logged since the last report."""
+    """List of all objects that were logged since the last report."""
 
     stats_cls_identifier = "item_series"
 

@@ -1,4 +1,4 @@
-"""What a runner keeps from one call to the next, whatever becomes of its episodes."""
+"""The parts of a runner that outlive its episodes."""
 
 import math
 import warnings
@@ -31,15 +31,15 @@ class Resources:
     """A runner's config, envs, modules and connectors, random streams and counters.
 
     Attributes:
-        config: what is in force; changes of modules replace it.
-        wanted: what the runner's owner has set: some options wait for the next `make_env()` or `make_module()`.
-        has_envs: whether the envs are there: not after a `make_env()` that failed.
-        failures: what is done about envs that fail; it remembers restarts for as long as the envs are there.
+        config: the config in force; changes of modules replace it.
+        wanted: the config that the user has set; some options wait for the next `make_env()` or `make_module()`.
+        has_envs: False after a `make_env()` that failed.
+        failures: handles envs that fail, and counts restarts as long as the envs exist.
         module: all modules.
-        weights_seq_no: of the modules' weights.
-        generator, rng: for the modules' exploration, and for random actions.
-        change: of the modules, which has not come to its end: `put_module()` with its arguments.
-        recorder: writes the record of actions, if there is to be one.
+        weights_seq_no: number of the modules' current weights.
+        generator, rng: random streams of the modules' exploration and of random actions.
+        change: an unfinished change of the modules: `put_module()` with its arguments.
+        recorder: writes the record of actions, if the config asks for one.
     """
 
     def __init__(self, config: EnvRunnerConfig):
@@ -72,20 +72,20 @@ class Resources:
         return self.config.num_envs_per_env_runner
 
     def check_envs(self) -> None:
-        """Raises RunnerStoppedError if there are no envs."""
+        """Raise RunnerStoppedError if there are no envs."""
         if not self.has_envs:
             raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
 
     def check_modules(self) -> None:
-        """Raises ConfigError if the modules were made for other spaces than those of the envs."""
+        """Raise ConfigError if the spaces of the envs differ from those that the modules were made for."""
         if self._misfits:
             agent, (before, now) = next(iter(self._misfits.items()))
-            raise ConfigError(f"since make_env() the envs have other spaces than those that the modules were made for: "
+            raise ConfigError(f"since make_env() the envs have other spaces than those the modules were made for: "
                               f"agent {agent!r} has {now} instead of {before}. Call make_module(), too; set_weights() "
                               f"gives the new modules the weights of the old ones, where they fit")  # fmt: skip
 
     def close(self) -> None:
-        """Close the envs, and the record of actions."""
+        """Close the envs and the record of actions."""
         try:
             self.envs.close()
         finally:
@@ -93,9 +93,10 @@ class Resources:
                 self.recorder.close()
 
     def make_envs(self, config: EnvRunnerConfig) -> None:
-        """Close the envs, and create others; `config` is in force then. Old envs that fail to close are left.
+        """Replace the envs by new ones made with `config`, which is then in force.
 
-        `has_envs` is false from here on, until the caller can work with them.
+        An error in closing the old envs is only a warning. `has_envs` is false until the caller has rebuilt its
+        rollout.
         """
         self.has_envs = False
         try:
@@ -118,9 +119,10 @@ class Resources:
         self.failures = self._new_failures()
 
     def make_modules(self, config: EnvRunnerConfig) -> None:
-        """Have other modules, with fresh weights unless they are given as instances; `config` is in force then.
+        """Replace the modules by new ones made with `config`, which is then in force.
 
-        Connectors stay as they are where neither their option nor what envs send has changed.
+        Modules get fresh weights unless they are given as instances. Connectors stay as they are unless their option or
+        the spaces of the envs have changed.
         """
         check_module_options(config)
         env_to_module = make_env_to_module(config, self.envs, self.config, self.env_to_module)
@@ -149,7 +151,7 @@ class Resources:
     def put_module(
         self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
     ) -> None:
-        """Have a module, or (None) none under this id, in place of what is there; `config` is in force then."""
+        """Replace the module `module_id`, or remove it (None); `config` is then in force."""
         self.env_to_module.put(module_id, connectors)
         if module is not None:
             self.module.add_module(module_id, module, override=True)
@@ -158,21 +160,21 @@ class Resources:
         self.put_policies(config)
 
     def put_policies(self, config: EnvRunnerConfig) -> None:
-        """Have a config in force that has other policies than now; other options that wait go on to wait."""
+        """Put a config with other policies in force; other options that wait keep waiting."""
         wanted = config
         if self.wanted is not self.config:
             wanted = replace(self.wanted, **{name: getattr(config, name) for name in OF_POLICIES})
         vars(self).update(config=config, wanted=wanted)
 
-    # Changes that come whole: what interrupts one leaves the rest to `finish()`.
+    # Changes that are atomic: `finish()` completes one that was interrupted.
 
     def take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
-        """Have these weights, by module id; others than those of modules that are there are left out."""
+        """Set weights by module id; ignore those of modules that the runner lacks."""
         self._coming_weights = weights, seq_no
         self.finish_weights()
 
     def finish(self) -> None:
-        """Finish what was interrupted."""
+        """Complete changes that were interrupted."""
         self.finish_weights()
         self.finish_change()
 
@@ -182,7 +184,7 @@ class Resources:
         weights, seq_no = self._coming_weights
         try:
             self.module.set_state({module_id: weights[module_id] for module_id in weights if module_id in self.module})
-        except Exception:  # of a module's own set_state()
+        except Exception:  # raised by a module's own set_state()
             self._coming_weights = None
             raise
         self.weights_seq_no = seq_no
@@ -195,14 +197,14 @@ class Resources:
 
 
 def _known_spaces(envs: Envs) -> dict[Hashable, Spaces]:
-    """By agent id, of those that are known beforehand."""
+    """Return the spaces of all agents known beforehand, by agent id."""
     return {agent: envs.spaces(0, agent) for agent in envs.named_agents}
 
 
 def _misfits(before: dict[Hashable, Spaces], now: dict[Hashable, Spaces]) -> dict[Hashable, tuple[Spaces, Spaces]]:
-    """Agent id -> its spaces (before, now), where a module made for the former can't be used for the latter.
+    """Return the spaces (before, now) by agent id, where a module made for the former does not fit the latter.
 
-    Other bounds of observations are no reason: a runner goes on with its modules when only those change.
+    Bounds of observations may change: modules do not depend on them.
     """
     changed = {
         agent: (before[agent], now[agent]) for agent in before.keys() & now.keys() if before[agent] != now[agent]
@@ -215,10 +217,10 @@ def _misfits(before: dict[Hashable, Spaces], now: dict[Hashable, Spaces]) -> dic
 
 
 def choose_device(config: EnvRunnerConfig) -> torch.device:
-    """By the options `device` and `num_gpus_per_env_runner`.
+    """Choose the device by the options `device` and `num_gpus_per_env_runner`.
 
     Raises:
-        ConfigError: there is no such device here.
+        ConfigError: this machine has no such device.
     """
     name, num_gpus = config.device, config.num_gpus_per_env_runner
     if name == "auto":
@@ -249,7 +251,7 @@ def _check_cuda(config: EnvRunnerConfig, device: torch.device) -> None:
 
 
 def _share(config: EnvRunnerConfig) -> int:
-    """The index of this runner's (first) GPU. If a runner sees only its own GPUs, as under Ray, it is the first."""
+    """Return the index of this runner's (first) GPU; 0 if the runner sees only its own GPUs, as under Ray."""
     num_gpus, visible = config.num_gpus_per_env_runner, torch.cuda.device_count()
     if visible <= math.ceil(num_gpus):
         return 0

@@ -1,4 +1,4 @@
-"""The running episodes of all envs: agents act, envs step, episodes end, and others begin."""
+"""The sampling loop over all envs: agents act, envs step, episodes end and begin."""
 
 from collections.abc import Hashable
 from time import perf_counter
@@ -29,14 +29,14 @@ from fastmarl.core.vector.wiring import VectorParts
 
 
 class Rollout:
-    """Envs and modules at work. It is rebuilt with other envs or modules, and after a call that failed.
+    """Runs modules in envs. It is rebuilt with new envs or modules, and after a failed call.
 
     Attributes:
-        log, store, table: of the episodes, their rows, and their agents.
-        policies: the modules, and what stands between them and the envs.
+        log, store, table: hold the episodes, their rows, and their agents.
+        policies: the modules, with their connectors and masks.
         env: the vector of envs.
         to_reset: indices of envs without an episode.
-        goal: of the current call, or the last one.
+        goal: goal of the current call, or of the last one.
     """
 
     def __init__(self, resources: Resources, listeners: Listeners):
@@ -79,7 +79,7 @@ class Rollout:
         self.goal = Goal()
 
     def make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Actor:
-        """A module, made ready to act here."""
+        """Wrap a module with all that it needs to act here."""
         resources, config = self._resources, self._resources.config
         observation_space, action_space = spaces_of(module)
         connectors = connectors or ModuleConnectors(
@@ -116,7 +116,7 @@ class Rollout:
     # Ticks.
 
     def play(self, goal: Goal, begin: list[int], explore: bool) -> list[MultiAgentEpisode]:
-        """Go on until the goal is reached; those of these envs that have no episode begin one first.
+        """Sample until the goal is reached; envs of `begin` without an episode begin one first.
 
         Returns:
             The wanted chunks of the call.
@@ -144,18 +144,18 @@ class Rollout:
             store.connect()
 
     def _receive(self, goal: Goal) -> None:
-        """Record the next steps; episodes end, and others begin."""
+        """Receive and record the next steps; end episodes and begin others."""
         begun = perf_counter()
         resting = self.to_reset.copy()
         self.env.recv(self._after_step, after_each=bool(self._listeners.by_event["on_episode_step"]))
         if self.table.respawned:
             self.log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
-        if ended := self.to_reset - resting:  # another split of the resting envs may be under way
+        if ended := self.to_reset - resting:  # envs that rested before may have another split still stepping
             self.reset(goal.begin(sorted(ended)))
 
     def _act(self, goal: Goal, explore: bool) -> None:
-        """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
+        """Run each module on the rows of its agents; record its outputs and prepare the envs' actions."""
         store, policies, seconds = self.store, self.policies.by_index, self._counts.seconds
         num_env_runners, rng = self._resources.config.num_env_runners, self._resources.rng
         t = (self._counts.lifetime.env_steps + goal.env_steps) * num_env_runners
@@ -195,13 +195,13 @@ class Rollout:
             seconds["connect"] += batched - begun
 
     def stamp_actions(self) -> None:
-        """Record the weights' number with the actions since the last stamp; -1 where no weights chose them."""
+        """Record the weights' number with the actions since the last stamp; -1 for random actions."""
         self.store.stamp(-1 if self.goal.random_actions else self._resources.weights_seq_no)
 
-    # Episodes begin.
+    # Beginning episodes.
 
     def reset(self, env_indices: list[int]) -> None:
-        """Begin episodes in these envs; others that have none rest."""
+        """Begin episodes in these envs; other envs without an episode rest."""
         begun = perf_counter()
         listeners, policies = self._listeners.by_event, self.policies
         self.to_reset.difference_update(env_indices)
@@ -223,12 +223,15 @@ class Rollout:
         self._counts.seconds["reset"] += perf_counter() - begun
 
     def is_outdated(self, env_index: int) -> bool:
-        """Whether the env's episode would have other policies if it began now."""
+        """Return True if the env's episode would have other policies if it began now."""
         return self.policies.is_outdated(env_index, self._resources.config.policy_mapping_fn)
 
     def drop_begun(self, env_indices: set[int]) -> None:
-        """Drop the running episodes of which a step was made, or that are outdated, and those of other envs than these,
-        which are not in the call that begins."""
+        """Drop running episodes that have made a step, are outdated, or are in envs that the new call does not use.
+
+        Args:
+            env_indices: envs that the new call uses.
+        """
         for env_index, lanes in enumerate(self.table.envs):
             if self.table.records[env_index] is None:
                 continue
@@ -237,10 +240,10 @@ class Rollout:
                 self.to_reset.add(env_index)
         self.log.renew()
 
-    # Episodes end.
+    # Ending episodes.
 
     def _after_step(self, env_indices: list[int], flags: list[int]) -> None:
-        """Steps of these envs are recorded (or have failed): tell who listens; close the episodes that are over."""
+        """Call listeners after steps of these envs were recorded (or have failed), and close finished episodes."""
         begun = perf_counter()
         listeners = self._listeners.by_event
         if len(env_indices) == 1 or listeners["on_episode_step"] or listeners["on_episode_end"]:
@@ -272,10 +275,10 @@ class Rollout:
                 self._call("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
     def rescued(self, known: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
-        """The call has failed: the chunks of the episodes that have finished, without those that are known already.
+        """Return the chunks of episodes that finished in a failed call, except for those in `known`.
 
-        They have finished when their envs say so, wherever the call was then; but for those whose last observations
-        the connectors have failed to make.
+        An episode has finished once its env says so, wherever the call failed, unless connectors failed to make its
+        last observations.
         """
         self.policies.leave_modes()
         self.stamp_actions()

@@ -1,4 +1,4 @@
-"""The standalone runner: what users call. Each method hands on to one of the runner's parts, a call at a time."""
+"""The standalone runner, which users call. It forwards each method to one of its parts, one call at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -29,22 +29,22 @@ from fastmarl.core.runner.state import RunnerState
 
 @public("fastmarl")
 class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
-    """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
+    """Samples episodes of several agents in several envs, with the API of RLlib's class of the same name.
 
     ```python
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="mpe2.simple_spread_v3"))
     episodes = runner.sample(num_timesteps=1000)
     ```
 
-    At the end of a `with` block the runner is stopped.
+    As a context manager it stops at the end of the `with` block.
 
     Args:
         config: the options.
-        worker_index, num_workers: which of how many runners this is: they come before `worker_index` and
+        worker_index, num_workers: index of this runner, and number of runners; they override `worker_index` and
             `num_env_runners` of the config.
-        recreated_worker: whether it takes the place of a runner that was lost: its `incarnation` is one more.
-        spaces, tune_trial_id: are kept as attributes, and not used.
-        kwargs: other arguments of RLlib's class have no effect there, either. Unknown ones are a warning.
+        recreated_worker: True if it replaces a runner that was lost; its `incarnation` is then one higher.
+        spaces, tune_trial_id: kept as attributes, not used.
+        kwargs: other arguments of RLlib's class, which have no effect there either. Unknown ones raise a warning.
     """
 
     @exits_as_errors()
@@ -89,24 +89,24 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return (f"<{name} of {of_env}: {envs}, modules {list(self.module)} on {device}, {steps:,} env steps sampled"
                 f"{', stopped' * self._stopped}>")  # fmt: skip
 
-    # What a runner has.
+    # Properties.
 
     @property
     def config(self) -> EnvRunnerConfig:
-        """The options. To change some, put a changed copy in its place:
+        """The options. To change some, assign a changed copy:
 
         ```python
         runner.config = dataclasses.replace(runner.config, env_config={"size": 9}, explore=False)
         runner.make_env()
         ```
 
-        They are checked at once. Those that envs are made of are in force from the next `make_env()` on, those of the
-        modules from the next `make_module()`, and others from the next call of `sample()`; docs/options.md has a table.
-        `add_module()` and its like replace the config, too.
+        The copy is checked at once. Options of the envs take effect with the next `make_env()`, those of the modules
+        with the next `make_module()`, and others with the next call of `sample()`; docs/options.md has a table.
+        `add_module()` and similar methods replace the config, too.
 
         Raises:
-            ConfigError: something can't be right, or can't change in a runner that is made. Nothing was changed.
-            EnvCheckError: `env` is no environment. Nothing was changed.
+            ConfigError: an option is invalid, or can't change after the runner was made. Nothing was changed.
+            EnvCheckError: `env` is not an environment. Nothing was changed.
         """
         return self._resources.wanted
 
@@ -121,54 +121,61 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
-        """Env steps of all calls of `sample()` that are over."""
+        """Env steps of all finished calls of `sample()`."""
         return self._resources.counts.lifetime.env_steps
 
     @property
     def env(self) -> Any:
-        """The vector of envs; `env.envs` lists them (or the batches of them: one, or `worker_num_splits`)."""
+        """The vector of envs; `env.envs` lists the envs (or their batches: one, or `worker_num_splits`)."""
         return self._sampling.rollout.env
 
     @property
     def module(self) -> MultiRLModule:
-        """All modules; train them in place, or copies and `set_weights()`."""
+        """All modules. Train them in place, or train copies and call `set_weights()`."""
         return self._resources.module
 
     @property
     def env_to_module(self) -> EnvToModule:
-        """The connectors by module id, and their state, see docs/connectors.md."""
+        """Connectors by module id, and their state; see docs/connectors.md."""
         return self._resources.env_to_module
 
     @property
     def module_to_env(self) -> EnvToModule:
-        """All connectors by module id, and the state of those that change outputs and actions."""
+        """Connectors by module id, and the state of those that change outputs and actions."""
         return self._resources.env_to_module.sides()["module_to_env_connector"]
 
     @property
     def running_episodes(self) -> set[str]:
-        """Ids of the episodes that are running: `sample()` goes on with them. Others have ended, or were dropped."""
+        """Ids of the running episodes, which the next `sample()` continues."""
         return self._sampling.running_episodes()
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Takes values of callbacks (`log_value`), and knows the runner's own counts (`peek`)."""
+        """Logger for values of callbacks (`log_value`), which also looks up the runner's counts (`peek`)."""
         return self._resources.counts.logger
 
     @property
     def episodes_to_numpy(self) -> bool:
-        """The option of this name, which is always True."""
+        """The option `episodes_to_numpy`, always True."""
         return self.config.episodes_to_numpy
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """Module id -> what runs it: "lean", "cuda graph" and for how many batch sizes, or "torch" (or "torch.compile")
-        and why not by these; see docs/inference.md."""
+        """Inference backend by module id; see docs/inference.md.
+
+        It is "lean", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the reason why
+        the others can't run the module.
+        """
         policies = self._sampling.rollout.policies
         return {module_id: policies.backend(module_id) for module_id in self.module}
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """(observation space, action space) of every module by its id, and of one env (Dict spaces by agent id) under
-        "__env__" and "__env_single__"."""
+        """Return the spaces of modules and envs.
+
+        Returns:
+            (observation space, action space) by module id, and those of one env (Dict spaces by agent id) under
+            "__env__" and "__env_single__".
+        """
         envs = self._resources.envs
         agents = {agent: envs.spaces(0, agent) for agent in envs.named_agents}
         of_env = (
@@ -179,8 +186,12 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return {"__env__": of_env, "__env_single__": of_env, **of_modules}
 
     def get_metrics(self) -> dict[str, Any]:
-        """Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
-        last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md)."""
+        """Return all metrics since the last call, and start over.
+
+        Returns:
+            Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
+            last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md).
+        """
         return self._resources.counts.report(self._resources.weights_seq_no, self.module)
 
     # Sampling.
@@ -194,28 +205,27 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[MultiAgentEpisode]:
-        """Step all envs, and return what happened.
+        """Step all envs, and return the sampled episodes.
 
         Args:
-            num_timesteps: env steps (or agent steps, by `count_steps_by`) to make at least, over all envs; running
-                episodes are cut and go on in the next call.
-            num_episodes: exactly so many whole episodes, those that begin first, however long they take; running ones
-                are dropped before. An env that can't begin one more is not stepped until the others are done. With
-                neither number: `rollout_fragment_length` steps of each env, or (`batch_mode="complete_episodes"`) a
-                whole episode of each.
-            explore: sample actions, or take the most likely ones. None: as configured.
+            num_timesteps: least number of env steps (or agent steps, by `count_steps_by`) over all envs; running
+                episodes are cut, and the next call continues them.
+            num_episodes: exact number of whole episodes: those that begin first, however long they take. Running
+                episodes are dropped first. An env without another episode to begin rests until the others are done.
+                Without either number: `rollout_fragment_length` steps of each env, or
+                (`batch_mode="complete_episodes"`) one whole episode of each.
+            explore: sample actions; False: take the most likely ones. None: as configured.
             random_actions: act uniformly at random, without the modules.
             force_reset: drop running episodes first.
 
         Returns:
-            Chunks of episodes: those that finished in order of finishing, then running ones in env order.
+            Chunks of episodes: finished ones in the order in which they finished, then running ones by env index.
 
         Raises:
-            MultiAgentEnvError, ModuleOutputError, or whatever an env raises: running episodes are then dropped;
-                episodes that had finished are returned by the next call. So it is after an interrupt, too.
-            OfflineError: with `output`: files could not be written. The next call tries it again, and returns the
-                episodes.
-            RunnerBusyError: another call is under way; it goes on.
+            MultiAgentEnvError, ModuleOutputError, or any error of an env: running episodes are then dropped; the next
+                call returns the episodes that had finished. The same holds after an interrupt.
+            OfflineError: files of `output` could not be written. The next call tries again, and returns the episodes.
+            RunnerBusyError: another call is under way, and continues.
         """
         self.assert_healthy()
         arguments = {
@@ -226,7 +236,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
             "force_reset": force_reset,
         }
         self._calls.run("sample()", self._sampling.sample, arguments)
-        # No call from here on: so no signal is handled before the caller has the episodes.
+        # No call follows, so no signal is handled before the caller has the episodes.
         episodes, self._sampling.unreturned = self._sampling.unreturned, []
         return episodes
 
@@ -236,7 +246,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         return episodes, self.get_state(not_components="rl_module"), self.get_metrics()
 
     def run(self) -> Iterator[list[MultiAgentEpisode]]:
-        """`sample()` for ever, with the configured amounts."""
+        """Call `sample()` for ever, with the configured amounts."""
         while True:
             yield self.sample()
 
@@ -245,24 +255,24 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     ) -> list[MultiAgentEpisode]:
         """Sample whole episodes to evaluate the modules.
 
-        Episode k of n is made by env k % num_envs, so that env i makes n // num_envs of them, and one more if
-        i < n % num_envs; none is chosen by its length. What connectors know is used and stays as it is; counters,
-        metrics other than failures, and random streams stay, too, and callbacks are not called. Running episodes are
-        dropped, and the next `sample()` begins others.
+        Env k % num_envs makes episode k of n, so env i makes n // num_envs episodes, and one more if i < n % num_envs;
+        no episode is chosen by its length. The state of connectors is used and stays unchanged, as do counters, metrics
+        except failures, and random streams. Callbacks are not called. Running episodes are dropped; the next `sample()`
+        begins new ones.
 
         Args:
             num_episodes: n.
-            seeds: n integers, for the resets. None: in a runner with a seed, others than those of training, the same
-                in each call; else none.
-            explore: sample actions, or take the most likely ones.
+            seeds: n integers for the resets. None: in a runner with a seed, seeds that differ from those of training
+                and are the same in each call; without a seed, none.
+            explore: sample actions; False: take the most likely ones.
 
         Returns:
-            The episodes, in the order of `seeds`; one in which an agent has respawned is in several chunks. If the last
-            call has failed, those that had finished in it come before.
+            The episodes in the order of `seeds`; one in which an agent has respawned is in several chunks. Episodes
+            that finished in a failed call come first.
 
         Raises:
-            ConfigError: the numbers are none, or the batch that steps in arrays can't be seeded for each episode.
-            Else what `sample()` raises. Episodes that had finished are returned by the next call of `evaluate()`.
+            ConfigError: a number is invalid, or a batch that steps in arrays can't be seeded for each episode.
+            Otherwise as in `sample()`. The next call of `evaluate()` returns episodes that had finished.
         """
         self.assert_healthy()
         arguments = {"num_episodes": num_episodes, "seeds": seeds, "explore": explore}
@@ -273,42 +283,42 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     # Envs and modules.
 
     def make_env(self) -> None:
-        """Close the envs and create them again, as `config` has them now; running episodes are dropped.
+        """Close the envs and create new ones by the current `config`; running episodes are dropped.
 
-        An old env that fails to close is a warning. Should the rest fail, there are no envs, and this must be called
-        again before the next `sample()`. Where new envs have other spaces than the old ones, `make_module()` is next.
+        An error in closing an old env is only a warning. After any other error the runner has no envs, and this method
+        must be called again before the next `sample()`. If the new envs have other spaces, call `make_module()` next.
         """
         self._check_not_stopped()
         self._calls.run("make_env()", self._sampling.make_env, {})
 
     def make_module(self) -> None:
-        """Create the modules as `config` has them now, with fresh weights unless given as instances; running episodes
-        are dropped.
+        """Create new modules by the current `config`; running episodes are dropped.
 
-        Connectors keep what they have learned, unless their option or what they see has changed.
+        Modules have fresh weights unless they are given as instances. Connectors keep their state unless their option
+        or their spaces have changed.
         """
         self._check_not_stopped()
         self._calls.run("make_module()", self._sampling.make_module, {})
 
-    # From afar.
+    # Remote control.
 
     def ping(self) -> str:
-        """Return "pong", a sign of life."""
+        """Return "pong", as a sign of life."""
         return "pong"
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return `func(runner, ...)`. Its errors come through; RLlib's runner ends its process then."""
+        """Return `func(runner, ...)`. Errors propagate, whereas RLlib's runner ends its process."""
         return func(self, *args, **kwargs)
 
-    # The end.
+    # Stopping.
 
     def assert_healthy(self) -> None:
-        """Raises RunnerStoppedError after stop(), and after a `make_env()` that failed, which has left no envs."""
+        """Raise RunnerStoppedError after `stop()`, or after a failed `make_env()` that left no envs."""
         self._check_not_stopped()
         self._resources.check_envs()
 
     def _check_changeable(self, method: str) -> None:
-        """Modules are changed between calls, or in callbacks of the one under way."""
+        """Check that modules may change: between calls, or in callbacks of the call under way."""
         self._check_not_stopped()
         self._calls.check(method, or_within=True)
 
@@ -319,11 +329,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     @exits_as_errors()
     def stop(self) -> None:
-        """Close the envs and files; sampling is over. Stopping twice is fine, and finishes what an interrupt cut short.
+        """Close the envs and files. It may be called twice, and then completes an interrupted stop.
 
         Raises:
-            RunnerBusyError: a call is under way, which needs them.
-            OfflineError: with `output`: files could not be written.
+            RunnerBusyError: a call that needs the envs is under way.
+            OfflineError: files of `output` could not be written.
         """
         self._calls.check("stop()")
         self._stopped = True
@@ -334,7 +344,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
                 self._sampling.output.close()
 
     def __enter__(self) -> Self:
-        """Raises RunnerStoppedError after stop()."""
+        """Raise RunnerStoppedError after `stop()`."""
         self._check_not_stopped()
         return self
 
@@ -343,11 +353,13 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
 
 def begin_increments(runner: MultiAgentEnvRunner) -> None:
-    """Begin to count for `take_increment()`, once the runner is made: the first increment has what its callbacks have
-    logged when envs were made."""
+    """Start counting for `take_increment()`, right after the runner is made.
+
+    The first increment has the values that callbacks logged when the envs were made.
+    """
     runner._resources.counts.logger.begin_journal()
 
 
 def take_increment(runner: MultiAgentEnvRunner) -> Increment:
-    """Return what was counted since the last call, for the metrics of several runners; see `RunnerMetrics`."""
+    """Return the counts since the last call, to aggregate several runners; see `RunnerMetrics`."""
     return runner._resources.counts.take_increment()

@@ -1,6 +1,6 @@
-"""The running episodes of a runner as plain data, and back: they go on elsewhere as if nothing had been.
+"""Running episodes as plain data, from which another runner can continue them.
 
-An agent is named by its number: its index among all agents of all these episodes, one episode's after the other's.
+An agent is identified by its number: its index among the agents of all these episodes, in the episodes' order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ MOST_STEPS = 2**31 - 2
 
 
 def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
-    """The running episodes of these envs, at the end of a call; arrays in it may be the store's."""
+    """Return the running episodes of these envs at the end of a call; its arrays may share the store's memory."""
     store, table = log.store, log.store.table
     lanes = np.array([lane for env_index in env_indices for lane in table.record(env_index).lanes], np.int32)
     numbers = np.full(len(table.row_L), -1, np.int64)
@@ -68,18 +68,18 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
 
 
 class EpisodesState:
-    """What `episodes_state()` has given, looked at as a whole.
+    """The result of `episodes_state()`, checked as a whole.
 
     Args:
-        state: see there.
-        log, policies: where the episodes are to go on.
-        in_arrays: whether the envs are batches that step in arrays.
+        state: result of `episodes_state()`.
+        log, policies: log and policies of the runner that is to continue the episodes.
+        in_arrays: True if the envs are batches that step in arrays.
 
     Attributes:
-        env_indices: of the envs whose episodes they are, ascending.
+        env_indices: ascending indices of the episodes' envs.
 
     Raises:
-        ConfigError: it does not fit these, or is damaged.
+        ConfigError: the state is damaged, or does not fit this log and these policies.
     """
 
     def __init__(self, state: Mapping[str, Any], log: EpisodeLog, policies: Policies, *, in_arrays: bool):
@@ -91,7 +91,7 @@ class EpisodesState:
         self.env_indices: list[int] = [episode["env_index"] for episode in self._episodes]
         n_envs = len(log.store.table.envs)
         if sorted(set(self.env_indices)) != self.env_indices or (self.env_indices and self.env_indices[-1] >= n_envs):
-            raise ConfigError(f"running episodes must be of different envs below {n_envs}, got {self.env_indices}")
+            raise ConfigError(f"running episodes need different env indices below {n_envs}, got {self.env_indices}")
         for episode in self._episodes:
             log.check_states(episode["env_index"], episode["env_states"])
         self._ends = np.cumsum([len(episode["agent_ids"]) for episode in self._episodes], dtype=np.int64)
@@ -107,7 +107,7 @@ class EpisodesState:
         self._module_of_agents = self._checked_agents(n, in_arrays)
 
     def put(self, mapping_fn: MappingFn | None) -> None:
-        """Have the episodes go on in the log, which has none."""
+        """Continue the episodes in the log, which must have none."""
         log, store, table = self._log, self._log.store, self._log.store.table
         lanes = table.take_lanes([agent for episode in self._episodes for agent in episode["agent_ids"]])
         table.module_L[lanes] = self._module_of_agents
@@ -123,10 +123,10 @@ class EpisodesState:
         for episode, of_episode in self._by_episode(lanes):
             self._put_episode(episode, of_episode.tolist())
         store.begin_actions()
-        self._policies.end_evaluation()  # modules that were woken are in that mode
+        self._policies.end_evaluation()  # modules that were woken are in evaluation mode
 
     def _by_episode(self, values: np.ndarray) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        """Each episode with its agents' entries of an array."""
+        """Pair each episode with its agents' entries of an array."""
         return zip(self._episodes, np.split(values, self._ends)[:-1], strict=True)
 
     def _put_episode(self, episode: dict[str, Any], lanes: list[int]) -> None:
@@ -192,7 +192,11 @@ class EpisodesState:
         return dict(episode)
 
     def _checked_agents(self, n: int, in_arrays: bool) -> np.ndarray:
-        """int32: by agent, its module; each agent has rows of one, and those act that wait for it."""
+        """Return the module of each agent, int32 of shape (n,).
+
+        Raises:
+            ConfigError: an agent has rows of no module or of several, or the acting agents are not those that wait.
+        """
         module_of = np.full(n, -1, np.int32)
         waits = np.zeros(n, np.bool_)
         for module, rows in self._rows.items():
@@ -211,7 +215,7 @@ class EpisodesState:
 
 
 def _check_number(what: str, value: Any, kind: type) -> None:
-    """Raises ConfigError if it is no such number."""
+    """Raise ConfigError unless `value` is a number of this kind."""
     if kind is int:
         whole_number(what, value)
     elif not isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Calls of `sample()`: what they return, and what goes on when they fail."""
+"""Calls of `sample()`, and recovery from calls that failed."""
 
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -18,30 +18,21 @@ if TYPE_CHECKING:
 
 
 class Sampling:
-    """Samples, call by call, with what a runner has.
-
-    Attributes:
-        rollout: the running episodes.
-        is_whole: whether the last call, or change of envs or modules, has come to its end. If not, the next call makes
-            the rollout anew.
-        output: writes what is returned; None: nothing does.
-        unreturned: the episodes of calls that have come to their end. The caller of `sample()` takes them, as the last
-            thing that it does: an interrupt before that leaves them to the next call.
-    """
+    """Samples call by call with a runner's resources."""
 
     def __init__(self, resources: Resources, listeners: Listeners):
         self.resources = resources
         self.listeners = listeners
         self.output: ParquetWriter | None = None
         self.unreturned: list[MultiAgentEpisode] = []
-        self._unwritten: list[Parcel] = []  # of `unreturned`
+        self._unwritten: list[Parcel] = []  # those of `unreturned` that are not written yet
         self._kept = KeptChunks()
-        self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed, or before anything can fail no more
+        self._rescued: list[MultiAgentEpisode] = []  # by a failed call, or one in its last steps
         self.rollout = Rollout(resources, listeners)
         self.is_whole = True
 
     def make_env(self) -> None:
-        """Close the envs and create them again."""
+        """Close the envs and create new ones."""
         resources = self.resources
         config = in_force(resources.config, resources.wanted, MAKE_ENV | ANY_MAKE)
         self.is_whole = False
@@ -51,7 +42,7 @@ class Sampling:
         self.announce_envs()
 
     def make_module(self) -> None:
-        """Create the modules again."""
+        """Replace the modules by new ones."""
         resources = self.resources
         config = in_force(resources.config, resources.wanted, MAKE_MODULE | ANY_MAKE)
         was_whole, self.is_whole = self.is_whole, False
@@ -68,9 +59,9 @@ class Sampling:
         self.listeners.call("on_environment_created", env=self.rollout.env, env_context=contexts[0])
 
     def rebuild_rollout(self) -> None:
-        """The last call did not finish: rebuild the rollout.
+        """Rebuild the rollout after a call that did not finish.
 
-        Envs, modules, what connectors know, random streams and counters stay; all envs will be reset.
+        Envs, modules, the state of connectors, random streams and counters stay; all envs will be reset.
         """
         self.rollout.env.forget()
         self.rollout.policies.leave_modes()
@@ -80,15 +71,15 @@ class Sampling:
         self.rollout = Rollout(self.resources, self.listeners)
 
     def running_episodes(self) -> set[str]:
-        """Ids of the episodes with which the next call goes on; none after one that has failed."""
+        """Return the ids of the episodes that the next call continues; none after a failed call."""
         return {record.id_ for record in self.rollout.store.running()} if self.is_whole else set()
 
     def begin_call(self) -> None:
-        """Note that a call is under way; rebuild the rollout if the last one did not finish.
+        """Mark a call as under way, and rebuild the rollout if the last one did not finish.
 
         Raises:
             RunnerStoppedError: there are no envs.
-            ConfigError: they have other spaces than the modules were made for.
+            ConfigError: the spaces of the envs differ from those that the modules were made for.
         """
         self.resources.check_envs()
         self.resources.check_modules()
@@ -104,7 +95,7 @@ class Sampling:
         random_actions: bool,
         force_reset: bool,
     ) -> None:
-        """Add to `unreturned` what `MultiAgentEnvRunner.sample()` returns."""
+        """Append the episodes that `MultiAgentEnvRunner.sample()` returns to `unreturned`."""
         resources = self.resources
         goal = make_goal(resources.config, num_timesteps, num_episodes, resources.num_envs)
         goal.random_actions = random_actions
@@ -141,40 +132,40 @@ class Sampling:
         self.listeners.call("on_sample_end", samples=samples)
         self._kept.add(samples, blocks)
         parcels = [] if self.output is None else [self.output.prepared(samples)]
-        # In one step: an interrupt comes before it or after it.
+        # One statement, so that an interrupt leaves both or neither.
         vars(self).update(_rescued=[], unreturned=[*self.unreturned, *samples], _unwritten=[*self._unwritten, *parcels])
         self._write_output()
         resources.counts.end_call(begun, perf_counter())
 
     def _keep_finished(self, goal: Goal) -> None:
-        """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
+        """Keep the finished episodes of a failed call for the next one, and count its steps."""
         rollout = self.rollout
         self._rescued += rollout.rescued(self._rescued)
         for env_index in range(self.resources.num_envs):
             rollout.store.take_back(env_index, whole_chunk=False)
-        goal.env_steps -= rollout.env.n_stepping  # their results are discarded
+        goal.env_steps -= rollout.env.n_stepping  # the results of these steps are discarded
         self.resources.counts.add_call(goal, rollout.log.sum_up())
         rollout.env.forget()
 
     def _take_down(self, *, has_failed: bool = False) -> None:
-        """Hold what the call adds to the record of actions, if there is one, for `_write_record()`."""
+        """Buffer this call's part of the record of actions, if there is one, for `_write_record()`."""
         recorder, rollout = self.resources.recorder, self.rollout
         if recorder is not None:
             recorder.take(recorder.fragment(rollout.log, rollout.policies.env_actions, has_failed=has_failed))
 
     def _write_record(self) -> None:
-        """Write down what is held, also of a call that was interrupted before it came to that."""
+        """Write the buffered part of the record, including that of an interrupted call."""
         if self.resources.recorder is not None:
             self.resources.recorder.write()
 
     def _write_output(self) -> None:
-        """Have what is to be returned written, also of a call that was interrupted before it came to that."""
+        """Write the episodes that wait for it, including those of an interrupted call."""
         while self.output is not None and self._unwritten:
             self.output.write_once(self._unwritten[0])
             del self._unwritten[0]
 
     def _record_failed_call(self, error: BaseException) -> None:
-        """Write down what led to this error, which is about to be raised: it can be replayed."""
+        """Write the actions that led to `error`, which is about to be raised, so that it can be replayed."""
         recorder = self.resources.recorder
         if recorder is not None:
             try:

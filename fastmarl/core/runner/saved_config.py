@@ -1,6 +1,6 @@
-"""A runner's config in a checkpoint, so that a runner can be made from the checkpoint alone.
+"""A runner's config in its checkpoint, from which alone a runner can be made.
 
-It is plain data without code: an environment is there by its name, and functions and classes must be given again.
+It is plain data without code: an environment is saved by name; functions and classes must be given again.
 """
 
 import os
@@ -13,13 +13,13 @@ from fastmarl.core.envs.registry import env_name, may_be_named_by_a_file
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.states import check_keys, check_mapping, is_plain
 
-CONFIG = "config"  # what a runner's checkpoint has for this, beside the runner's own state
+CONFIG = "config"  # key in a runner's checkpoint, beside the runner's own state
 KEYS = ("options", "left_out")
-FOLDERS = ("record_actions", "output")  # a file does not say where to write to
+FOLDERS = ("record_actions", "output")  # a file does not decide where to write to
 
 
 def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
-    """The options that are not as by default: those that a file can hold, and the text of those that it can't."""
+    """Return the options that differ from their defaults, and the text of those that a file can't hold."""
     options, left_out = {}, {}
     for field in fields(EnvRunnerConfig):
         name, value = field.name, getattr(config, field.name)
@@ -34,17 +34,17 @@ def plain_config(config: EnvRunnerConfig) -> dict[str, Any]:
 
 
 def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
-    """The config of which `plain_config()` was made.
+    """Make a config from a result of `plain_config()`.
 
     Args:
-        saved: what it has returned.
-        given: options that come before the saved ones.
+        saved: result of `plain_config()`.
+        given: options that replace the saved ones.
 
     Raises:
-        ConfigError: an option is in no file and was not given; the environment is one that this program has neither
-            registered nor used; or an option has a value that can't be right.
+        ConfigError: an option was not saved and is not given; this program has neither registered nor used the
+            environment before; or an option is invalid.
     """
-    check_keys("what is saved of the config", saved, KEYS)
+    check_keys("the saved config", saved, KEYS)
     options, left_out = saved["options"], saved["left_out"]
     for what, values in (("the saved options", options), ("the options that are left out", left_out)):
         check_mapping(what, values)
@@ -60,11 +60,11 @@ def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
     try:
         return EnvRunnerConfig(**{**options, **given})
     except TypeError as error:
-        raise ConfigError(f"the saved options can't be right: {error}") from error
+        raise ConfigError(f"the saved options are invalid: {error}") from error
 
 
 def _plain(value: Any) -> Any:
-    """The value, with a set of ids as a list, and any kind of dict as a dict."""
+    """Convert a set of ids to a list, and any mapping to a dict."""
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return sorted(value, key=str) if isinstance(value, Set) else value

@@ -1,7 +1,7 @@
-"""What a checkpoint says of a runner's modules beside their weights, so that they can act without the runner.
+"""Description of a runner's modules in its checkpoint, with which they can act without the runner.
 
-It is plain data: spaces, options, and the names and arguments of fastmarl's own classes. A class of the user's is named
-and never imported: its object must be given again.
+It is plain data: spaces, options, and the names and arguments of fastmarl's own classes. Classes of users are named but
+never imported; their objects must be given again.
 """
 
 import copy
@@ -30,12 +30,12 @@ from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.spaces.plain import plain_space, space_from_plain
 from fastmarl.core.states import check_keys, check_mapping, whole_number
 
-SAVED = "policy"  # what a runner's checkpoint has for this, beside the runner's own state
+SAVED = "policy"  # key in a runner's checkpoint, beside the runner's own state
 VERSION = 1
 KEYS = ("version", "options", "modules")
 OF_MODULE = ("observation_space", "action_space", "class", "default", "connectors")
 OF_DEFAULT = ("observation_space", "inference_only", "model_config", "layers")
-ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connectors: attributes of the same names
+ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connectors; they have attributes of these names
     FlattenObservations: (),
     FrameStacking: ("num_frames",),
     GetActions: (),
@@ -48,7 +48,7 @@ BUNDLED = {kind.__name__: kind for kind in ARGUMENTS}
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """Options of a runner that decide what becomes of observations, rewards and actions; see `EnvRunnerConfig`.
+    """Options of a runner that determine how observations, rewards and actions are processed; see `EnvRunnerConfig`.
 
     Args:
         t: env steps made by all runners, for modules that explore by a schedule.
@@ -65,28 +65,28 @@ class PolicyOptions:
 
     @classmethod
     def of(cls, config: EnvRunnerConfig, env_steps: int) -> "PolicyOptions":
-        """Those of a runner that has made so many env steps."""
+        """Take the options of a runner that has made this number of env steps."""
         names = [field.name for field in fields(cls) if field.name != "t"]
         return cls(**{name: getattr(config, name) for name in names}, t=env_steps * config.num_env_runners)
 
     def for_config(self) -> dict[str, Any]:
-        """Without `t`, as options of EnvRunnerConfig."""
+        """Return the options of EnvRunnerConfig, without `t`."""
         return {name: value for name, value in asdict(self).items() if name != "t"}
 
 
 @dataclass(frozen=True)
 class ModuleParts:
-    """A module and its connectors, nobody else's, and both as they were trained."""
+    """Copies of a module and its connectors in their trained state."""
 
     module: RLModule
     connectors: ModuleConnectors
 
 
-# To plain data.
+# Writing.
 
 
 def described(options: PolicyOptions, modules: MultiRLModule, env_to_module: EnvToModule) -> dict[str, Any]:
-    """What a checkpoint holds for `parts_from()`, see there."""
+    """Return plain data for a checkpoint, from which `parts_from()` makes policies."""
     return {
         "version": VERSION,
         "options": asdict(options),
@@ -109,7 +109,7 @@ def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[st
 
 
 def _default(module: RLModule) -> dict[str, Any]:
-    """What a default net is made with, and what it then is made of."""
+    """Describe a default network: the arguments to make it, and its layers for comparison."""
     assert module.observation_space is not None
     return {
         "observation_space": plain_space(module.observation_space),
@@ -129,7 +129,7 @@ def _connector(connector: ConnectorPiece) -> dict[str, Any]:
     return {"class": class_name(connector), "arguments": arguments}
 
 
-# From plain data.
+# Reading.
 
 
 def parts_from(
@@ -139,40 +139,43 @@ def parts_from(
     modules: Mapping[str, torch.nn.Module],
     connectors: Mapping[str, Sequence[ConnectorPiece]],
 ) -> tuple[PolicyOptions, dict[str, ModuleParts]]:
-    """The options, and by module id the parts with which to act.
+    """Make modules and connectors from a checkpoint.
 
     Args:
-        saved: what `described()` has returned.
-        weights: of the modules, by module id.
-        learned: option -> states of connectors, as `EnvToModule.get_state()` returns them.
-        modules: objects in place of modules that are not fastmarl's own; they stay as they are.
-        connectors: all connectors of modules that have some that are not fastmarl's own; they stay as they are, too.
+        saved: result of `described()`.
+        weights: weights by module id.
+        learned: states of connectors by option, as `EnvToModule.get_state()` returns them.
+        modules: objects for modules that are not fastmarl's own; they are copied.
+        connectors: all connectors of modules that have some that are not fastmarl's own; they are copied.
+
+    Returns:
+        The options, and the parts by module id.
 
     Raises:
-        ConfigError: an object is missing, or is another one than was saved; or `saved` is damaged.
+        ConfigError: an object is missing, or does not fit the saved one; or `saved` is damaged.
     """
-    check_keys("what is saved of policies", saved, KEYS)
+    check_keys("the saved policies", saved, KEYS)
     if whole_number("the version of policies", saved["version"]) != VERSION:
-        raise ConfigError(f"policies were saved in version {saved['version']}, and this fastmarl reads {VERSION}")
+        raise ConfigError(f"policies were saved in version {saved['version']}, but this fastmarl reads {VERSION}")
     options = _options(saved["options"])
     check_mapping("the saved modules", saved["modules"])
     check_mapping("the saved weights", weights)
     for option, states in learned.items():
-        check_mapping(f"what connectors of {option} have learned", states)
+        check_mapping(f"the saved connectors of {option}", states)
     for name, given in (("modules", modules), ("connectors", connectors)):
         check_mapping(f"{name}=, by module id,", given)
         if unknown := [module_id for module_id in given if module_id not in saved["modules"]]:
-            raise ConfigError(f"{name}= has {unknown}, which are none of the saved modules {list(saved['modules'])}")
+            raise ConfigError(f"{name}= has {unknown}, which are not among the saved modules {list(saved['modules'])}")
     parts = {}
     for module_id, entry in saved["modules"].items():
-        check_keys(f"what is saved of module {module_id!r}", entry, OF_MODULE)
+        check_keys(f"the saved data of module {module_id!r}", entry, OF_MODULE)
         try:
             of_module = _made_connectors(module_id, entry, options, connectors.get(module_id))
             module = _made_module(module_id, entry, of_module, modules.get(module_id))
         except ConfigError:
             raise
         except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
-            raise ConfigError(f"what is saved of module {module_id!r} can't be right: {error!r}") from error
+            raise ConfigError(f"the saved data of module {module_id!r} is invalid: {error!r}") from error
         try:
             module.set_state(weights[module_id])
         except (ConfigError, KeyError) as error:
@@ -182,17 +185,17 @@ def parts_from(
         side.set_state(dict(learned[option]))
         for module_id, states in side.get_state().items():
             if lacking := [name for name in states if name not in learned[option].get(module_id, {})]:
-                raise ConfigError(f"module {module_id!r}: what its connectors {lacking} have learned was not saved")
+                raise ConfigError(f"module {module_id!r}: the state of its connectors {lacking} was not saved")
     return options, parts
 
 
 def connectors_of(parts: Mapping[str, ModuleParts]) -> EnvToModule:
-    """The connectors in these, by module id."""
+    """Collect the connectors of these parts, by module id."""
     return EnvToModule({module_id: each.connectors for module_id, each in parts.items()})
 
 
 def copied_parts(options: PolicyOptions, modules: MultiRLModule, env_to_module: EnvToModule) -> dict[str, ModuleParts]:
-    """Copies of a runner's modules and connectors, by module id, the modules on the CPU."""
+    """Copy a runner's modules to the CPU, and their connectors; return them by module id."""
     parts = {}
     for module_id, module in modules.items():
         own, given = copied(module).to("cpu"), env_to_module.get(module_id)
@@ -209,7 +212,7 @@ def copied_parts(options: PolicyOptions, modules: MultiRLModule, env_to_module: 
 def _bound(
     module_id: str, objects: Sequence[ConnectorPiece], observation_space: Any, action_space: Any, options: PolicyOptions
 ) -> ModuleConnectors:
-    """Copies of connectors, at work on these spaces; they count nothing."""
+    """Copy connectors and bind them to these spaces, without updating their statistics."""
     copies = copy.deepcopy(list(objects))
     for connector in copies:
         if getattr(connector, "update_stats", False):
@@ -225,7 +228,7 @@ def _options(saved: Any) -> PolicyOptions:
         kinds = bool if isinstance(getattr(EnvRunnerConfig, name), bool) else (bool, int, float, str, tuple, type(None))
         if not isinstance(value, kinds):
             raise ConfigError(f"{name} of the saved options can't be {value!r:.200}")
-    return PolicyOptions.of(EnvRunnerConfig(env=None, **given), t)  # which looks at the others
+    return PolicyOptions.of(EnvRunnerConfig(env=None, **given), t)  # checks the other options
 
 
 def _made_connectors(
@@ -258,13 +261,13 @@ def _made_connector(saved: Mapping[str, Any]) -> ConnectorPiece:
     try:
         return BUNDLED[saved["class"]](**saved["arguments"])
     except (KeyError, TypeError) as error:
-        raise ConfigError(f"{saved!r:.200} is none of fastmarl's connectors {list(BUNDLED)}: {error!r}") from error
+        raise ConfigError(f"{saved!r:.200} is not among fastmarl's connectors {list(BUNDLED)}: {error!r}") from error
 
 
 def _made_module(
     module_id: str, entry: Mapping[str, Any], connectors: ModuleConnectors, given: torch.nn.Module | None
 ) -> RLModule:
-    """A copy of what is given, or a default net."""
+    """Copy the given module, or make a default network."""
     action_space = space_from_plain(entry["action_space"])
     if given is None:
         return _made_default(module_id, entry, action_space)
@@ -279,12 +282,12 @@ def _made_module(
 def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -> RLModule:
     saved = entry["default"]
     if saved is None:
-        raise ConfigError(f"module {module_id!r} is a {entry['class']}, no default net as fastmarl makes it, so it is "
-                          f"not in the checkpoint but for its weights; pass modules={{{module_id!r}: ...}} with one of "
-                          f"that class, which takes them over")  # fmt: skip
-    check_keys(f"the default net {module_id!r}", saved, OF_DEFAULT)
+        raise ConfigError(f"module {module_id!r} is a {entry['class']}, not a default network of fastmarl, so "
+                          f"the checkpoint has only its weights; pass modules={{{module_id!r}: ...}} with a module of "
+                          f"that class, which gets these weights")  # fmt: skip
+    check_keys(f"the default network {module_id!r}", saved, OF_DEFAULT)
     check_mapping("its model_config", saved["model_config"])
-    with torch.random.fork_rng(devices=[]):  # its first weights are replaced
+    with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
         module = DefaultRLModule(
             space_from_plain(saved["observation_space"]),
             action_space,
@@ -292,6 +295,6 @@ def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -
             model_config=saved["model_config"],
         )
     if _layers(module) != saved["layers"]:
-        raise ConfigError(f"module {module_id!r} is a default net whose layers were replaced, so it can't be made from "
-                          f"the checkpoint; pass modules={{{module_id!r}: ...}} with such a module")  # fmt: skip
+        raise ConfigError(f"module {module_id!r} is a default network whose layers were replaced, so it can't be made "
+                          f"from the checkpoint; pass modules={{{module_id!r}: ...}} with such a module")  # fmt: skip
     return module

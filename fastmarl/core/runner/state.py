@@ -1,4 +1,4 @@
-"""A runner's state, to and from other runners and folders."""
+"""A runner's state, exchanged with other runners and with folders."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from fastmarl.core.states import (
     whole_number,
 )
 
-PARTIAL = "is_partial"  # in the file of a state that need not have all components
+PARTIAL = "is_partial"  # key in the file of a state that may lack components
 
 
 class RunnerState:
-    """Reads and writes what a runner has, and its running episodes.
+    """Reads and writes the state of a runner, including its running episodes.
 
     Args:
-        sampling: has them.
-        calls: says whether a call is under way.
+        sampling: runs the episodes and has the runner's resources.
+        calls: knows if a call is under way.
     """
 
     def __init__(self, sampling: Sampling, calls: CallGuard):
@@ -59,7 +59,7 @@ class RunnerState:
     def get(
         self, components: Names = None, not_components: Names = None, *, inference_only: bool = False
     ) -> dict[str, Any]:
-        """As `MultiAgentEnvRunner.get_state()`."""
+        """Implement `get_state()` of `MultiAgentEnvRunner`."""
         resources = self._resources
         chosen, modules = chosen_components(components, not_components, list(resources.module))
         resources.finish_weights()
@@ -83,11 +83,11 @@ class RunnerState:
         return {name: value for name, value in state.items() if name in chosen}
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if `set()` can't take `state`; changes nothing, and warns as it does."""
+        """Raise ConfigError if `set()` can't take `state`; change nothing, but warn of unknown parts."""
         self._check(known_parts(state, self._resources.module))
 
     def _check(self, state: dict[str, Any]) -> None:
-        """As `check()`, of components that are known."""
+        """Check a state that has known components only."""
         check_mapping("a runner's state", state)
         resources = self._resources
         checks: dict[str, Callable[[Any], Any]] = {
@@ -107,7 +107,7 @@ class RunnerState:
 
     @exits_as_errors()
     def set(self, state: dict[str, Any]) -> None:
-        """As `MultiAgentEnvRunner.set_state()`."""
+        """Implement `set_state()` of `MultiAgentEnvRunner`."""
         resources = self._resources
         state = known_parts(state, resources.module)
         self._check(state)
@@ -119,7 +119,7 @@ class RunnerState:
 
     @exits_as_errors()
     def save(self, path: str | os.PathLike, state: dict[str, Any] | None = None) -> None:
-        """As `MultiAgentEnvRunner.save_to_path()`."""
+        """Implement `save_to_path()` of `MultiAgentEnvRunner`."""
         resources = self._resources
         if state is None:
             content = self.get()
@@ -133,13 +133,13 @@ class RunnerState:
 
     @exits_as_errors()
     def restore(self, path: str | os.PathLike, component: str | None = None) -> None:
-        """As `MultiAgentEnvRunner.restore_from_path()`."""
+        """Implement `restore_from_path()` of `MultiAgentEnvRunner`."""
         state = load_state(path)
         is_partial = component is not None
         if isinstance(state, dict):
-            for name in (SAVED, CONFIG):  # the runner needs none
+            for name in (SAVED, CONFIG):  # not part of the runner's own state
                 state.pop(name, None)
-            state.setdefault(CONNECTOR_OPTIONS[1], {})  # older checkpoints have none
+            state.setdefault(CONNECTOR_OPTIONS[1], {})  # missing in older checkpoints
             is_partial |= bool(state.pop(PARTIAL, False))
         try:
             if component is not None:
@@ -151,7 +151,7 @@ class RunnerState:
         before = self.get()
         try:
             self._take_all(state)
-        except BaseException as error:  # of a module's or connector's own set_state(), or an interrupt
+        except BaseException as error:  # raised by set_state() of a module or connector, or an interrupt
             self._take_all(before)
             if not isinstance(error, Exception):
                 raise
@@ -167,7 +167,7 @@ class RunnerState:
         self._resources.take_weights(weights, seq_no)
 
     def _take_others(self, state: dict[str, Any]) -> None:
-        """All but the weights."""
+        """Take all components except weights."""
         resources = self._resources
         for option, side in resources.env_to_module.sides().items():
             if option in state:
@@ -191,11 +191,11 @@ class RunnerState:
         check_numpy_state(self._resources.rng, streams["numpy"])
 
     def _check_of_runner(self, state: Any, is_partial: bool) -> None:
-        """Raises ConfigError if a state is not whole, or has other modules or connectors than the runner.
+        """Raise ConfigError if a state is incomplete, or has other modules or connectors than the runner.
 
         Args:
-            state: of a file.
-            is_partial: whether it may lack components, and modules.
+            state: content of a file.
+            is_partial: True if components and modules may be missing.
         """
         if is_partial:
             return
@@ -235,10 +235,10 @@ class RunnerState:
         return {"num_envs": resources.num_envs, "envs": states, "turns": rollout.env.turns(), **episodes}
 
     def _checked_episodes(self, state: Any) -> EpisodesState | None:
-        """None if there are none for this runner's envs.
+        """Check running episodes; return None if there are none for this runner's envs.
 
         Raises:
-            ConfigError: they don't fit these, or are damaged.
+            ConfigError: the episodes are damaged, or don't fit this runner.
         """
         check_mapping("the running episodes", state)
         if not state:
@@ -260,14 +260,14 @@ class RunnerState:
         return found
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Go on with these episodes; with no others, if there are any states of envs."""
+        """Continue these episodes; without states of envs, keep the runner's own."""
         if self._checked_episodes(state) is None:
             return
         sampling, resources = self._sampling, self._resources
-        sampling.is_whole = False  # unless this comes to its end, the next call rebuilds the rollout
+        sampling.is_whole = False  # until all is done: an interrupt makes the next call rebuild the rollout
         sampling.rebuild_rollout()
         copied = {name: value if name == "envs" else deepcopy(value) for name, value in state.items()}
-        found = self._checked_episodes(copied)  # with the new rollout: modules may have other numbers there
+        found = self._checked_episodes(copied)  # for the new rollout, where modules may have other indices
         assert found is not None
         put_states_of_envs(resources.envs, state["envs"])
         rollout = sampling.rollout
@@ -278,7 +278,7 @@ class RunnerState:
 
 
 def _outline(connectors: Any) -> dict[str, list[str]]:
-    """Module id -> names of its connectors."""
+    """Return the names of each module's connectors, by module id."""
     check_mapping("the state of connectors", connectors)
     for module_id, each in connectors.items():
         check_mapping(f"the state of the connectors of {module_id!r}", each)
@@ -286,10 +286,10 @@ def _outline(connectors: Any) -> dict[str, list[str]]:
 
 
 def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
-    """Return the states of those of these envs that support it, by index; the envs have been reset.
+    """Return the states of envs that support it, by env index. The envs must have been reset.
 
-    In arrays: the states of the batches, by their numbers, if any of their envs are among these, and all batches
-    support it.
+    For envs that step in arrays these are the states of all batches, by batch number, and there are none unless all
+    batches support it.
     """
     if envs.is_batch and not (env_indices and all(map(supports_checkpoint, envs.all))):
         return {}
@@ -299,7 +299,7 @@ def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
             if supports_checkpoint(envs.all[index]):
                 states[index] = deepcopy(envs.all[index].get_state())
         except EnvWorkerError:
-            continue  # it has ended with its worker, as the next step will find
+            continue  # the worker process has ended, which the next step will report
         except Exception as error:
             error.add_note(f"fastmarl: raised by get_state() of {_name_of_env(envs, index)}")
             raise
@@ -307,7 +307,7 @@ def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
 
 
 def check_envs(envs: Envs, states: Any) -> None:
-    """Raises ConfigError if `put_states_of_envs()` can't take these."""
+    """Raise ConfigError if `put_states_of_envs()` can't take these states."""
     n = len(envs.all)
     if not isinstance(states, dict) or not all(type(index) is int and 0 <= index < n for index in states):
         raise ConfigError(f"the states of envs must be a dict by numbers below {n}, got {states!r:.200}")
@@ -320,7 +320,7 @@ def check_envs(envs: Envs, states: Any) -> None:
 
 
 def put_states_of_envs(envs: Envs, states: dict[int, Any]) -> None:
-    """Have the envs go on from what `states_of_envs()` has given. What they raise comes through."""
+    """Set the envs to a result of `states_of_envs()`. Errors of the envs propagate."""
     for index, state in states.items():
         env = envs.all[index]
         try:
@@ -330,7 +330,7 @@ def put_states_of_envs(envs: Envs, states: dict[int, Any]) -> None:
                 env.reset(seed=0)
             env.set_state(deepcopy(state))
         except Exception as error:
-            error.add_note(f"fastmarl: raised when {_name_of_env(envs, index)} was to go on from a state")
+            error.add_note(f"fastmarl: raised when {_name_of_env(envs, index)} was to continue from a state")
             raise
 
 

@@ -1,4 +1,4 @@
-"""The components of a runner's state, by RLlib's names, and which of them are asked for."""
+"""Components of a runner's state, by RLlib's names, and their selection."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -27,13 +27,17 @@ Names = str | Collection[str] | None
 def chosen_components(
     components: Names, not_components: Names, module_ids: Sequence[str]
 ) -> tuple[set[str], list[str]]:
-    """Which components, and which modules of "rl_module", as RLlib chooses them; it warns of names of nothing.
+    """Select components, and modules of "rl_module", by RLlib's rules; warn of unknown names.
 
-    The number of env steps is always among them: schedules of exploration go by it.
+    The number of env steps is always included, because exploration schedules depend on it.
 
     Args:
-        components: these; None: all. With "rl_module/p0" among them only such modules as are named so.
-        not_components: but not these.
+        components: names to include; None: all. Names such as "rl_module/p0" restrict the modules to those named.
+        not_components: names to leave out.
+        module_ids: ids of the runner's modules.
+
+    Returns:
+        The names of components, and the ids of modules.
     """
     wanted, wanted_modules = _split(components, module_ids)
     unwanted, unwanted_modules = _split(not_components, module_ids)
@@ -49,7 +53,7 @@ def chosen_components(
 
 
 def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]:
-    """(whole components, modules of "rl_module")"""
+    """Split names into whole components and modules of "rl_module"."""
     given = {names} if isinstance(names, str) else set(names or ())
     of_modules = {name: name.partition("/")[2] for name in given if str(name).startswith(f"{OF_MODULES}/")}
     known = set(STATE_COMPONENTS)
@@ -64,11 +68,12 @@ def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]
 
 
 def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
-    """The components of a state that this runner has, fetched from Ray's store if need be; it warns of others, and of
-    modules that are not here.
+    """Return the components of a state that this runner has, fetched from Ray's object store if need be.
+
+    Unknown components, and modules that the runner lacks, raise a warning.
 
     Raises:
-        ConfigError: it is no dict.
+        ConfigError: `state` is not a dict.
     """
     check_mapping("a runner's state", state)
     known = {name: fetched(value) for name, value in state.items() if name in STATE_COMPONENTS}
@@ -83,10 +88,10 @@ def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
 
 
 def part_of(state: Mapping[str, Any], component: str) -> dict[str, Any]:
-    """A component of a state, weights with their number.
+    """Return one component of a state; weights with their number.
 
     Raises:
-        ConfigError: it is not in it.
+        ConfigError: the state lacks the component.
     """
     name, _, module_id = component.partition("/")
     values = state.get(name)

@@ -1,4 +1,4 @@
-"""The values that were logged under one key of a MetricsLogger. `reductions.py` has the kinds."""
+"""Values that were logged under one key of a MetricsLogger; `reductions.py` has the subclasses."""
 
 import math
 from collections import deque
@@ -7,24 +7,24 @@ from typing import Any, Self
 
 import numpy as np
 
-NAN = math.nan  # one object: reports with it are equal to their copies
+NAN = math.nan  # one object, so that reports with it equal their copies
 
 
 class Stats:
-    """The values that were logged under one key, and how to reduce them.
+    """Collects the values that were logged under one key, and reduces them.
 
-    A leaf gets values by `push()`, others those of leaves by `merge()`. Subclasses of your own, for `stats_cls_lookup`,
-    name their arguments in `options`, and define `reduced()` and what else they need.
+    A leaf gets values by `push()`, others merge those of leaves by `merge()`. Subclasses, which users can add in
+    `stats_cls_lookup`, name their arguments in `options` and define at least `reduced()`.
 
     Args:
-        is_root: keep for ever what other loggers hand on with each `reduce()`.
+        is_root: keep the values of other loggers' `reduce()` for ever.
         is_leaf: values are logged here, not merged.
 
     Attributes:
         stats_cls_identifier: name of the reduction.
         options: names of the constructor's other arguments, which are attributes, too.
-        values: what was pushed or merged, as far as it still counts.
-        latest_merged: what the last `merge()` added; None: there was none.
+        values: pushed or merged values that still count.
+        latest_merged: values that the last `merge()` added; None: there was none.
     """
 
     stats_cls_identifier = ""
@@ -51,38 +51,38 @@ class Stats:
         """Add a value.
 
         Raises:
-            ValueError: it is not what this reduction takes.
+            ValueError: this reduction can't take the value.
         """
         self.values.append(number(value))
 
     def reduced(self, values: Sequence[Any]) -> Any:
-        """The value that stands for these."""
+        """Reduce values to the one that is reported."""
         raise NotImplementedError
 
     def listed(self, values: Sequence[Any]) -> list[Any]:
-        """List that other loggers merge in the place of these values."""
+        """Reduce values to the list that other loggers merge."""
         return [self.reduced(values)]
 
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
-        """The reduced value; nothing is changed.
+        """Return the reduced value without changing anything.
 
         Args:
-            compile: one value, or else a list of one or more.
-            latest_merged_only: of what the last `merge()` added.
+            compile: return one value, not a list of one or more.
+            latest_merged_only: reduce only the values that the last `merge()` added.
 
         Raises:
-            ValueError: a leaf is asked for what was merged.
+            ValueError: `latest_merged_only` is set for a leaf.
         """
         values = self._latest() if latest_merged_only else self.values
         return self.reduced(values) if compile else self.listed(values)
 
     def _latest(self) -> Sequence[Any]:
         if self.is_leaf:
-            raise ValueError(f"values were logged to {self!r}, and none merged: latest_merged_only needs aggregate()")
+            raise ValueError(f"values were logged to {self!r}, none were merged: latest_merged_only needs aggregate()")
         return self.latest_merged or []
 
     def reduce(self, compile: bool = True) -> Any:
-        """The reduced value, or (without `compile`) a Stats object with it for `aggregate()`; then start over."""
+        """Return the reduced value, or (without `compile`) a Stats object for `aggregate()`; then start over."""
         other = None if compile else self.clone()
         value = self.reduced(self.values)
         if other is not None:
@@ -91,25 +91,25 @@ class Stats:
         return value if other is None else other
 
     def start_over(self) -> None:
-        """Forget what was reported."""
+        """Drop the values that were reported."""
         self.values = []
 
     def merge(self, incoming_stats: Sequence["Stats"]) -> None:
-        """Add what others, of the same class, have reduced."""
+        """Add the reduced values of other objects of this class."""
         self.latest_merged = [value for stats in incoming_stats for value in stats.values]
         self.values = [*self.values, *self.latest_merged]
 
     def pushed(self) -> list[Any]:
-        """Values that make another leaf equal to this one, if they are pushed there."""
+        """Return values that make another leaf equal to this one when pushed there."""
         return list(self.values)
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> Self:
-        """One of the same kind without values; `init_overrides` are other arguments of its constructor."""
+        """Return an object of this class without values; `init_overrides` replace arguments of its constructor."""
         own = {name: getattr(self, name) for name in ("is_root", "is_leaf", *self.options)}
         return type(self)(**{**own, **(init_overrides or {})})
 
     def get_state(self) -> dict[str, Any]:
-        """All that it has, as plain data, if the values are."""
+        """Return the whole state, which is plain data if the values are."""
         return {
             "stats_cls_identifier": self.stats_cls_identifier,
             **{name: getattr(self, name) for name in ("is_root", "is_leaf", *self.options)},
@@ -119,7 +119,7 @@ class Stats:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """One that goes on from what `get_state()` has returned."""
+        """Make an object that continues from a state of `get_state()`."""
         stats = cls(**{name: state[name] for name in ("is_root", "is_leaf", *cls.options)})
         stats.latest_merged = state["latest_merged"]
         stats.values.extend(state["values"])
@@ -134,20 +134,20 @@ class Stats:
 
     @property
     def throughputs(self) -> Any:
-        """Sum of what comes, per second."""
+        """Sum of the logged values per second."""
         raise ValueError(
             f"{self!r} has no throughput; log with reduce='sum' or 'lifetime_sum' and with_throughput=True"
         )
 
     def initialize_throughput_reference_time(self, time: float) -> None:
-        """Measure from this `time.perf_counter()` on."""
+        """Measure throughput from this `time.perf_counter()` on."""
 
 
 class SeriesStats(Stats):
     """Reduces the values since the last report.
 
     Args:
-        window: number of the last values of each leaf that count. None or inf: all.
+        window: number of latest values of each leaf that count; None or inf: all.
     """
 
     options: tuple[str, ...] = ("window",)
@@ -164,7 +164,7 @@ class SeriesStats(Stats):
 
 
 def plain(value: Any) -> Any:
-    """A tensor as a number or an array on the CPU, others as they are."""
+    """Convert a tensor to a number or an array on the CPU; return other values as they are."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
         return value.item() if value.size == 1 else value
@@ -172,11 +172,11 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """An int or a float of a number, or of an array or tensor with one.
+    """Convert a number, or an array or tensor with one element, to an int or a float.
 
     Raises:
-        ValueError: it is none.
-        OverflowError: it is beyond the largest float.
+        ValueError: `value` is not a number.
+        OverflowError: the number is beyond the largest float.
     """
     if type(value) is float:
         return value

@@ -1,4 +1,4 @@
-"""The agents' spaces, noted when they join: episodes hold them, and never ask an env that goes on, or is gone."""
+"""Spaces of agents, stored when agents join, so that episodes need not ask an env that steps on or is closed."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -8,18 +8,18 @@ import gymnasium as gym
 from fastmarl.core.store.lanes import LaneTable
 
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations, of actions
-MOST_AGENTS = 4096  # of an env, beyond which those are forgotten that have no lane any more: an open world
+MOST_AGENTS = 4096  # by env; beyond that number, as in an open world, agents without a lane are forgotten
 
 
 class AgentSpaces:
     """Keeps the spaces of all agents that have a lane, in `table.spaces`.
 
-    Its dicts only grow, and the list never changes: where less is to be known, both are replaced. So whoever holds them
-    holds the spaces of all agents that have had a lane by then.
+    Its dicts only grow, and the list never changes; to forget agents, both are replaced. So holders of these objects
+    have the spaces of all agents that have had a lane until then.
 
     Args:
         table: the lanes.
-        spaces_of: (env index, agent id) -> spaces, asks the env.
+        spaces_of: (env index, agent id) -> spaces; asks the env.
     """
 
     def __init__(self, table: LaneTable, spaces_of: Callable[[int, Hashable], Spaces]):
@@ -28,7 +28,7 @@ class AgentSpaces:
         table.on_new_agent = self._note
 
     def share(self, env_indices: Iterable[int], spaces: Mapping[Hashable, Spaces]) -> None:
-        """Note the spaces of all agents of a batch of envs, which are alike, before any of them joins."""
+        """Store the spaces of all agents of a batch of envs, which are alike, before any of them joins."""
         of_batch, own = dict(spaces), set(env_indices)
         self._table.spaces = [of_batch if i in own else of_env for i, of_env in enumerate(self._table.spaces)]
 

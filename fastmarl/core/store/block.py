@@ -1,7 +1,7 @@
-"""The memory of one module's rows in one call of `sample()`, leased to the episodes made of it.
+"""Memory of one module's rows in one call of `sample()`, leased to the episodes made of it.
 
-Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so what a module acts
-upon in a tick is a slice, and what it answers is recorded by slices.
+Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so the rows that a
+module acts upon in a tick are a slice, and its outputs are recorded by slices.
 """
 
 import weakref
@@ -19,7 +19,7 @@ from fastmarl.core.spaces.structs import Index, flatten_struct, nested_struct
 from fastmarl.core.store.memory import LeasedArray, MemoryRing
 
 LEAST_ROWS = 64
-SMALL = 512  # rows whose memory the system gives as a whole
+SMALL = 512  # rows below which all memory counts as used
 GROWTH = 4
 ROW_ARRAYS = {
     "lane_R": np.int32,
@@ -29,35 +29,35 @@ ROW_ARRAYS = {
     "seq_no_R": np.int64,
 }
 FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
-# An output's name, or (name, *path) of a leaf of a nested output, or of a name that is no string.
+# An output's name, or (name, *path) for a leaf of a nested output, and for a name that is not a string.
 Key = str | tuple[Any, ...]
-OWN, OUTPUT = range(2)  # whose arrays: the block's own, by names of its attributes, or outputs, by their keys
-ANEW = "after a change on purpose, sample(force_reset=True) begins anew"
+OWN, OUTPUT = range(2)  # whose arrays: the block's own, by attribute names, or outputs, by key
+ANEW = "after an intended change, call sample(force_reset=True)"
 
 
 class OutputFormError(ValueError):
-    """An output can't be recorded in one column with what was recorded before."""
+    """An output does not fit the column of earlier outputs under its key."""
 
 
 class Block:
-    """Rows of one module: what its agents observed, were paid, and what the module answered.
+    """Rows of one module: observations and rewards of its agents, and the module's outputs.
 
     `rows` (a `_scatter.ModuleRows`) is bound to this block's arrays and counts its rows.
 
     Args:
-        layout: of the observations on record.
-        ring: gives and takes the memory.
-        rows: what the envs' data are written through.
-        raw_layout: of the observations as the envs send them, where connectors make of them what is recorded.
-        rewards: what makes the rewards on record of those paid, [n] -> [n]; None: they are the same.
-        n_rows, n_finals: rows and final observations to have room for at first.
+        layout: layout of the recorded observations.
+        ring: lends the memory.
+        rows: writes the envs' data.
+        raw_layout: layout of the envs' observations, if connectors convert them to the recorded ones.
+        rewards: converts received rewards [n] to recorded rewards [n]; None: they are equal.
+        n_rows, n_finals: numbers of rows and final observations to make room for at first.
 
     Attributes:
-        raw_obs, raw_final_obs: leaves the envs write to; `obs` and `final_obs` themselves without a `raw_layout`.
-        n_connected, n_finals_connected: so many rows (final observations) have gone through the connectors.
-        is_open: whether more rows may come, and those that there are be written to.
-        lease: of the memory.
-        readers: weak references to what looks up columns here, or keeps them: each has a `compact()`.
+        raw_obs, raw_final_obs: leaves that the envs write to; the same as `obs` and `final_obs` without a `raw_layout`.
+        n_connected, n_finals_connected: numbers of rows and final observations that have gone through the connectors.
+        is_open: True as long as rows may be added or changed.
+        lease: lease of the memory.
+        readers: weak references to objects that look up or keep columns; each has a `compact()`.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Block:
         self.is_open = True
         self.rows = rows
         self._memory, self.lease = ring.lend(max(n_rows, LEAST_ROWS), max(n_finals, LEAST_ROWS))
-        self._objects: dict[Any, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
+        self._objects: dict[Any, np.ndarray] = {}  # leaves of objects, which have no array interface to lease
         self.outputs: dict[Key, np.ndarray] = {}
-        self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
+        self.lookback_R = np.zeros(0, np.bool_)  # by row carried over: True if its step was complete before
         self._row_bytes: list[list[np.ndarray]] | None = None
         self.readers: list[weakref.ref[Any]] = []
         rows.n = rows.n_finals = 0
@@ -89,19 +89,19 @@ class Block:
 
     @property
     def n_rows_held(self) -> int:
-        """Rows and final observations that the memory takes up: of much memory, as many as were ever written to it."""
+        """Number of rows and final observations that use memory: all, or those ever written if memory is large."""
         memory = self._memory
         touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
         n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))
         return n_held
 
     def close(self) -> None:
-        """Nothing more is written; `rows` are another block's from now on."""
+        """End writing; `rows` then belongs to another block."""
         self.is_open = False
         self._memory.n_touched = max(self._memory.n_touched, self.rows.n + self.rows.n_finals)
 
     def reserve(self, n_rows: int, n_finals: int = 0) -> None:
-        """Have room for so many rows and final observations; what was written stays."""
+        """Make room for these total numbers of rows and final observations; written rows stay."""
         if n_rows > self.rows.capacity:
             self._memory.size = n_rows
             self._bind(n_rows)
@@ -110,7 +110,7 @@ class Block:
             self._bind_finals(n_finals)
 
     def make_room(self, n_rows: int, n_finals: int = 0) -> None:
-        """Have room for so many more, and grow fourfold at least where that takes more than anybody has foreseen."""
+        """Make room for more rows and final observations, at least fourfold if the estimates were too low."""
         rows = self.rows
         if rows.n + n_rows > rows.capacity:
             self.reserve(max(rows.n + n_rows, GROWTH * rows.capacity))
@@ -118,7 +118,7 @@ class Block:
             self.reserve(0, max(rows.n_finals + n_finals, GROWTH * rows.final_capacity))
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store what the module answered to rows first .. first + n. Outputs that it lacks this time are blank.
+        """Store the module's outputs for rows first .. first + n, and blanks for known outputs that are missing.
 
         Raises:
             OutputFormError: an output has another dtype, shape or structure than before.
@@ -133,22 +133,22 @@ class Block:
                 _blank(key, column[first : first + n])
 
     def row_bytes(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """uint8 [capacity, bytes of a row]: the memory of `raw_obs`, and of `raw_final_obs`; both without objects."""
+        """Return `raw_obs` and `raw_final_obs` as uint8 [capacity, bytes of a row]; they must have no objects."""
         if self._row_bytes is None:
             self._row_bytes = [[as_bytes(leaf) for leaf in leaves] for leaves in (self.raw_obs, self.raw_final_obs)]
         return self._row_bytes[0], self._row_bytes[1]
 
     def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
-        """The rewards on record, of those paid. Nobody else knows how they are made."""
+        """Convert received rewards to recorded ones."""
         return paid if self._rewards is None else self._rewards(paid)
 
     @property
     def changes_rewards(self) -> bool:
-        """True if a connector makes the rewards on record of those of the env."""
+        """True if a connector changes the recorded rewards."""
         return self._rewards is not None
 
     def reward(self, row: int) -> float:
-        """The reward on record, as of now."""
+        """Return the recorded reward of a row, as of now."""
         return float(self.recorded_rewards(self.reward_R[row]))
 
     def take(self, source: "Block", rows: np.ndarray) -> None:
@@ -168,13 +168,13 @@ class Block:
         self.rows.n = self.n_connected = n
 
     def output_keys(self) -> tuple[str, ...]:
-        """Names of what is recorded beside the actions."""
+        """Return the names of all recorded columns beside the actions."""
         names = dict.fromkeys(map(name_of, self.outputs))
         others = (name for name in names if name != Columns.ACTIONS)
         return (*others, own_name(Recorded.WEIGHTS_SEQ_NO, names))
 
     def output(self, name: OwnName) -> Any:
-        """An output's whole column [capacity, ...], nested as the module gave it.
+        """Return an output's whole column [capacity, ...], nested as the module returned it.
 
         Raises:
             KeyError: there is no such output.
@@ -189,10 +189,16 @@ class Block:
         return _nested(leaves)
 
     def _fitting_column(self, key: Key, values: np.ndarray, first: int, before: Collection[Key]) -> np.ndarray:
-        """The column that these values belong to; made now if there is none.
+        """Return the column for these values, which is made if it is missing.
 
         Args:
-            before: the keys of columns that there were in the last tick.
+            key: key of the output.
+            values: [n, ...], values of the output.
+            first: row of the first value.
+            before: keys of the columns that existed before this tick.
+
+        Raises:
+            OutputFormError: the values don't fit the output's earlier form.
         """
         column = self.outputs.get(key)
         if column is None:
@@ -203,7 +209,7 @@ class Block:
             _blank(key, column[:first])
         elif (column.dtype, column.shape[1:]) != (values.dtype, values.shape[1:]):
             dtype = np.result_type(column, values)
-            # Random actions and a module's own may differ in their width.
+            # Random actions and a module's own may differ in width.
             is_wider = name_of(key) == Columns.ACTIONS and dtype.kind in (column.dtype.kind, values.dtype.kind)
             if not is_wider or column.shape[1:] != values.shape[1:]:
                 raise OutputFormError(f"output {key!r} was recorded as {_form(column)}, and now is {_form(values)}; "
@@ -245,11 +251,11 @@ class Block:
         return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, leaves, strict=True)]
 
     def _output_array(self, key: Key, like: np.ndarray, dtype: np.dtype, written: int = 0) -> np.ndarray:
-        """Memory for an output's rows, of the shape of those of `like`."""
+        """Get memory for an output's rows, with the row shape of `like`."""
         return self._array((OUTPUT, key), (len(self.lane_R), *like.shape[1:]), dtype, written)
 
     def _array(self, key: tuple[int, Key], shape: tuple[Any, ...], dtype: np.dtype, written: int = 0) -> np.ndarray:
-        """The memory's array of that key, made anew where it has another shape; the first `written` rows stay."""
+        """Get or reallocate the array `key`, keeping its first `written` rows."""
         memory = self._objects if dtype == object else self._memory.arrays
         old = memory.get(key)
         if old is None or old.shape != shape or old.dtype != dtype:
@@ -268,12 +274,12 @@ class Block:
 
 
 def name_of(key: Key) -> Any:
-    """The name of the output that a key belongs to."""
+    """Return the name of the output that a key belongs to."""
     return key if isinstance(key, str) else key[0]
 
 
 def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
-    """The leaves of a module's (nested) outputs."""
+    """Return the leaves of a module's (nested) outputs by key."""
     leaves: dict[Key, Any] = {}
     for name, value in outputs.items():
         key: Key = name if isinstance(name, str) else (name,)
@@ -285,7 +291,7 @@ def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
 
 
 def nested_outputs(leaves: Mapping[Key, Any]) -> dict[Any, Any]:
-    """The outputs of which `leaves_of()` makes these."""
+    """Nest leaves to outputs; inverse of `leaves_of()`."""
     paths: dict[Any, dict[tuple[Any, ...], Any]] = {}
     for key, leaf in leaves.items():
         paths.setdefault(name_of(key), {})[() if isinstance(key, str) else key[1:]] = leaf
@@ -293,8 +299,14 @@ def nested_outputs(leaves: Mapping[Key, Any]) -> dict[Any, Any]:
 
 
 def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), columns: Collection[Key] = ()) -> Key:
-    """The key of (a leaf of) what the runner records itself, beside a module's outputs of these keys; with `columns`,
-    the one that it had before, if that was no plain name."""
+    """Return a key for (a leaf of) a column of the runner's own that differs from the module's outputs.
+
+    Args:
+        own: the column.
+        outputs: keys of the module's outputs.
+        path: path of the leaf.
+        columns: keys of existing columns; an earlier key of `own` is kept if it was not a plain name.
+    """
     name: OwnName = own if (own,) in columns else own_name(own, list(map(name_of, outputs)))
     return (name, *path) if path or isinstance(name, Recorded) else name
 
@@ -304,7 +316,7 @@ def _form(column: np.ndarray) -> str:
 
 
 def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    np.take(source, rows, axis=0, out=out[: len(rows)], mode="clip")  # "clip": NumPy would buffer otherwise
+    np.take(source, rows, axis=0, out=out[: len(rows)], mode="clip")  # "clip", as NumPy would use a buffer otherwise
 
 
 def _blank(key: Key, rows: np.ndarray) -> None:
@@ -312,9 +324,9 @@ def _blank(key: Key, rows: np.ndarray) -> None:
 
 
 def _nested(leaves: dict[tuple[Any, ...], np.ndarray]) -> Any:
-    """Dicts and tuples of leaves, from their paths.
+    """Nest leaves in dicts and tuples by their paths.
 
-    Those without leaves are missing in dicts; in tuples () stands for them, as far as others follow.
+    Entries without leaves are missing in dicts; in tuples they are () if others follow.
     """
     if list(leaves) == [()]:
         return leaves[()]

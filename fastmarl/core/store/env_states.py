@@ -1,4 +1,4 @@
-"""The global state of each env, `env.state()`, at every env step: what central critics are trained on."""
+"""Global states of envs, `env.state()`, at every env step, for central critics."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FIRST_CAPACITY = 64
 
 
 class EnvStates:
-    """The states of one env, in order of arrival; each is copied once, so the env may reuse its array.
+    """States of one env in order of arrival; each is copied once, so the env may reuse its array.
 
-    Chunks get views. What has been handed out is never written again: `renew()` begins a new array, and growing
-    leaves the old one to those who hold it.
+    Chunks get views. Rows that were handed out are never overwritten: `renew()` begins a new array, and growing leaves
+    the old one to its holders.
 
     Args:
-        env_index: for errors.
-        space: the env's `state_space`, or None: the first state says what dtype and shape all have.
+        env_index: index of the env, for errors.
+        space: the env's `state_space`; None: the first state determines dtype and shape.
     """
 
     def __init__(self, env_index: int, space: gym.Space[Any] | None):
@@ -30,19 +30,19 @@ class EnvStates:
         self._shape = None if space is None else space.shape
         self._rows: np.ndarray = np.empty(0)
         self._n = 0
-        self._n_episode = 0  # of these rows, the last ones: those of the running episode
-        self._env_t = 0  # of the next state
+        self._n_episode = 0  # number of the last rows, which belong to the running episode
+        self._env_t = 0  # env step of the next state
 
     def begin_episode(self) -> None:
-        """The next state is that of env step 0."""
+        """Begin an episode; the next state is that of env step 0."""
         self._n_episode = 0
         self._env_t = 0
 
     def rows_of_batch(self, states: Any, num_envs: int) -> np.ndarray:
-        """[num_envs, ...]: the next states of a batch of envs, of which this is one.
+        """Return a batch's next states, one row per env, as an array [num_envs, ...].
 
         Raises:
-            EnvStateError: there is no row for each env.
+            EnvStateError: there is not one row for each env.
         """
         rows = self._as_array(states)
         if rows.shape[:1] != (num_envs,):
@@ -66,7 +66,7 @@ class EnvStates:
         self._env_t += 1
 
     def fitting(self, state: Any) -> np.ndarray:
-        """The next state as an array, without recording it.
+        """Convert the next state to an array, without recording it.
 
         Raises:
             EnvStateError: its shape or dtype does not fit the state space, or the first state.
@@ -81,7 +81,7 @@ class EnvStates:
         return array
 
     def last(self, n: int) -> np.ndarray:
-        """View [<= n, ...] of the running episode's last n states, as far as they are kept."""
+        """Return a view [<= n, ...] of the running episode's last n states, as far as they are kept."""
         return self._rows[self._n - min(n, self._n_episode) : self._n]
 
     def renew(self, n_kept: int) -> None:
@@ -92,11 +92,11 @@ class EnvStates:
         self._rows[: len(kept)] = kept
 
     def kept(self) -> np.ndarray:
-        """View [n, ...] of all states of the running episode that are kept."""
+        """Return a view [n, ...] of all states of the running episode that are kept."""
         return self.last(self._n_episode)
 
     def check(self, states: Any) -> None:
-        """Raises ConfigError if these are none for `put()`."""
+        """Raise ConfigError if `put()` can't take these states."""
         is_array = isinstance(states, np.ndarray) and states.ndim > 0 and states.dtype != object
         if not is_array or (self._shape is not None and (states.dtype, states.shape[1:]) != (self._dtype, self._shape)):
             wanted = "" if self._shape is None else f" of {self._dtype} and shape {self._shape}"
@@ -106,7 +106,7 @@ class EnvStates:
             )
 
     def put(self, states: np.ndarray, env_t: int) -> None:
-        """The running episode's states, of which the last is that of env step `env_t`."""
+        """Set the running episode's states, the last of which is that of env step `env_t`."""
         self._dtype, self._shape = states.dtype, states.shape[1:]
         self._rows, self._n = np.array(states), len(states)
         self._n_episode, self._env_t = len(states), env_t + 1
@@ -114,7 +114,7 @@ class EnvStates:
     def _as_array(self, state: Any) -> np.ndarray:
         try:
             return np.asarray(state)
-        except Exception as error:  # its own code may raise anything
+        except Exception as error:  # its code may raise anything
             problem = f"expected an array from state(), got {type(state).__name__}: {error}"
             raise EnvStateError(self._env_index, None, self._env_t, problem) from error
 

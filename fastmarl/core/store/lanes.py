@@ -1,8 +1,8 @@
 """Lanes: a lane is one agent's stay in one episode of one env, from its first observation to its last.
 
-Only what is rare happens here, in Python: agents that come and go. What happens at every step is done by
-`_scatter`, on the arrays of this table. Lanes that have ended stay until `release()`, so that episodes can be
-made of them; then their numbers are used again.
+Only rare events are handled here, in Python: agents that join and leave. The work of every step is done by `_scatter`
+on the arrays of this table. Lanes that have ended stay until `release()`, so that episodes can be made of them; then
+their numbers are reused.
 """
 
 import uuid
@@ -16,7 +16,7 @@ from fastmarl.core.native import _records
 from fastmarl.core.native._env_lanes import EnvLanes
 from fastmarl.core.native._records import REMEMBERED, EpisodeRecord, episode_id
 
-# How a step ends a trajectory or an episode, in bits; FAILED: the env has failed in this step, and was made again.
+# Bits for how a step ends a trajectory or an episode; FAILED: the env failed in this step, and was recreated.
 TERMINATED, TRUNCATED, FAILED = 1, 2, 4
 
 
@@ -24,33 +24,33 @@ Flags = dict[Any, Any]  # as step() returns them
 
 
 class LaneTable:
-    """All lanes of all envs.
+    """The lanes of all envs.
 
     Args:
-        known_agents: per env the ids in `possible_agents`; an empty set lets any id in.
+        known_agents: ids in `possible_agents` by env; an empty set admits any id.
         module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
-        post_death: "error", "accumulate" or "drop": what a reward for a finished agent does.
-        respawn: whether a finished agent that is observed again begins a new trajectory.
+        post_death: "error", "accumulate" or "drop": treatment of a reward for a finished agent.
+        respawn: True if a finished agent that is observed again begins a new trajectory.
 
     Attributes:
-        spaces: per env, by agent id, of all agents with lanes; see `AgentSpaces`.
+        spaces: spaces of all agents with lanes, by env and agent id; see `AgentSpaces`.
         on_new_agent: called with (env index, agent id) before an agent joins that is not in `spaces`.
     """
 
-    # Of each array, by lane: dtype and value of a fresh lane.
+    # For each array by lane: dtype and value of a new lane.
     row_L: Annotated[np.ndarray, np.int64, -1]  # last row in its module's block
-    final_L: Annotated[np.ndarray, np.int64, -1]  # place of its final observation, once it has ended
+    final_L: Annotated[np.ndarray, np.int64, -1]  # index of the final observation of an ended lane
     count_L: Annotated[np.ndarray, np.int32, 0]  # rows in the current chunk, lookback included
-    end_env_t_L: Annotated[np.ndarray, np.int32, 0]  # env step of that
+    end_env_t_L: Annotated[np.ndarray, np.int32, 0]  # env step of the final observation
     module_L: Annotated[np.ndarray, np.int32, 0]
     env_L: Annotated[np.ndarray, np.int32, 0]
     place_L: Annotated[np.ndarray, np.int32, 0]  # place in the env's last observation dict, or in a group's arrays
     done_L: Annotated[np.ndarray, np.uint8, 0]  # bits: 1 terminated, 2 truncated
     lookback_L: Annotated[np.ndarray, np.int32, 0]  # rows of count_L that precede the chunk
     t_started_L: Annotated[np.ndarray, np.int64, 0]  # agent steps before the chunk
-    return_L: Annotated[np.ndarray, np.float64, 0]  # sum of the rewards of its completed steps
-    steps_L: Annotated[np.ndarray, np.int64, 0]  # completed steps
-    actions_L: Annotated[np.ndarray, np.int64, 0]  # actions in the current call
+    return_L: Annotated[np.ndarray, np.float64, 0]  # sum of the rewards of completed steps
+    steps_L: Annotated[np.ndarray, np.int64, 0]  # number of completed steps
+    actions_L: Annotated[np.ndarray, np.int64, 0]  # number of actions in the current call
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LaneTable:
         self.records: list[EpisodeRecord | None] = [None] * len(known_agents)
         self.envs = [EnvLanes() for _ in known_agents]
         self.agent_ids: list[Hashable] = []  # by lane
-        self.unattributed_reward = 0.0  # what no transition will take, in the current call
+        self.unattributed_reward = 0.0  # rewards of the current call that belong to no transition
         self.respawned: set[int] = set()  # envs whose chunk must be split after this step
         self.on_grow: list[Callable[[], None]] = []  # called when the arrays have moved
         self.spaces: list[dict[Hashable, Any]] = [{} for _ in known_agents]
@@ -78,7 +78,7 @@ class LaneTable:
         self._resize(16)
 
     def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: Flags, truncateds: Flags) -> int:
-        """A lane for an agent that is observed and has none; -1 if it finishes in this very step."""
+        """Create a lane for an agent that is observed and has none; return -1 if it finishes in this step."""
         if self._known_agents[env_index]:
             self.check_known(env_index, agent_id)
         record = self.record(env_index)
@@ -104,15 +104,15 @@ class LaneTable:
         return lane
 
     def join_all(self, env_indices: list[int], present: np.ndarray, agents: list[Hashable]) -> tuple[np.ndarray, ...]:
-        """Lanes for all agents of episodes that begin.
+        """Create lanes for all agents of episodes that begin.
 
         Args:
-            env_indices: whose.
-            present: bool [E, A]: who is there, in these envs.
+            env_indices: indices of k envs.
+            present: bool [k, A], True for agents that are present.
             agents: A ids.
 
         Returns:
-            (lanes, modules): int32, by env, then agent. `env_L`, `module_L` and `place_L` are the caller's to set.
+            (lanes, modules): int32, by env, then agent. The caller sets `env_L`, `module_L` and `place_L`.
         """
         while len(self._free) < len(env_indices) * len(agents):
             self._resize(2 * len(self.row_L))
@@ -128,15 +128,15 @@ class LaneTable:
         )
 
     def take_lanes(self, agent_ids: list[Hashable]) -> np.ndarray:
-        """int32: fresh lanes for these agents; the table's arrays are the caller's to set."""
+        """Take lanes for these agents, int32; the caller sets the table's arrays."""
         return np.array([self._take(agent_id) for agent_id in agent_ids], np.int32)
 
     def early_reward(self, env_index: int, lane: int) -> float:
-        """Take what the lane's agent was paid before its first observation."""
+        """Take the reward that the lane's agent received before its first observation."""
         return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)
 
     def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: float) -> int:
-        """Where a reward for an agent without a lane goes: to a lane, or (-1) not into a transition now."""
+        """Return the lane that gets a reward for an agent without a lane; -1: no transition gets it now."""
         record = self.record(env_index)
         if agent_id in record.finished:
             if self._post_death == "error":
@@ -149,12 +149,12 @@ class LaneTable:
             record.early_rewards[agent_id] = record.early_rewards.get(agent_id, 0.0) + reward
             if len(record.early_rewards) > REMEMBERED:
                 self.unattributed_reward += record.early_rewards.pop(next(iter(record.early_rewards)))
-            return -1  # until it is observed, or the episode ends
+            return -1  # until the agent is observed, or the episode ends
         self.unattributed_reward += reward
         return -1
 
     def finish(self, env_index: int, lane: int, env_t: int) -> None:
-        """The lane's agent has ended."""
+        """Record that the lane's agent has ended."""
         record = self.record(env_index)
         agent_id = self.agent_ids[lane]
         del self.envs[env_index].lane_of[agent_id]
@@ -167,7 +167,7 @@ class LaneTable:
             record.module_of.pop(forgotten, None)
 
     def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray) -> None:
-        """The agents of these lanes (int32) have ended, in these envs (int64). `end_env_t_L` is the caller's to set."""
+        """Record that the agents of these lanes (int32) in these envs (int64) have ended, except for `end_env_t_L`."""
         _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:
@@ -177,7 +177,7 @@ class LaneTable:
             raise UnknownAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
     def release(self, lanes: list[int]) -> None:
-        """Give the numbers of ended lanes back: their rows have been returned, or dropped."""
+        """Free the numbers of ended lanes, whose rows were returned or dropped."""
         if not lanes:
             return
         numbers = np.array(lanes)
@@ -188,7 +188,7 @@ class LaneTable:
         self._free.extend(lanes)
 
     def who(self, lane: int) -> str:
-        """The lane's agent, for errors."""
+        """Describe the lane's agent for errors."""
         env_index = int(self.env_L[lane])
         return f"env {env_index}, agent {self.agent_ids[lane]!r}, env step {self.envs[env_index].env_t}"
 
@@ -198,7 +198,7 @@ class LaneTable:
         return record
 
     def live_lanes(self, env_indices: Iterable[int]) -> np.ndarray:
-        """int32: lanes of these envs that have not ended."""
+        """Return the lanes of these envs that have not ended, int32."""
         return np.array([lane for i in env_indices for lane in self.envs[i].lane_of.values()], np.int32)
 
     def _take(self, agent_id: Hashable) -> int:
@@ -217,10 +217,10 @@ class LaneTable:
         self.__dict__.update(arrays)
         for rebind in self.on_grow:
             rebind()
-        self._free.extend(range(capacity - 1, old - 1, -1))  # last: nobody gets a lane that somebody has no place for
+        self._free.extend(range(capacity - 1, old - 1, -1))  # last: all arrays must have room first
 
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
-        advice = f"leave it out from the step after the agent's flag on: who is observed acts; {ONLY_RESPAWNING}"
+        advice = f"leave it out after the step with the agent's flag: an agent that is observed acts; {ONLY_RESPAWNING}"
         if "reward" in what:
             advice = 'drop it from step(), or set post_death="accumulate" or "drop"'
         problem = f"sent {what} after the agent had finished; {advice}"
@@ -231,10 +231,12 @@ ARRAYS = {name: array.__metadata__ for name, array in LaneTable.__annotations__.
 
 
 class EpisodeIds:
-    """Makes ids for one run, from consecutive numbers. Their first digits alone tell episodes apart, as a UUID's do.
+    """Makes episode ids for one run from consecutive numbers.
+
+    Their first digits alone distinguish episodes, as a UUID's do.
 
     Attributes:
-        run_id: the last digits of all.
+        run_id: last digits of all ids.
     """
 
     def __init__(self) -> None:
@@ -243,10 +245,10 @@ class EpisodeIds:
         self._next = int(digits[-12:], 16)  # runs begin at different numbers, so that first digits differ between them
 
     def reserve(self, n: int) -> int:
-        """The first of the next `n` numbers, which are given out once."""
+        """Reserve the next `n` numbers; return the first."""
         first, self._next = self._next, self._next + n
         return first
 
     def new(self) -> str:
-        """The next id."""
+        """Make the next id."""
         return episode_id(self.run_id, self.reserve(1))

@@ -1,4 +1,4 @@
-"""A ring of reusable memory: it is lent, and comes back when the last array over it is freed."""
+"""A ring of reusable memory; memory returns when the last array over it is freed."""
 
 from collections import deque
 from typing import Any
@@ -7,17 +7,17 @@ import numpy as np
 
 from fastmarl.core.native._lease import Lease
 
-KEPT_MEMORIES = 4  # idle ones; what a learner held for long and then dropped goes back to the system
-MUCH_LARGER = 8  # times what is wanted: memory of that size is left to those who need it
+KEPT_MEMORIES = 4  # idle ones; memory that a learner held for long and then dropped is freed
+MUCH_LARGER = 8  # factor beyond which larger memory is left to larger requests
 
 
 class Memory:
-    """Arrays by key, of one borrower after the other.
+    """Arrays by key, for one borrower at a time.
 
     Attributes:
-        size: what there is room for, in units of its borrowers: rows, bytes.
-        final_size: the same of what they count apart.
-        n_touched: so much of both was ever written to; the system gives no pages for the rest.
+        size: capacity in units of its borrowers, such as rows or bytes.
+        final_size: capacity for a second kind of rows.
+        n_touched: largest number of both that was ever written; the system allocates no pages for the rest.
     """
 
     def __init__(self, size: int, final_size: int):
@@ -28,7 +28,7 @@ class Memory:
 
 
 class LeasedArray:
-    """NumPy keeps this object alive for as long as any view of the array made from it (see numpy's `.base`)."""
+    """Keeps a lease alive as long as any view of the array made from this object (see numpy's `.base`)."""
 
     __slots__ = ("_lease", "_memory")
 
@@ -38,11 +38,11 @@ class LeasedArray:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return self._memory.__array_interface__  # made when it is asked for: a dict for each array would be large
+        return self._memory.__array_interface__  # made on demand, as a dict for each array would be large
 
 
 class MemoryRing:
-    """Lends memories first in, first out. Where all are held, it makes one more."""
+    """Lends memories first in, first out. If all are lent, it makes another one."""
 
     def __init__(self) -> None:
         self._idle: deque[Memory] = deque(maxlen=KEPT_MEMORIES)
@@ -54,7 +54,7 @@ class MemoryRing:
         return memory, Lease(memory, self._idle)
 
     def _take(self, size: int) -> Memory | None:
-        """Take the memory that fits and came back first; more may come back meanwhile."""
+        """Take the first returned memory that fits; others may be returned meanwhile."""
         for _ in range(len(self._idle)):
             memory = self._idle.popleft()
             if size <= memory.size <= MUCH_LARGER * max(1, size):
@@ -64,6 +64,6 @@ class MemoryRing:
 
 
 def _rounded(size: int) -> int:
-    """Up to an eighth more: the next borrower may need a little more."""
+    """Round up by at most an eighth, as the next borrower may need a little more."""
     unit = 1 << max(0, size.bit_length() - 4)
     return -(-size // unit) * unit

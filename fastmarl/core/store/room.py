@@ -1,49 +1,49 @@
-"""How many rows a call will need, before it begins: blocks that are large enough are never copied."""
+"""Estimates of the rows that a call will need, so that its blocks need not grow."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Bytes; untouched memory takes up address space alone.
-MOST_RESERVED = 2**30  # at once: nobody knows whether a call of a million steps will be let come to its end
-MOST_IN_DOUBT = 64 * 2**20  # for what may come but mostly does not
+# Bytes; untouched memory only takes up address space.
+MOST_RESERVED = 2**30  # at once, as a call of a million steps may be interrupted
+MOST_IN_DOUBT = 64 * 2**20  # for rows that are possible but unlikely
 FIRST_EPISODES = 1000  # steps that an env may make in the first call for whole episodes
 SLACK = 3  # rows of each agent beside those of its steps: carried over, after a reset, and where batches write ahead
 
 
 class Room(NamedTuple):
-    """Rows, and final observations, of a block."""
+    """Numbers of rows and final observations of a block."""
 
     rows: int
     finals: int
 
 
 class Expectation:
-    """What is known of the calls of one runner.
+    """Estimates the rows of one runner's calls.
 
     Args:
-        n_agents: per env, how many agents it declares; 0: it declares none.
-        n_modules: how many modules they may be mapped to.
+        n_agents: number of declared agents by env; 0: not declared.
+        n_modules: number of modules that agents may be mapped to.
     """
 
     def __init__(self, n_agents: Sequence[int], n_modules: int):
         self.n_modules = n_modules
         self._n_envs = len(n_agents)
-        self._most_agents = max(n_agents) if all(n_agents) else 0  # of an env; 0: nobody knows
+        self._most_agents = max(n_agents) if all(n_agents) else 0  # of an env; 0: unknown
         self._steps: int | None = None
         self._of_agents = False
-        self._seen: dict[int, Room] = {}  # by module index: the most that a call has had
+        self._seen: dict[int, Room] = {}  # by module index: the largest numbers in a call so far
 
     def begin_call(self, steps: int | None, *, of_agents: bool) -> None:
-        """The next call makes so many steps of envs, or of agents; None: it depends on the episodes."""
+        """Set the number of steps of the next call, of envs or of agents; None: it depends on the episodes."""
         self._steps, self._of_agents = steps, of_agents
 
     def note(self, module: int, rows: int, finals: int) -> None:
-        """A call had so many of a module."""
+        """Record the numbers of a module's rows in a call."""
         before = self._seen.get(module, Room(0, 0))
         self._seen[module] = Room(max(rows, before.rows), max(finals, before.finals))
 
     def room(self, module: int, written: int, n_lanes: int, row_bytes: int) -> Room:
-        """For a block of a module with so many rows and agents, in the call that comes or is under way."""
+        """Estimate the room for a module's block with these numbers of rows and agents, in the current or next call."""
         n_envs, most = self._n_envs, max(1, MOST_IN_DOUBT // max(1, row_bytes))
         if self._steps is None:
             unknown = min(most, self._most_agents * n_envs * FIRST_EPISODES)

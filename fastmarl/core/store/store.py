@@ -1,7 +1,8 @@
-"""The rows of all modules, with both faces: what agents observed and were paid, and what modules answered.
+"""The rows of all modules: observations and rewards of agents, and outputs of modules.
 
-A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks begin with what the next call
-needs of the old ones (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes of rows.
+A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks begin with the rows of the old
+ones that the next call needs (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes of
+rows.
 """
 
 import math
@@ -23,47 +24,46 @@ from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.core.store.room import Expectation, Room
 
-BYTES_BESIDE = 64  # of a row, beside its observation: about what a small module answers, rewards, places
+BYTES_BESIDE = 64  # of a row, beside its observation: about those of a small module's outputs, rewards and indices
 INACTIVE: Any = None  # in place of the block of a module that has no agents
 
 
 class RowConnectors(Protocol):
-    """What makes the observations on record of those that envs send; `ModuleConnectors` does."""
+    """Connectors that convert the envs' observations to the recorded ones, such as `ModuleConnectors`."""
 
     min_lookback_rows: int
 
     @property
     def raw_layout(self) -> RowLayout | None:
-        """Of what envs send; None: it is what is recorded."""
+        """Layout of the envs' observations; None: they are recorded unchanged."""
 
     def record(self, block: Block) -> None:
-        """Write the recorded observations of the rows that have come."""
+        """Write the recorded observations of new rows."""
 
 
 class RowStore:
     """Lanes, and the rows of each module.
 
     Args:
-        layouts: per module index, the layout of its recorded observations.
-        module_ids: per module index.
+        layouts: layout of the recorded observations by module index.
+        module_ids: ids by module index.
         table: the lanes.
         lookback: env steps of history that a chunk carries over from the one before.
-        connectors: per module index, what makes the recorded observations; () if there is none.
-        rewards: what makes the recorded rewards; None: they are those paid.
-        n_agents: per env, how many agents it declares, 0 for none: with them the first call needs no more room than
-            was there at its begin.
+        connectors: connectors that convert observations by module index; () without any.
+        rewards: converts received rewards to recorded ones; None: they are equal.
+        n_agents: number of declared agents by env, 0 if not declared; used to make enough room for the first call.
 
     Attributes:
-        connects: whether observations go through connectors into the record.
-        is_connecting: whether they do so now; also after an error or an interrupt in there.
-        active: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
-            when a call has passed in which it had none: modules that don't act cost neither time nor memory.
-        on_activate: called with the module index when one gets it.
-        acting_from: per module: its agents act next upon the rows from here on.
-        first_action: per module, `acting_from` at the call's begin.
-        lookback_E: int32, per env, env steps that its next chunk looks back upon.
+        connects: True if observations go through connectors before they are recorded.
+        is_connecting: True while they do so; also after an error or an interrupt there.
+        active: ascending indices of the modules that have a block. A module gets one with its first agent, and loses it
+            after a call without agents, so idle modules cost neither time nor memory.
+        on_activate: called with the index of a module that gets a block.
+        acting_from: first row by module upon which its agents act next.
+        first_action: `acting_from` by module at the call's begin.
+        lookback_E: int32, number of env steps by env that its next chunk looks back upon.
         taken_back: (env steps, actions) of the last `take_back()`.
-        ended_lanes: of episodes that are over, or were dropped; `release_lanes()` lets others have their numbers.
+        ended_lanes: lanes of episodes that have ended or were dropped; `release_lanes()` frees them.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RowStore:
         self.acting_from = [0] * len(layouts)
         self.first_action = [0] * len(layouts)
         self._stamped = [0] * len(layouts)
-        self._actions_taken_back: Counter[int] = Counter()  # by module: that don't count among those of the call
+        self._actions_taken_back: Counter[int] = Counter()  # by module; not counted among the call's actions
         self.taken_back = 0, 0
         self.ended_lanes: list[int] = []
 
@@ -110,29 +110,29 @@ class RowStore:
         )
 
     def _room(self, module: int, written: int, n_lanes: int) -> Room:
-        """For a module's block, with so many rows that are there already, and agents."""
+        """Estimate the room for a module's block with these numbers of rows and agents."""
         row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
         return self._expectation.room(module, written, n_lanes, row_bytes + BYTES_BESIDE)
 
     def _lanes_by_module(self) -> list[int]:
-        """How many lanes live, by module index."""
+        """Count the live lanes by module index."""
         live = self.table.live_lanes(range(len(self.table.envs)))
         n_lanes: list[int] = np.bincount(self.table.module_L[live], minlength=len(self.rows)).tolist()
         return n_lanes
 
     def _grow(self, module: int, n_rows: int, n_finals: int) -> None:
-        """There is no room for so many more rows and final observations."""
+        """Make room for more rows and final observations."""
         if self.blocks[module] is INACTIVE:
             self.activate(module)
         else:
             self.blocks[module].make_room(n_rows, n_finals)
 
-    # Modules come, act and go.
+    # Adding and removing modules.
 
     def put_module(
         self, module: int, module_id: str, layout: RowLayout, connectors: RowConnectors | None = None
     ) -> None:
-        """Have a module at an index, which is the next one or was freed."""
+        """Put a module at the next index, or at one that was freed."""
         if module == len(self.rows):
             self.rows.append(ModuleRows())
             self.blocks.append(INACTIVE)
@@ -143,40 +143,40 @@ class RowStore:
         self._connectors = [*self._connectors[:module], connectors, *self._connectors[module + 1 :]]
         self.connects = _any_records(self._connectors)
         self._rings = [*self._rings[:module], MemoryRing(), *self._rings[module + 1 :]]
-        # A new list: chunks that were made before know the former module at this index by its own name.
+        # A new list, as existing chunks know the former module at this index by its own name.
         self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
 
     def layouts_of(self, module: int) -> tuple[RowLayout, RowLayout | None]:
-        """Of the observations on record, and of those that envs send, where connectors make others of these."""
+        """Return the layouts of recorded observations, and of the envs' if connectors convert them."""
         connectors = self._connectors[module]
         return self._layouts[module], None if connectors is None else connectors.raw_layout
 
     def activate(self, module: int) -> None:
-        """Have room for a module's rows."""
+        """Give a module a block for its rows."""
         self.blocks[module] = self._make_block(module, 0, self._lanes_by_module()[module])
         self.active = sorted([*self.active, module])
         self.on_activate(module)
 
     def deactivate(self, module: int) -> None:
-        """Give back what a module without agents holds, at the end of a call; its index may then be used again."""
+        """Free the memory of a module without agents at the end of a call; its index may then be reused."""
         if self.blocks[module] is not INACTIVE:
             self.active = [other for other in self.active if other != module]
             self.blocks[module] = INACTIVE
-            self.rows[module] = ModuleRows()  # the old ones point into the block
+            self.rows[module] = ModuleRows()  # the old object points to the block
             self._rings[module] = MemoryRing()
             self.acting_from[module] = self.first_action[module] = self._stamped[module] = 0
 
-    # In every tick.
+    # Within a tick.
 
     def begin_call(self, steps: int | None, *, of_agents: bool = False) -> None:
-        """Have room for a call of so many steps of envs, or of agents, before it begins; None: nobody knows."""
+        """Make room for a call of this number of steps of envs, or of agents; None: the number is unknown."""
         self._expectation.begin_call(steps, of_agents=of_agents)
         n_lanes = self._lanes_by_module()
         for module in self.active:
             self.blocks[module].reserve(*self._room(module, self.rows[module].n, n_lanes[module]))
 
     def connect(self) -> None:
-        """Let the connectors make the recorded observations of those that have come since the last time."""
+        """Let the connectors make the recorded observations of rows that are new since the last call."""
         self.is_connecting = True
         for module in self.active:
             connectors = self._connectors[module]
@@ -185,10 +185,10 @@ class RowStore:
         self.is_connecting = False
 
     def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store a module's answers to the rows from `acting_from[module]` on.
+        """Store a module's outputs for the rows from `acting_from[module]` on.
 
         Raises:
-            ModuleOutputError: an output has another dtype, shape or structure than in the rows before.
+            ModuleOutputError: an output has another dtype, shape or structure than in earlier rows.
         """
         first = self.acting_from[module]
         try:
@@ -197,7 +197,7 @@ class RowStore:
             raise ModuleOutputError(self.module_ids[module], str(problem)) from None
 
     def advance(self) -> int:
-        """All agents have acted; what is written from now on is the next tick's. Returns the number of actions."""
+        """Begin the next tick after all agents have acted; return the number of actions."""
         actions = 0
         for module in self.active:
             n = self.rows[module].n
@@ -206,26 +206,26 @@ class RowStore:
         return actions
 
     def stamp(self, seq_no: int) -> None:
-        """Say which weights have acted since the last stamp: it is recorded with every action."""
+        """Record the number of the weights with all actions since the last stamp."""
         for module in self.active:
             self.blocks[module].seq_no_R[self._stamped[module] : self.acting_from[module]] = seq_no
         self._stamped = list(self.acting_from)
 
-    # When episodes end, and at the end of a call.
+    # At the end of episodes and of a call.
 
     def running(self) -> list[EpisodeRecord]:
-        """The episodes under way, in env order."""
+        """Return the running episodes in env order."""
         return [record for record in self.table.records if record is not None]
 
     def rows_of(self, lane: int) -> np.ndarray:
-        """A lane's rows in its module's block, in order, int64 [rows]: those of its chunk and of the lookback."""
+        """Return a lane's rows in its module's block, int64, in order: those of its chunk and of the lookback."""
         table = self.table
         block = self.blocks[table.module_L[lane]]
         rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
         return rows
 
     def drop_episode(self, env_index: int) -> None:
-        """Forget the running episode, if there is one."""
+        """Drop the running episode, if there is one."""
         record = self.table.records[env_index]
         env = self.table.envs[env_index]
         if record is not None:
@@ -234,8 +234,12 @@ class RowStore:
         env.clear()
 
     def take_back(self, env_index: int, *, whole_chunk: bool) -> None:
-        """Don't count the step that an env was told to make and has not; nor the others that this call has recorded in
-        its current chunk, if that is to be discarded. `taken_back` tells how many."""
+        """Subtract a step that an env failed to make, and set `taken_back`.
+
+        Args:
+            env_index: index of the env.
+            whole_chunk: subtract all steps that this call has recorded in the current chunk, which is then discarded.
+        """
         table, record = self.table, self.table.records[env_index]
         env = table.envs[env_index]
         n_actions = 0
@@ -255,7 +259,7 @@ class RowStore:
         self.taken_back = 1 + (env.env_t - record.env_t_started if whole_chunk and record else 0), n_actions
 
     def add_up(self) -> dict[str, int]:
-        """Add the call's rewards, steps and actions to the sums of the lanes, once. Returns module id -> actions."""
+        """Add the call's rewards, steps and actions to the lanes' sums, once. Return the actions by module id."""
         table = self.table
         for module in self.active:
             block, rows = self.blocks[module], self.rows[module]
@@ -269,7 +273,7 @@ class RowStore:
         return module_steps
 
     def module_steps_so_far(self) -> dict[str, int]:
-        """Module id -> actions in this call."""
+        """Return the number of actions in this call by module id."""
         module_steps = dict[str, int]()
         for module in self.active:
             module_id, n_actions = self.module_ids[module], self.acting_from[module] - self.first_action[module]
@@ -278,7 +282,7 @@ class RowStore:
         return module_steps
 
     def actions_so_far(self) -> np.ndarray:
-        """int64, by lane: actions in this call, before `add_up()`."""
+        """Return the number of actions in this call by lane, int64; call it before `add_up()`."""
         table = self.table
         actions_L = table.actions_L.copy()
         for module in self.active:
@@ -287,25 +291,25 @@ class RowStore:
         return actions_L
 
     def begin_actions(self) -> None:
-        """Actions count from here on."""
+        """Count actions from here on."""
         self.first_action, self._stamped = list(self.acting_from), list(self.acting_from)
 
     def split_chunk(self, env_index: int) -> None:
-        """Let the env's next chunk begin here, with the last rows of the lanes that live, in the same blocks."""
+        """Begin the env's next chunk here, with the last rows of its live lanes, in the same blocks."""
         live = self.table.live_lanes([env_index])
         for module in self.active:
             lanes, _, counts = self._carried(module, live)
             self._open_chunk(lanes, counts)
 
     def renew_blocks(self) -> None:
-        """Begin new blocks with what the running episodes need of the old ones."""
+        """Begin new blocks with the rows of the old ones that running episodes need."""
         live = self.table.live_lanes(range(len(self.table.envs)))
         for module in self.active:
             self._renew_block(module, live)
         self.begin_actions()
 
     def next_chunks(self, records: list[EpisodeRecord]) -> None:
-        """These episodes go on in new chunks, with the lanes that live."""
+        """Continue these episodes in new chunks, with their live lanes."""
         next_chunks(records, self.table.envs, self.lookback_E, self.table.done_L)
         for record in records:
             env = self.table.envs[record.env_index]
@@ -313,12 +317,12 @@ class RowStore:
                 env.infos = self._infos_for_next(record)
 
     def release_lanes(self) -> None:
-        """Lanes of episodes that are over are free: their rows have been returned, or dropped."""
+        """Free the lanes of ended episodes, whose rows were returned or dropped."""
         self.table.release(self.ended_lanes)
         self.ended_lanes = []
 
     def _infos_for_next(self, record: EpisodeRecord) -> list[tuple[int, int, dict[str, Any]]]:
-        """The infos that the episode's next chunk needs of those up to now."""
+        """Select the infos that the episode's next chunk needs."""
         table, env = self.table, self.table.envs[record.env_index]
         since = env.env_t - int(self.lookback_E[record.env_index])
         kept_from = {-1: since}
@@ -329,7 +333,10 @@ class RowStore:
         return [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
 
     def _carried(self, module: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(the live lanes of a module, their rows for the next chunk, how many of each): see _store.carried()."""
+        """Return the live lanes of a module, their rows for the next chunk, and the number of rows of each.
+
+        See _store.carried().
+        """
         table, block = self.table, self.blocks[module]
         lanes = live[table.module_L[live] == module]
         from_env_t = self._lookback_begins(module, lanes)
@@ -341,20 +348,20 @@ class RowStore:
         return lanes, rows, counts
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
-        """int32: the env step with which each of these lanes' lookback begins, for the next chunk."""
+        """Return the env step at which each lane's lookback begins in the next chunk, int32."""
         env_t_E = np.array([env.env_t for env in self.table.envs], np.int32)
         begins: np.ndarray = (env_t_E - self.lookback_E)[self.table.env_L[lanes]]
         return begins
 
     def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
-        """Let a chunk of these lanes begin with their last row; `counts` rows (int32) with lookback."""
+        """Begin a chunk of these lanes with their last row; `counts` (int32) are rows including lookback."""
         table = self.table
         table.t_started_L[lanes] += table.count_L[lanes] - table.lookback_L[lanes] - 1
         table.count_L[lanes] = counts
         table.lookback_L[lanes] = counts - 1
 
     def _renew_block(self, module: int, live: np.ndarray) -> None:
-        """Copy the carried rows to a new block, in their order; those that wait for an action come last."""
+        """Copy the carried rows to a new block, in order; those that wait for an action come last."""
         table, old = self.table, self.blocks[module]
         lanes, rows, counts = self._carried(module, live)
         order = np.argsort(rows)

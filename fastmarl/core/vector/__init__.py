@@ -1,1 +1,1 @@
-"""Many envs behind one interface: single ones, batches that step in arrays, and those in worker processes."""
+"""Vectors step many envs through one interface: single ones, batches, or those in worker processes."""

@@ -1,4 +1,4 @@
-"""What is done about envs that fail: raise an error, hang, or end with their worker process."""
+"""Handling of envs that fail: those that raise an error, hang, or end with their worker process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fastmarl.core.store.store import RowStore
 
 
 class Failures:
-    """Restarts envs that fail, and ends their episodes where they stand.
+    """Restarts envs that fail, and ends their episodes at the last recorded step.
 
     Args:
-        counts: takes "failures", "timeouts", "restarts", "steps_discarded".
-        restart: whether an env that fails is made anew.
-        max_restarts: consecutive ones of one env without a successful step.
-        keep_episodes: whether what was recorded of its running episode is returned.
+        counts: "failures", "timeouts", "restarts" and "steps_discarded" are added here.
+        restart: True if an env that fails is recreated.
+        max_restarts: most restarts of one env in a row without a successful step.
+        keep_episodes: True if the recorded part of the running episode is returned.
     """
 
     _store: RowStore
@@ -30,20 +30,20 @@ class Failures:
         self._in_a_row: Counter[int] = Counter()
 
     def bind(self, store: RowStore) -> None:
-        """From now on the episodes are in this store, in which no env has made a step."""
+        """Use this store from now on, in which no env has made a step yet."""
         self._store = store
         self._steps_at_restart: dict[int, int] = {}
 
     def restart(self, env_indices: Sequence[int], error: Exception, remake: Callable[[], None]) -> None:
-        """Make envs anew that have failed together.
+        """Recreate envs that have failed together.
 
         Args:
-            env_indices: of these envs.
-            error: what has failed.
-            remake: makes them; if that fails, too, it is tried again.
+            env_indices: indices of these envs.
+            error: the error that they raised.
+            remake: recreates the envs; it is called again if it fails.
 
         Raises:
-            `error`, or the last one of `remake`: restarts are not wished for, or there were `max_restarts` in a row.
+            `error`, or the last error of `remake`: restarts are off, or there were `max_restarts` in a row.
         """
         self._counts["failures"] += 1
         self._counts["timeouts"] += isinstance(error, TimeoutError)
@@ -70,7 +70,7 @@ class Failures:
             raise error
 
     def end_episode(self, env_index: int) -> int:
-        """End the env's episode at the last step it made; returns the flags for `after_step`."""
+        """End the env's episode at its last step; return the flags for `after_step`."""
         table = self._store.table
         made = table.envs[env_index].env_t - table.record(env_index).env_t_started
         is_kept = bool(made) and self._keeps_episodes

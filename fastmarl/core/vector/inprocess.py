@@ -1,4 +1,4 @@
-"""Envs stepped one after the other, in this process."""
+"""Vectors that step envs one after the other, in this process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
 ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
-TIMED_EVERY = 31  # ticks, a prime: parts that take turns are all timed. Clocks around each env's calls are not cheap
+TIMED_EVERY = 31  # ticks, as clocks cost time; a prime, so that all parts that take turns are timed
 
 
 class InProcessVector(VectorEnv):
-    """Sends actions, receives steps, and writes them to the store at once: an env may reuse its arrays afterwards.
+    """Steps envs one by one, and writes each step to the store at once, so that an env may reuse its arrays.
 
     Args:
         envs: multi-agent envs (see `fastmarl.envs.MultiAgentEnv`).
-        parts: see there; "timed_" seconds are those of the first tick and every TIMED_EVERY-th after it.
-        remake: makes the env of an index anew, in its place in `envs`.
+        parts: see `VectorParts`; "timed_" seconds are those of the first tick and every TIMED_EVERY-th after it.
+        remake: replaces the env at an index of `envs` by a new one.
 
     Attributes:
-        n_stepping: envs that were sent actions, and whose steps have not been recorded.
+        n_stepping: number of envs that were sent actions, and whose steps are not recorded yet.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
@@ -44,7 +44,7 @@ class InProcessVector(VectorEnv):
         self._actions = ActionDicts(parts.store.table, parts.env_actions)
         self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(parts.store.table.envs)]
         self._resting: set[int] = set()
-        self._active = self._slots  # all, or those that don't rest
+        self._active = self._slots  # all envs, or those that don't rest
         self._unchecked_resets = set(range(len(envs))) if parts.check else set()
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
@@ -58,14 +58,14 @@ class InProcessVector(VectorEnv):
             self._reset(env_index)
 
     def turns(self) -> list[int]:
-        """See `TakesTurns.turns`: there are none."""
+        """Return no turns, as all envs are stepped at once; see `TakesTurns.turns`."""
         return []
 
     def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
-        """These envs are in the midst of the episodes that the store has of them; see `TakesTurns.resume`."""
+        """Continue the episodes that the store has of these envs, which takes nothing here; see `TakesTurns.resume`."""
 
     def rest(self, env_indices: Iterable[int]) -> None:
-        """These envs have no episode, and are not stepped until they are reset."""
+        """Mark envs as having no episode; they are not stepped until they are reset."""
         self._let_rest(self._resting.union(env_indices))
 
     def _let_rest(self, env_indices: set[int]) -> None:
@@ -83,7 +83,7 @@ class InProcessVector(VectorEnv):
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
     def send(self) -> int:
-        """Have all envs stepped that don't rest; returns their number."""
+        """Start a step of all envs that don't rest; return their number."""
         self.n_stepping = len(self._active)
         return self.n_stepping
 
@@ -91,17 +91,17 @@ class InProcessVector(VectorEnv):
         """Record the envs' steps.
 
         Args:
-            after_step: called with (env indices, flags of `__all__`) when envs' steps are recorded,
-            after_each: after every step, or else only after those that end an episode.
+            after_step: called with (env indices, flags of `__all__`) after envs' steps were recorded.
+            after_each: call it after every step, not only after those that end an episode.
         """
         self._step(self._active, self._actions.of, after_step, after_each)
 
     def forget(self) -> None:
-        """After an error: record no steps under way. All envs will be reset."""
+        """Drop steps under way after an error. All envs will be reset."""
         self.n_stepping = 0
 
     def _step(self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool) -> None:
-        """Step these envs."""
+        """Step these envs and record the results."""
         self._ticks += 1
         if self._unchecked_steps or self._ticks % TIMED_EVERY == 1:
             self._watched_step(slots, action_dict, after_step, after_each)
@@ -126,7 +126,7 @@ class InProcessVector(VectorEnv):
     def _watched_step(
         self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool
     ) -> None:
-        """The same with clocks, and with a close look at each env's first step."""
+        """Do as `_step()`, with clocks, and with detailed checks of each env's first step."""
         seconds = self._seconds
         for env_index, env, lanes in slots:
             begun = perf_counter()
@@ -147,19 +147,19 @@ class InProcessVector(VectorEnv):
                 after_step([env_index], [all_done])
 
     def _recording(self, env_index: int) -> Any:
-        """The env, or it with its states recorded."""
+        """Return the env, wrapped if its states are recorded."""
         env = self.envs[env_index]
         return StateRecordingEnv(env, self._env_states[env_index]) if self._env_states else env
 
     def _step_failed(self, env_index: int, error: Exception | SystemExit, after_step: AfterStep) -> None:
-        """Go on with a new env, or raise the error."""
+        """Continue with a new env, or raise the error."""
         self._restart(env_index, error, "step()")
         all_done = self._failures.end_episode(env_index)
         self.n_stepping -= 1
         after_step([env_index], [all_done])
 
     def _restart(self, env_index: int, raised: Exception | SystemExit, call: str) -> None:
-        """Make the env anew whose `call` has failed, or raise the error, which says where it came from."""
+        """Recreate the env whose `call` has failed, or raise the error with a note of its origin."""
         error = as_error(raised)
         error.add_note(f"fastmarl: raised by {call} of env {env_index}")
         self._failures.restart([env_index], error, partial(self._make_anew, env_index))
@@ -168,11 +168,13 @@ class InProcessVector(VectorEnv):
 
 
 class SplitVector(TakesTurns[list[int]], InProcessVector):
-    """The same in parts: while one is being stepped, others' actions are chosen. In one process that saves no time; it
-    gives what worker processes give with so many splits.
+    """Steps envs in parts: one part is stepped while others' actions are chosen.
+
+    In one process that saves no time; it gives the results of worker processes with as many splits.
 
     Args:
-        n_splits: parts; env i is in part i % n_splits.
+        envs, parts, remake: see `InProcessVector`.
+        n_splits: number of parts; env i is in part i % n_splits.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None], n_splits: int):
@@ -203,7 +205,7 @@ class SplitVector(TakesTurns[list[int]], InProcessVector):
 
 
 class StateRecordingEnv:
-    """reset() and step() of an env, with its state recorded after each."""
+    """Wraps reset() and step() of an env to record its state after each."""
 
     def __init__(self, env: Any, states: EnvStates):
         self._env = env

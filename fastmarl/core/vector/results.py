@@ -1,4 +1,4 @@
-"""What an env's reset() or step() has returned, to the store."""
+"""Writing of an env's reset() and step() results to the store."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from fastmarl.core.store.store import RowStore
 
 
 def write_reset(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> None:
-    """Write first observations; those of envs in `unchecked` are looked at closely before, once.
+    """Write first observations; check them in detail once for each env in `unchecked`.
 
     Raises:
-        MultiAgentEnvError: and its kinds; this is no result of reset().
+        MultiAgentEnvError: or a subclass: `result` is not a valid result of reset().
     """
     if env_index in unchecked:
         check_reset_result(result, env_index)
@@ -23,13 +23,13 @@ def write_reset(store: RowStore, env_index: int, result: Any, unchecked: set[int
 
 
 def write_step(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> int:
-    """Write a step; the first one of envs in `unchecked` is looked at closely before.
+    """Write a step; check the first one in detail for each env in `unchecked`.
 
     Returns:
         The flags of `__all__`, see Scatter.write_step().
 
     Raises:
-        MultiAgentEnvError: and its kinds; this is no result of step().
+        MultiAgentEnvError: or a subclass: `result` is not a valid result of step().
     """
     env_t = store.table.envs[env_index].env_t + 1
     if env_index in unchecked:

@@ -1,4 +1,4 @@
-"""Random streams of one runner, all from one seed: no two share draws, and an env's depends on its index alone."""
+"""Independent random streams of one runner, all derived from one seed; an env's stream depends on its index only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Streams:
 
     Args:
         seed: None for streams that differ from run to run.
-        worker_index: the runner's.
-        incarnation: how often it was made anew.
+        worker_index: index of the runner.
+        incarnation: number of times that the runner was recreated.
     """
 
     def __init__(self, seed: int | None, worker_index: int, incarnation: int = 0):
@@ -32,31 +32,31 @@ class Streams:
         self._runner = worker_index, incarnation
 
     def resets_of(self, env_index: int) -> np.random.SeedSequence:
-        """Its children, by number, are the seeds of the env's resets."""
+        """Return the sequence whose children, by number, seed the env's resets."""
         return self._sequence(_ENVS, env_index)
 
     def of_evaluation(self, *key: int) -> int:
-        """For what is random in an evaluation; `key`: for the reset of its episode of that number."""
+        """Return a seed for random draws in an evaluation, or with `key` for the reset of that episode."""
         return self._integer(_EVALUATION, *key)
 
     def of_worker(self, first_env: int) -> list[int] | None:
-        """For the global generators of the process that has this env first; None in an unseeded run."""
+        """Return a seed for the global generators of the process whose first env this is; None in an unseeded run."""
         return self._sequence(_WORKERS, first_env).generate_state(4).tolist() if self.is_seeded else None
 
     def torch_generator(self, device: torch.device) -> torch.Generator:
-        """For the modules' exploration."""
+        """Make the generator of the modules' exploration."""
         return torch.Generator(device).manual_seed(self._integer(_TORCH))
 
     def numpy_generator(self) -> np.random.Generator:
-        """For random actions."""
+        """Make the generator of random actions."""
         return np.random.default_rng(self._sequence(_NUMPY))
 
     @contextmanager
     def torch_seeded(self, *added: int) -> Iterator[None]:
-        """Initial weights are drawn from this seed's stream; torch's global generator stays as it was.
+        """Draw initial weights from this seed's stream; leave torch's global generator as it was.
 
         Args:
-            added: the number of a module that was added later, for weights of its own.
+            added: number of a module that was added later, which gets weights of its own.
         """
         if not self.is_seeded:
             yield
@@ -69,22 +69,22 @@ class Streams:
         return int(self._sequence(*key).generate_state(1, np.uint32)[0] >> 1)
 
     def _sequence(self, *key: int) -> np.random.SeedSequence:
-        # Weights are those of the seed alone: all runners of a run begin with the same.
+        # Weights depend on the seed only, so that all runners of a run begin with equal ones.
         runner = () if key[0] == _WEIGHTS else self._runner
         return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
 
 
 class ResetSeeds:
-    """A seed for every reset of a runner's envs: by (seed, worker_index, incarnation, env index, episode number).
+    """Seeds for all resets of a runner's envs, by (seed, worker_index, incarnation, env index, episode number).
 
     Args:
-        streams: the runner's.
-        num_envs: its envs.
-        always: whether resets are seeded in an unseeded run, too: by seeds that differ from run to run.
+        streams: streams of the runner.
+        num_envs: number of its envs.
+        always: seed resets in an unseeded run, too, by seeds that differ from run to run.
 
     Attributes:
-        numbers: by env, the number of its next reset.
-        last: by env, the seed of its last reset: below 2**31; None if it had none.
+        numbers: number of the next reset by env.
+        last: seed of the last reset by env, below 2**31; None if it had none.
     """
 
     def __init__(self, streams: Streams, num_envs: int, *, always: bool = False):
@@ -99,11 +99,11 @@ class ResetSeeds:
         return len(self.last)
 
     def get_state(self) -> list[int]:
-        """By env, how often it was reset; also of envs that a runner with more of them had."""
+        """Return the number of resets by env, including envs of a larger runner whose state was set."""
         return list(self.numbers)
 
     def check_state(self, state: Any) -> None:
-        """Raises ConfigError if `state` is none for `set_state()`."""
+        """Raise ConfigError if `set_state()` can't take `state`."""
         if not isinstance(state, (list, tuple)) or not state:
             raise ConfigError(f"num_resets must be a list of integers, one for each env, got {state!r:.200}")
         for number in state:
@@ -111,11 +111,11 @@ class ResetSeeds:
                 raise ConfigError(f"num_resets of an env must be below 2**32, got {number}")
 
     def set_state(self, state: list[int]) -> None:
-        """Go on with seeds that were not taken before."""
+        """Continue with seeds that were not taken before."""
         self.numbers = [*map(int, state), *[0] * (len(self) - len(state))]
 
     def take(self, env_index: int) -> int | None:
-        """For the env's next reset."""
+        """Take the seed of the env's next reset."""
         if self._evaluation is not None:
             self.last[env_index] = self._for_evaluation(env_index, *self._evaluation)
             return self.last[env_index]
@@ -125,26 +125,29 @@ class ResetSeeds:
         return seed
 
     def take_all(self, env_indices: list[int]) -> list[int] | None:
-        """The same for resets of several envs."""
+        """Take the seeds of the next resets of several envs."""
         if self._evaluation is None and self._of_env is not None:
             return take_seeds(self._of_env, self.numbers, self.last, env_indices)
         seeds = [self.take(env_index) for env_index in env_indices]
         return None if None in seeds else seeds  # type: ignore[return-value]
 
     def evaluate(self, left: list[int] | None, seeds: list[int] | None) -> None:
-        """From now on, resets are for episodes that are evaluated, with these seeds; None: for training.
+        """Seed resets for evaluation from now on, with these seeds; None: for training.
 
         Args:
-            left: by env, how many episodes it has yet to begin; the caller counts down.
-            seeds: of the episodes; None: the runner's own.
+            left: number of episodes yet to begin by env; the caller counts down.
+            seeds: seeds of the episodes; None: the runner's own.
         """
         self._evaluation = None if left is None else (left, list(left), seeds)
 
     def _for_evaluation(
         self, env_index: int, left: list[int], wanted: list[int], seeds: list[int] | None
     ) -> int | None:
-        """An env that failed, or whose episode was discarded, gets the same once more. Those of a batch that take no
-        part get what was given before."""
+        """Return the seed of the env's current episode in the evaluation.
+
+        An env that failed, or whose episode was discarded, gets the same seed again. Envs of a batch that take no part
+        get the previous seed.
+        """
         round_ = wanted[env_index] - left[env_index] - 1
         number = env_index + len(self) * max(0, round_)
         if seeds is not None:

@@ -1,4 +1,4 @@
-"""Parts of the envs that take turns: some are stepped while others' actions are chosen."""
+"""Base class of vectors whose parts take turns: some are stepped while others' actions are chosen."""
 
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -7,13 +7,13 @@ Split = TypeVar("Split")
 
 
 class TakesTurns(Generic[Split]):
-    """What vectors do alike whose envs are stepped part by part.
+    """Order of turns in a vector whose envs are stepped part by part.
 
     Args:
-        parts: all of them, in the order of their first turns.
+        parts: all parts, in the order of their first turns.
 
     Attributes:
-        n_stepping: envs that were sent actions, and whose steps have not been recorded.
+        n_stepping: number of envs that were sent actions, and whose steps are not recorded yet.
     """
 
     def __init__(self, parts: list[Split]):
@@ -21,23 +21,27 @@ class TakesTurns(Generic[Split]):
         self._begin_turns()
 
     def _begin_turns(self) -> None:
-        """With the first part, and nothing under way."""
+        """Start with the first part, and nothing under way."""
         self._idle = list(self._splits)
         self._stepping: list[Split] = []  # in the order in which they were sent actions
         self.n_stepping = 0
 
     def turns(self) -> list[int]:
-        """The parts that are not being stepped, by number, in the order of their turns from now on."""
+        """Return the numbers of the parts that are not being stepped, in the order of their next turns."""
         return [self._splits.index(part) for part in self._idle]
 
     def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
-        """These envs are in the midst of the episodes that the store has of them. `turns()` had given these; those of
-        another number of parts don't matter."""
+        """Continue the episodes that the store has of these envs.
+
+        Args:
+            env_indices: indices of the envs.
+            turns: result of `turns()`; ignored if it is of another number of parts.
+        """
         if sorted(turns) == list(range(len(self._splits))):
             self._idle = [self._splits[number] for number in turns]
 
     def send(self) -> int:
-        """Have all envs stepped that are not being stepped and don't rest; returns their number."""
+        """Start a step of all envs that are neither under way nor resting; return their number."""
         idle: list[Split] = []
         going: list[Split] = []
         for part in self._idle:
@@ -49,15 +53,15 @@ class TakesTurns(Generic[Split]):
         return n_sent
 
     def _is_awake(self, part: Split) -> bool:
-        """Whether some env of the part doesn't rest."""
+        """Return True if an env of the part is not resting."""
         raise NotImplementedError
 
     def _send(self, parts: list[Split]) -> int:
-        """Have the envs of these parts stepped that don't rest; returns their number."""
+        """Start a step of the envs of these parts that don't rest; return their number."""
         raise NotImplementedError
 
     def _end_turn(self, part: Split) -> Split:
-        """The part's step is recorded next; afterwards it waits for its next turn."""
+        """End the turn of a part before its step is recorded; it then waits for its next one."""
         self._stepping.remove(part)
         self._idle.append(part)
         return part

@@ -1,4 +1,4 @@
-"""What every vector of envs works with."""
+"""Base class of all vectors of envs, and the runner's parts that they use."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,24 +12,24 @@ from fastmarl.core.store.store import RowStore
 from fastmarl.core.vector.failures import Failures
 from fastmarl.core.vector.seeds import ResetSeeds
 
-AfterStep = Callable[[list[int], list[int]], None]  # env indices, flags of `__all__`: these envs' steps are recorded
+AfterStep = Callable[[list[int], list[int]], None]  # env indices, flags of `__all__`; called after steps were recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorParts:
-    """A runner's parts between which a vector stands.
+    """Parts of a runner that its vector of envs works with.
 
     Attributes:
-        seeds: of the envs' resets.
-        store: where steps go to.
-        agent_spaces: of the agents that have joined.
-        env_actions: where actions come from, by module index; may get longer.
-        seconds: takes "timed_env", "timed_scatter" and "timed_send".
-        check: whether each env's first results are checked in detail.
-        env_states: per env, what records its global states; empty: nothing does.
-        failures: what is done about envs that fail.
-        num_splits: so many parts take turns: one is stepped while another's actions are chosen.
-        batch_size: whichever envs are ready first take their turn, so many at least. None: a part at a time.
+        seeds: seeds of the envs' resets.
+        store: receives the envs' steps.
+        agent_spaces: spaces of the agents that have joined.
+        env_actions: sources of actions by module index; may grow.
+        seconds: times under "timed_env", "timed_scatter" and "timed_send" are added here.
+        check: True if the first results of each env are checked in detail.
+        env_states: recorders of global states by env; empty: states are not recorded.
+        failures: handles envs that fail.
+        num_splits: number of parts that take turns: one is stepped while another's actions are chosen.
+        batch_size: least number of envs in a turn, which those take that are ready first. None: turns of whole parts.
     """
 
     seeds: ResetSeeds
@@ -45,11 +45,11 @@ class VectorParts:
 
 
 class VectorEnv:
-    """Attributes that callbacks find in every vector of envs, as in RLlib's.
+    """Attributes of every vector of envs that callbacks may use, as in RLlib's.
 
     Attributes:
         envs: the envs, or the batches of them.
-        num_envs: the envs, also those in batches.
+        num_envs: number of envs, including those in batches.
     """
 
     envs: Sequence[Any]
@@ -57,5 +57,5 @@ class VectorEnv:
 
     @property
     def unwrapped(self) -> Self:
-        """Itself: a vector has no wrappers. Its envs have an `unwrapped` of their own."""
+        """The vector itself, which has no wrappers. Each of its envs has its own `unwrapped`."""
         return self

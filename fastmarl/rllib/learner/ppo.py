@@ -25,7 +25,7 @@ class PPOTorchLearner(RLlibLearner):
     """Takes the place of RLlib's class of the same name; weights, optimizers and results are bit-identical.
 
     ```python
-    config.training(learner_class=fastmarl.rllib.PPOTorchLearner)
+    config.learners(learner_class=fastmarl.rllib.PPOTorchLearner)
     ```
 
     What a subclass overrides, and what RLlib does otherwise for some configs (GPUs, several learners, compiled updates,

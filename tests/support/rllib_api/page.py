@@ -18,27 +18,27 @@ PAGE = ROOT / "docs" / "rllib_api.md"
 COMMAND = "python tests/support/rllib_api/page.py"
 HEAD = """# RLlib's API, member by member
 
-For the **standalone** runner, `fastmarl.MultiAgentEnvRunner`, and its episodes: all public members of RLlib's
-`MultiAgentEnvRunner`, `MultiAgentEpisode` and `SingleAgentEpisode` in Ray {version}, their arguments, the keys of
-metrics and states, what callbacks are given, and the fields of the config that RLlib's runner reads, by itself or
-through the config's methods. The drop-in, `fastmarl.rllib.MultiAgentEnvRunner`, is a subclass of RLlib's and has all.
+This page compares the **standalone** runner, `fastmarl.MultiAgentEnvRunner`, and its episodes with all public members
+of RLlib's `MultiAgentEnvRunner`, `MultiAgentEpisode` and `SingleAgentEpisode` in Ray {version}: arguments, keys of
+metrics and states, arguments of callbacks, and the config fields that RLlib's runner reads. The drop-in,
+`fastmarl.rllib.MultiAgentEnvRunner`, is a subclass of RLlib's and has them all.
 
-`tests/rllib/test_api_table.py` reads the names from RLlib's source, runs each row on both faces, and compares answers,
-outcomes and numbers. Where RLlib is wrong ([Differences](differences.md)), a row holds if `fastmarl` is right, and a
-note says so. The test fails if this page is not what it finds.
+`tests/rllib/test_api_table.py` reads the names from RLlib's source, runs each row on both runners, and compares
+answers, outcomes and numbers; this page is generated from it. Where [RLlib is wrong](differences.md), a row holds if
+`fastmarl` is right, with a note.
 
 {totals}
 
-[From RLlib's runner to a loop of your own](from_rllib.md) shows the API at work.
+[From RLlib's runner to a loop of your own](from_rllib.md) shows the API in use.
 """
 ABOUT = {
-    "MultiAgentEnvRunner": "Arguments of the constructor are those that RLlib's `EnvRunnerGroup` gives.",
-    "Metrics": "Keys of `get_metrics()` as an Algorithm reports them. Numbers are equal, times are above 0.",
+    "MultiAgentEnvRunner": "The constructor takes the arguments that RLlib's `EnvRunnerGroup` passes.",
+    "Metrics": "Keys of `get_metrics()` as an Algorithm reports them. Numbers are equal; times are above 0.",
     "State": "Keys of `get_state()`, which `set_state()` takes.",
     "Callbacks": "Events of an env runner, and their keyword arguments.",
-    "Config": "Each field is set in both configs, and changes what both runners do alike; a few are only read.",
-    "Ray 2.40 to 2.47": "What these versions had beside that, and `cut()`. All else of theirs is in the tables above.",
-    "Uses of RLlibCallback": "What classes derived from `RLlibCallback` do, each in a run.",
+    "Config": "Each field is set in both configs and changes both runners alike; a few are only read.",
+    "Ray 2.40 to 2.47": "Members that only these versions had, and `cut()`. The tables above cover the rest.",
+    "Uses of RLlibCallback": "Calls made by subclasses of `RLlibCallback`, each tested in a run.",
 }
 
 

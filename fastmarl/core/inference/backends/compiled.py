@@ -1,4 +1,4 @@
-"""Forward methods by torch.compile, for those modules where it pays."""
+"""Forward methods compiled by torch.compile."""
 
 from typing import Any
 
@@ -8,19 +8,20 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import RLModule
 
 FORWARDS = ("forward_exploration", "forward_inference")
-CAPTURING_MODES = ("reduce-overhead", "max-autotune")  # torch then captures CUDA graphs itself
+CAPTURING_MODES = ("reduce-overhead", "max-autotune")  # torch captures CUDA graphs itself in these modes
 
 
 class CompiledForwards:
-    """A module's two forward methods for acting, compiled when they are first called.
+    """A module's two forward methods, each compiled on its first call.
 
-    New batch sizes, layers and weights are torch's business: it compiles again where that is needed.
+    For new batch sizes, layers and weights torch recompiles if need be.
 
     Args:
+        module: the module.
         options: arguments of `torch.compile`.
 
     Raises:
-        ConfigError: torch knows no such backend or mode.
+        ConfigError: torch has no such backend or mode.
     """
 
     def __init__(self, module: RLModule, options: dict[str, Any]):
@@ -32,7 +33,7 @@ class CompiledForwards:
             raise ConfigError(f"torch_compile_worker with torch.compile's options {options}: {error}") from error
 
     def is_replaced(self) -> bool:
-        """Whether a method was replaced by another: the module is then called as it is."""
+        """Return True if a method was replaced, in which case the module must be called directly."""
         return any(name in vars(self._module) for name in FORWARDS)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None) -> Any:
@@ -45,7 +46,7 @@ class CompiledForwards:
         try:
             return function(*arguments)
         except Exception as error:
-            if type(error).__module__.startswith("torch._"):  # where torch's compilers have their errors
+            if type(error).__module__.startswith("torch._"):  # errors of torch's compilers
                 error.add_note(f"torch.compile failed for {type(self._module).__name__}; torch_compile_worker=False "
                                f"leaves modules as they are")  # fmt: skip
             raise

@@ -1,7 +1,7 @@
-"""Dense nets as plain data: from torch's layers to what compiled code runs in their place.
+"""Conversion of torch's layers to a compiled dense network.
 
-A layer is taken only where it is certain what calling it computes: linear layers, layer normalisations and known
-activations of torch's own classes, in sequences, neither hooked nor compiled.
+A layer is taken only if the result of calling it is certain: linear layers, layer normalisations and known activations
+of torch's own classes, in sequences, neither hooked nor compiled.
 """
 
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ from fastmarl.core.native._dense import BEST, DenseNet
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
 LEAN = "lean"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-OBSERVATIONS = -1  # in place of a layer's index
-# Multiplications in one pass, above which torch is quicker: if it has several threads, or if we have no wide vectors.
+OBSERVATIONS = -1  # stands for a layer's index
+# Multiplications in one pass, above which torch is faster: if it has several threads, or without wide vectors here.
 MOST_AGAINST_THREADS = 4_000_000
 MOST_PLAIN = 300_000
 
 
 class Layer(NamedTuple):
-    """One layer, as DenseNet has it."""
+    """A layer, with the arguments of DenseNet."""
 
     source: int
     weight: torch.Tensor | None
@@ -34,18 +34,18 @@ class Layer(NamedTuple):
 
 
 class NotDenseError(Exception):
-    """Why something is left to torch."""
+    """Reason why a layer is left to torch."""
 
 
 class DenseLayers:
-    """The layers of a net as they are now, one after the other.
+    """The current layers of a network, in order.
 
     Args:
-        n_obs: numbers in an observation.
+        n_obs: number of values in an observation.
 
     Attributes:
-        layers: those taken so far.
-        scale: what observations of integers are multiplied by.
+        layers: layers taken so far.
+        scale: factor for observations of integers.
         logits, values, log_std, bound: see DenseNet.
     """
 
@@ -56,15 +56,15 @@ class DenseLayers:
         self.log_std: torch.Tensor | None = None
         self.bound: torch.Tensor | None = None
         self._n_obs = n_obs
-        self._widths: list[int] = []  # outputs of each
+        self._widths: list[int] = []  # number of outputs of each layer
 
     def add(self, parts: list[nn.Module], source: int = OBSERVATIONS) -> int:
-        """Take layers that follow layer `source`; returns the index of the last one.
+        """Append layers that follow the layer `source`; return the index of the last one.
 
         Raises:
-            NotDenseError: one of them isn't known.
+            NotDenseError: a layer is not known.
         """
-        follows_layer = False  # other activations would change what other layers get, too
+        follows_layer = False  # an activation elsewhere would change the input of other layers, too
         for part in parts:
             kind, width = type(part), self.n_out(source)
             if getattr(part, "approximate", "none") != "none":
@@ -81,12 +81,12 @@ class DenseLayers:
         return source
 
     def activate(self, layer: int, part: Any) -> None:
-        """Have an activation behind a layer."""
+        """Set the activation after a layer."""
         activation, alpha = ACTIVATIONS[type(part)], getattr(part, "alpha", 1.0)
         self.layers[layer] = self.layers[layer]._replace(activation=activation, alpha=alpha)
 
     def _append(self, part: Any, source: int, width: int) -> None:
-        """Take a layer of so many inputs."""
+        """Append a layer with `width` inputs."""
         is_norm = type(part) is nn.LayerNorm
         n_out = width if is_norm else part.out_features
         weight = weights_of(part, "weight", (n_out,) if is_norm else (n_out, width))
@@ -95,22 +95,22 @@ class DenseLayers:
         self._widths.append(n_out)
 
     def n_out(self, layer: int) -> int:
-        """How many numbers a layer gives."""
+        """Return the number of a layer's outputs."""
         return self._n_obs if layer < 0 else self._widths[layer]
 
     def key(self) -> tuple:
-        """Equal where nothing has changed but numbers in weights."""
+        """Return a value that stays equal while only numbers in weights change."""
         layers = [(layer.source, memory_of(layer.weight), memory_of(layer.bias), *layer[3:]) for layer in self.layers]
         return *layers, self.scale, self.logits, self.values, memory_of(self.log_std), memory_of(self.bound)
 
     def compiled(self) -> DenseNet:
-        """What runs them."""
+        """Make the compiled network of these layers."""
         layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self.layers]
         row, limit = _array(self.log_std), _array(self.bound)
         return DenseNet(self._n_obs, layers, self.logits, self.values, row, scale=self.scale, bound=limit)
 
     def max_rows(self) -> int:
-        """Rows up to which we are quicker than torch."""
+        """Return the number of rows up to which compiled code is faster than torch."""
         if BEST == "plain":
             most = MOST_PLAIN
         elif torch.get_num_threads() > 1:
@@ -122,14 +122,14 @@ class DenseLayers:
 
 
 class LeanNet:
-    """Compiled code for a module's layers, where they are known.
+    """A compiled network for a module's layers, if these are known.
 
     Args:
-        former: the one for the same module before, whose memory is used again if nothing but weights has changed.
+        former: previous object for the same module, whose network is reused if only numbers in weights have changed.
 
     Attributes:
-        backend: "lean", or "torch" and the reason why.
-        max_rows: the largest batch to take over; 0: none.
+        backend: "lean", or "torch" and the reason.
+        max_rows: largest batch for the compiled network; 0: none.
     """
 
     def __init__(self, former: "LeanNet | None" = None):
@@ -138,7 +138,7 @@ class LeanNet:
         self.max_rows, self.backend = 0, LEAN
 
     def _take(self, layers: DenseLayers) -> None:
-        """Run these."""
+        """Use the compiled network of these layers."""
         if (key := layers.key()) != self._key:
             self._key, self._net = key, layers.compiled()
         self.max_rows, self.backend = layers.max_rows(), LEAN
@@ -153,7 +153,7 @@ def layers_in_order(part: Any) -> list[nn.Module]:
     """List the layers of (nested) sequences.
 
     Raises:
-        NotDenseError: calling one of them may do something else than its class's forward().
+        NotDenseError: calling a layer may run other code than its class's forward().
     """
     if is_watched(part):
         raise NotDenseError(f"{type(part).__name__} has hooks, or is compiled")
@@ -163,32 +163,35 @@ def layers_in_order(part: Any) -> list[nn.Module]:
 
 
 def is_watched(part: nn.Module) -> bool:
-    """Whether calling it may do something else than its class's forward()."""
+    """Return True if calling a layer may run other code than its class's forward()."""
     own = vars(part)
     return "forward" in own or part._compiled_call_impl is not None or any(map(own.__getitem__, HOOKS))
 
 
 def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """A layer's parameter, of this shape; None where there is none, as with layers without a bias.
+    """Return a layer's parameter of this shape; None if there is none, such as a bias.
 
     Raises:
-        NotDenseError: it can't be read where it is.
+        NotDenseError: the parameter can't be read in place.
     """
     parameters = layer._parameters
-    weights = parameters[name] if name in parameters else getattr(layer, name)  # which another net may have computed
+    weights = parameters[name] if name in parameters else getattr(layer, name)  # maybe computed
     if weights is None:
         return None
     if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
-        raise NotDenseError(f"{type(layer).__name__}.{name} is no torch.nn.Parameter of float32 on the CPU")
+        raise NotDenseError(f"{type(layer).__name__}.{name} is not a torch.nn.Parameter of float32 on the CPU")
     if weights.shape != shape or not weights.is_contiguous():
         raise NotDenseError(f"{type(layer).__name__}.{name} is not contiguous, or has shape {list(weights.shape)}")
     return weights
 
 
 def parts_of(*modules: nn.Module) -> list[nn.Module]:
-    """These, and all their parts, each once: `modules()` takes as long as many passes of a small net."""
+    """List these modules and all their parts, each once.
+
+    Torch's `modules()` takes as long as many passes of a small network.
+    """
     found, seen = list(modules), set(modules)
-    for part in found:  # which grows
+    for part in found:  # grows in the loop
         for child in part._modules.values():
             if child is not None and child not in seen:
                 seen.add(child)
@@ -197,7 +200,7 @@ def parts_of(*modules: nn.Module) -> list[nn.Module]:
 
 
 def memory_of(weights: torch.Tensor | None) -> tuple | None:
-    """Address, dtype, shape and strides, all that says where the numbers are."""
+    """Return address, dtype, shape and strides of a tensor, which identify its memory."""
     return None if weights is None else (weights.data_ptr(), weights.dtype, weights.shape, weights.stride())
 
 

@@ -1,4 +1,4 @@
-"""Which modules may be captured in CUDA graphs, and whether they are still what was captured."""
+"""Modules that may be captured in CUDA graphs, and detection of changes that require a new capture."""
 
 from typing import Any
 
@@ -15,15 +15,16 @@ SCALARS = (bool, int, float, str, type(None))
 
 
 class ModuleCapture:
-    """Whether one module takes part in launches, as a `member`; it is captured again when it has changed.
+    """Determines if one module, the `member`, takes part in launches, and drops captures when it has changed.
 
     Args:
-        graphs: launches modules; None: none is.
-        never: what rules it out whatever the module is like; "" if nothing does.
+        module: the module.
+        graphs: launches modules; None: no graphs are used.
+        never: reason that rules the module out for good; "" without one.
 
     Attributes:
-        in_use: whether it takes part.
-        reason: why not, if there are graphs.
+        in_use: True if the module takes part.
+        reason: why it does not, if there are graphs.
     """
 
     def __init__(self, module: RLModule, graphs: TickGraphs | None, never: str):
@@ -38,13 +39,15 @@ class ModuleCapture:
         self.reason = ""
 
     def backend(self, member: Member) -> str:
-        """For how many batch sizes there are graphs."""
+        """Describe the backend, with the number of batch sizes that have graphs."""
         n = 0 if self._graphs is None else self._graphs.n_sizes(member)
         return f"cuda graph, {n} batch size{'' if n == 1 else 's'}"
 
     def renew(self, member: Member) -> None:
-        """Look at the module again: its methods and layers, and where its weights are. Changes in place are
-        seen without it; layers and the memory of weights are also seen by `is_current()`."""
+        """Check the module again: its methods, its layers, and the memory of its weights.
+
+        New numbers in the same memory need no check. `is_current()` notices changes of layers and of memory, too.
+        """
         if self._graphs is None:
             return
         self._watch = WeightsWatch(self._module.modules())  # before the outline: another thread may move weights
@@ -52,31 +55,34 @@ class ModuleCapture:
         if found != self._outline:
             self._graphs.forget(member)
             self._outline, self._refused = found, ""
-            # Who holds these keeps the memory that a capture reads from being used for something else.
+            # Holding these keeps the memory that a capture reads from being reused.
             self._held = [tensor.untyped_storage() for tensor in (*self._module.parameters(), *self._module.buffers())]
         self.reason = self._never or self._refused or why_not_capturable(self._module)
         self.in_use = not self.reason
 
     def is_current(self, member: Member) -> bool:
-        """Whether it takes part, as the module is now. Ask before each launch."""
+        """Return True if the module takes part in its current form. Call it before each launch."""
         if self.in_use and (self._watch is None or not self._watch.holds()):
             self.renew(member)
         return self.in_use
 
     def refuse(self, member: Member, reason: str) -> None:
-        """Leave it out until the module has changed."""
+        """Leave the module out until it has changed."""
         self.reason = self._refused = f"it can't be captured: {reason}"
         self.in_use = False
         self.forget(member)
 
     def forget(self, member: Member) -> None:
-        """Free what was captured."""
+        """Free the module's captures."""
         if self._graphs is not None:
             self._graphs.forget(member)
 
 
 def why_not_capturable(module: RLModule) -> str:
-    """What is in the way of a capture, which goes on to do what the forward methods did once; "" if nothing is."""
+    """Return the reason why a module's forward methods can't be captured; "" if they can.
+
+    A capture repeats what these methods did once.
+    """
     kind, own = type(module), vars(module)
     lineage = kind.__mro__
     says_so: Any = next(base for base in lineage if "capturable" in vars(base))
@@ -99,7 +105,7 @@ def why_not_capturable(module: RLModule) -> str:
 
 
 def outline(module: torch.nn.Module) -> tuple:
-    """Equal as long as nothing has changed but numbers in weights and buffers, where they were."""
+    """Return a value that stays equal while only the numbers in weights and buffers change."""
     parts: list[Any] = []
     for part in module.modules():
         attributes = vars(part)
@@ -111,5 +117,5 @@ def outline(module: torch.nn.Module) -> tuple:
 
 
 def _says_how(value: Any) -> bool:
-    """Whether an attribute may say how a layer computes, such as a slope or a kernel's size."""
+    """Return True if an attribute may affect a layer's computation, such as a slope or the size of a kernel."""
     return type(value) in SCALARS or (type(value) is tuple and all(type(part) in SCALARS for part in value))

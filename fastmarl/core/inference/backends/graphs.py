@@ -1,4 +1,4 @@
-"""The forward passes of a tick as one piece of work for the device: one transfer there, one launch, one back.
+"""Execution of a tick's forward passes as one piece of work for the device: one transfer there, one launch, one back.
 
 The inputs of all modules that act in a tick lie in one buffer, and so do their outputs. A *program* is this work for
 certain modules with certain numbers of rows; it is captured (see graph_device.py) when it is first needed, and replayed
@@ -23,16 +23,16 @@ LEAST_ROWS = 8
 
 
 class Member(Protocol):
-    """A module, as a program needs it; it is told apart from others by identity."""
+    """A module as programs use it; members are compared by identity."""
 
     module_id: str
     launched: "Launch | None"
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
-        """Its outputs, actions among them, each with as many rows as the inputs; nothing waits for the device."""
+        """Compute outputs and actions with as many rows as the inputs have, without waiting for the device."""
 
     def refuse_capture(self, reason: str) -> None:
-        """It can't be captured: it will not take part in a launch again."""
+        """Mark the module as impossible to capture; it takes part in no further launch."""
 
 
 class GraphCall(NamedTuple):
@@ -43,15 +43,16 @@ class GraphCall(NamedTuple):
 
 
 class Sizes:
-    """Numbers of rows that a module's batches are padded to: the largest yet seen, rounded up by at most an eighth (or
-    to `LEAST_ROWS`), and its halves.
+    """Numbers of rows to which a module's batches are padded.
+
+    They are the largest number so far, rounded up by at most an eighth (or to `LEAST_ROWS`), and its halves.
     """
 
     def __init__(self) -> None:
         self.largest = 0
 
     def grow(self, n: int) -> bool:
-        """Take note of a batch; whether it is larger than any before, so that all sizes change."""
+        """Record a batch of `n` rows; return True if it is the largest so far, which changes all sizes."""
         if n <= self.largest:
             return False
         step = max(LEAST_ROWS, 1 << max(0, n.bit_length() - 4))
@@ -59,7 +60,7 @@ class Sizes:
         return True
 
     def of(self, n: int) -> int:
-        """For a batch that is no larger than those seen."""
+        """Return the padded size of a batch that is no larger than those recorded."""
         size = self.largest
         while size // 2 >= max(n, LEAST_ROWS):
             size //= 2
@@ -70,7 +71,7 @@ class TickGraphs:
     """Launches the modules of one runner.
 
     Args:
-        capture: how programs are captured, and on which device.
+        capture: captures programs on a device.
     """
 
     def __init__(self, capture: CudaGraphs):
@@ -83,7 +84,7 @@ class TickGraphs:
         """Queue the forward passes of these modules, and return at once.
 
         Raises:
-            ModuleOutputError: an output has another number of rows than its batch, or a module wrote into its batch.
+            ModuleOutputError: an output has another number of rows than its batch, or a module wrote to its batch.
         """
         parts = self._parts(calls)
         key = (explore, *((part.member, part.rows, *part.columns) for part in parts))
@@ -94,13 +95,13 @@ class TickGraphs:
         return launch
 
     def n_sizes(self, member: Member) -> int:
-        """For how many numbers of rows a module has been captured."""
+        """Return the number of batch sizes for which a module is captured."""
         return len(
             {part.rows for program in self._programs.values() for part in program.parts if part.member is member}
         )
 
     def forget(self, member: Member) -> None:
-        """Drop all programs with this module: it has changed, or is not needed."""
+        """Drop all programs with this module, which has changed or is idle."""
         self._drop_programs(member)
         self._sizes.pop(member, None)
         self._columns.pop(member, None)
@@ -113,9 +114,9 @@ class TickGraphs:
         }
 
     def _parts(self, calls: Sequence[GraphCall]) -> list["GraphPart"]:
-        """Which modules a program for these calls has, and how many rows of each.
+        """Choose the modules of a program for these calls, and their numbers of rows.
 
-        Where numbers vary so much that there are too many programs, one with all modules at their largest serves all.
+        If numbers vary until there are too many programs, one with all modules at their largest sizes serves all.
         """
         for member, arrays in calls:
             self._columns[member] = [(sent_dtype(array.dtype), array.shape[1:]) for array in arrays]
@@ -137,11 +138,13 @@ class GraphPart(NamedTuple):
 
 
 class Launch:
-    """Work that is under way.
+    """Work that is under way on the device.
 
     Args:
-        calls: what it is for.
-        program: whose buffers `slot` is.
+        calls: the modules' calls.
+        program: the program that was launched.
+        slot: the launch's buffers.
+        mark: event after the launch.
     """
 
     def __init__(self, calls: Sequence[GraphCall], program: "Program", slot: "Slot", mark: torch.cuda.Event):
@@ -152,7 +155,7 @@ class Launch:
         self._outputs: dict[Member, dict[Key, np.ndarray]] = {}
 
     def outputs(self, member: Member) -> dict[Key, np.ndarray]:
-        """Wait for all, and get one module's outputs [n, ...], which are valid until the next launch."""
+        """Wait for the launch, and return one module's outputs [n, ...], which are valid until the next launch."""
         if self._slot is not None:
             self._mark.synchronize()
             self._outputs = self._program.read(self._slot)
@@ -163,7 +166,7 @@ class Launch:
 
 
 class Slot:
-    """Buffers on the host for one launch, `outgoing` and `incoming`; the arrays in them are `columns` and `outputs`."""
+    """Host buffers of one launch, `outgoing` and `incoming`, with the arrays `columns` and `outputs` in them."""
 
     def __init__(self, inputs: Packing, device: torch.device):
         self._device = device
@@ -171,7 +174,7 @@ class Slot:
         self.incoming, self.outputs = torch.empty(0), list[np.ndarray]()
 
     def expect(self, outputs: Packing) -> None:
-        """Have room for these."""
+        """Allocate the incoming buffer on first use."""
         if not self.outputs:
             self.incoming, self.outputs = self._arrays(outputs)
 
@@ -181,14 +184,15 @@ class Slot:
 
 
 class Program:
-    """Certain modules with certain numbers of rows, and fixed memory for what they get and give.
+    """Certain modules with certain numbers of rows, and fixed memory for their inputs and outputs.
 
-    The first launch calls the modules as they are, and then captures them: libraries want a warm-up, and sizes of
-    outputs are known only then.
+    The first launch calls the modules directly and then captures them: libraries need a warm-up, and only then are the
+    sizes of outputs known.
 
     Attributes:
-        replay: None before the first launch, and if it could not be captured.
-        free: buffers of launches that are over.
+        parts: the modules with their numbers of rows.
+        replay: runs the captured work; None before the first launch, and if it can't be captured.
+        free: buffers of finished launches.
     """
 
     def __init__(self, capture: CudaGraphs, parts: list[GraphPart], explore: bool):
@@ -216,14 +220,14 @@ class Program:
         return Launch(calls, self, slot, self._capture.mark())
 
     def read(self, slot: Slot) -> dict[Member, dict[Key, np.ndarray]]:
-        """All rows of all outputs, where the copy back has put them."""
+        """Return all rows of all outputs, which were copied to the slot."""
         arrays = iter(slot.outputs)
         return {
             part.member: {key: next(arrays) for key in keys} for part, keys in zip(self.parts, self._keys, strict=True)
         }
 
     def _stage(self, columns: list[np.ndarray], inputs: dict[Member, list[np.ndarray]]) -> None:
-        """Write the members' arrays, and repeat the last row up to the part's size: rows of padding are fit for it."""
+        """Write the members' inputs, padded to the part's size by the last row, which is a valid input."""
         targets = iter(columns)
         for part in self.parts:
             arrays = inputs.get(part.member)
@@ -234,7 +238,7 @@ class Program:
                     column[len(arrays[i]) :] = arrays[i][-1]
 
     def _begin(self) -> None:
-        """The first time."""
+        """Run the first launch, and capture the work."""
         version = self._sent._version
         outputs = self._capture.warm_up(self._forward)
         if self._sent._version != version:
@@ -253,7 +257,7 @@ class Program:
     def _forward(self) -> list[dict[Key, torch.Tensor]]:
         return [self._outputs_of(i) for i in range(len(self.parts))]
 
-    @torch.no_grad()  # inference mode and captures outside of it don't go together: pytorch#166792
+    @torch.no_grad()  # inference mode doesn't mix with captures outside of it: pytorch#166792
     def _outputs_of(self, i: int) -> dict[Key, torch.Tensor]:
         part = self.parts[i]
         outputs = part.member.on_device(self._tensors[i], explore=self._explore)
@@ -270,7 +274,7 @@ class Program:
             view.copy_(tensor)
 
     def _refuse(self, error: Exception) -> None:
-        """Find out whose capture fails, alone."""
+        """Find the modules whose capture fails alone, and refuse them."""
         failures: dict[int, Exception] = {}
         for i in range(len(self.parts)):
             try:
@@ -287,8 +291,7 @@ class Program:
             )
 
     def _blame_writer(self) -> NoReturn:
-        """Somebody has written into the inputs: raises a ModuleOutputError that names the module, or all of them if
-        none does so again."""
+        """Raise a ModuleOutputError with the module that wrote to its inputs, or with all if none does so again."""
         problem = "wrote into its input batch; use an operation that is not in place"
         for i, part in enumerate(self.parts):
             version = self._sent._version
@@ -299,12 +302,12 @@ class Program:
 
 
 def make_tick_graphs(device: torch.device, generator: torch.Generator) -> TickGraphs | None:
-    """What launches a runner's modules on this device; None where each is called by itself."""
+    """Make the launcher of a runner's modules on this device; None if each module is called by itself."""
     return TickGraphs(CudaGraphs(device, generator)) if device.type == "cuda" else None
 
 
 def _first_line(error: BaseException) -> str:
-    """What came first: a capture that fails fails again when it is ended."""
+    """Return the first line of the original error: a failed capture raises another one when it ends."""
     while error.__context__ is not None:
         error = error.__context__
     return str(error).strip().split("\n")[0] or type(error).__name__

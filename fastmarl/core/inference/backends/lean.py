@@ -1,8 +1,8 @@
-"""Lean inference: which modules are plain dense nets, so that compiled code can stand in for torch.
+"""Lean inference: compiled code in place of torch for plain dense networks.
 
-In small batches torch's calls take longer than its arithmetic. A module is taken over only where it is certain what its
-forward methods compute: it is a `DefaultRLModule`, or of a subclass that keeps these methods, made of
-linear layers, layer normalisations and known activations without hooks. All others run in torch.
+In small batches torch's calls take longer than its arithmetic. A module is taken over only if the results of its
+forward methods are certain: it is a `DefaultRLModule`, or of a subclass that keeps these methods, made of linear
+layers, layer normalisations and known activations without hooks. All others run in torch.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.structs import Path
 
 METHODS = {
-    name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it
+    name: getattr(DefaultRLModule, name)  # as it is before any code can replace it
     for name in (
         "forward_exploration",
         "forward_inference",
@@ -42,14 +42,14 @@ METHODS = {
 
 
 class LeanModule(LeanNet):
-    """Stands in for one module's forward methods, as long as that is certain to give the same.
+    """Replaces one module's forward methods as long as results are certain to be equal.
 
     Args:
-        module: it is watched, and not changed.
-        layout: of the observations it gets.
-        device: on which they are.
-        allowed: False: always leave it to torch.
-        dtype: that is wanted; there is only "float32".
+        module: the module; it is not changed.
+        layout: layout of its observations.
+        device: device of the observations.
+        allowed: False: always use torch.
+        dtype: requested dtype; only "float32" can be lean.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class LeanModule(LeanNet):
         self._cannot = _why_never(module, layout, device, allowed, dtype)
         self._watch: WeightsWatch | None = None
         self._rows: Rows | None = None
-        self._masks: list[tuple[int, int]] = []  # leaves, and numbers in a row of them
+        self._masks: list[tuple[int, int]] = []  # leaves, and their numbers of values in a row
         self.renew()
 
     def renew(self) -> None:
-        """Look at the module again: its layers, where its weights are, what hooks into it.
+        """Check the module again: its layers, the memory of its weights, and its hooks.
 
-        To be called before the module acts, if it may have changed since: methods and hooks are seen only
-        here, layers and where weights lie at every call of `forward()`, too.
+        Call this before the module acts if it may have changed: methods and hooks are checked only here, layers and
+        memory at every call of `forward()`, too.
         """
         try:
             if self._cannot:
@@ -84,11 +84,14 @@ class LeanModule(LeanNet):
         self._take(layers)
 
     def forward(self, leaves: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites; or None: as the module
-        is now, it can't be run like this.
+        """Compute logits and values, which the next call overwrites.
 
         Args:
-            leaves: of observations, [n, ...] of the layout's dtypes, C-contiguous, n <= max_rows.
+            leaves: leaves of observations, [n, ...] of the layout's dtypes, C-contiguous, n <= max_rows.
+
+        Returns:
+            (logits float32 [n, k], values float32 [n] or None), or None if the module has changed so that torch
+            must run it.
         """
         if self._watch is None or not self._watch.holds():
             self.renew()
@@ -103,7 +106,7 @@ class LeanModule(LeanNet):
 
 
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
-    """What no change to the module's layers could mend; "" if nothing is in the way."""
+    """Return the reason that rules a module out whatever its layers are; "" if there is none."""
     if not allowed:
         return "lean_inference is False"
     if device.type != "cpu":
@@ -111,19 +114,19 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
     if dtype != "float32":
         return f"inference_dtype is {dtype}"
     if not isinstance(module, DefaultRLModule):
-        return f"{type(module._net()).__name__} is no DefaultRLModule"
+        return f"{type(module._net()).__name__} is not a DefaultRLModule"
     if module.is_stateful():
         return "it has memory"
     if any(leaf.dtype == object for leaf in layout.leaves):
-        return "the observations have parts that are no arrays"
+        return "the observations have parts that are not arrays"
     return ""
 
 
 def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, list[tuple[int, int]]]:
-    """A module's layers as they are now, what they read of such observations, and what masks their logits.
+    """Return a module's current layers, its inputs of such observations, and the masks of its logits.
 
     Raises:
-        NotDenseError: something in it isn't known.
+        NotDenseError: a layer or method is not known.
     """
     kind, own = type(module), vars(module)
     for name, method in METHODS.items():
@@ -153,6 +156,6 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
 
 
 def _parts_of(module: Any) -> list[nn.Module]:
-    """All that has been read."""
+    """Return all parts that `_layers_of()` reads."""
     children = module.trunk, module.pi, module.vf_trunk, module.vf
     return [module, *parts_of(*(child for child in children if child is not None))]

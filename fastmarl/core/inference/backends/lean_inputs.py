@@ -1,4 +1,4 @@
-"""Lean inference: which leaves of observations a net reads, and how they become rows of numbers."""
+"""Inputs of lean inference: the leaves of observations that a network reads, and their conversion to rows."""
 
 import math
 from collections.abc import Iterator
@@ -12,18 +12,18 @@ from fastmarl.core.modules.encoders import Entries, Flat
 from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.structs import Path
 
-DTYPES = (np.float32, np.uint8, np.int8)  # that compiled code reads where they lie
-UNKNOWN = "the observations are no Box of floats or bytes"
+DTYPES = (np.float32, np.uint8, np.int8)  # dtypes that compiled code reads in place
+UNKNOWN = "the observations are not a Box of floats or bytes"
 
 
 class Inputs(NamedTuple):
-    """The leaves that a net reads.
+    """The leaves that a network reads.
 
     Attributes:
         leaves: indices in the layout.
-        sizes: numbers in a row of each leaf.
-        joined: whether they are put side by side, as floats; else there is one.
-        scale: what integers are multiplied by.
+        sizes: number of values in a row of each leaf.
+        joined: True if the leaves are concatenated as floats; otherwise there is one leaf.
+        scale: factor for integers.
     """
 
     leaves: tuple[int, ...]
@@ -33,10 +33,10 @@ class Inputs(NamedTuple):
 
 
 def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple[Inputs, list[nn.Module]]:
-    """The leaves that a net reads, which gets the observations at `path`, and its layers behind what makes vectors.
+    """Find the leaves that a network reads of the observations at `path`, and its layers after flattening.
 
     Raises:
-        NotDenseError: something in it isn't known.
+        NotDenseError: a layer is not known.
     """
     first = layers[0] if layers else None
     if isinstance(first, Entries):
@@ -56,10 +56,10 @@ def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple
 
 
 def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple[int, int]]:
-    """(index, numbers in a row) of the leaves at `key`, which mask the logits.
+    """Return (index, number of values in a row) of the leaves at `key`, which mask the logits.
 
     Raises:
-        NotDenseError: torch sees other numbers, or not as many as logits.
+        NotDenseError: torch sees other numbers, or their number differs from that of logits.
     """
     if key is None:
         return []
@@ -69,12 +69,12 @@ def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple
         if not _is_known(leaf.dtype):
             raise NotDenseError(f"its action mask is of {leaf.dtype}")
     if sum(size for _, size in masks) != n_logits:
-        raise NotDenseError(f"it has {n_logits} logits, and an action mask for another number")
+        raise NotDenseError(f"it has {n_logits} logits, but an action mask for another number")
     return masks
 
 
 class Rows:
-    """Makes rows of numbers, in memory that is used again.
+    """Joins leaves of observations to rows, in memory that is reused.
 
     Args:
         inputs: the leaves that are read.
@@ -85,7 +85,7 @@ class Rows:
         self._memory = np.empty((0, sum(inputs.sizes)), np.float32)
 
     def of(self, leaves: list[np.ndarray]) -> np.ndarray:
-        """[n, ...] of the leaves [n, ...] of observations."""
+        """Return rows [n, ...] of observations whose leaves are [n, ...]; the next call overwrites them."""
         inputs = self.inputs
         if not inputs.joined:
             return leaves[inputs.leaves[0]]
@@ -101,7 +101,7 @@ def _inputs(layout: RowLayout, leaves: list[int], *, joined: bool = False, scale
 
 
 def _encoders(entries: Any, path: Path) -> Iterator[tuple[Path, nn.Module]]:
-    """(path, encoder) of each leaf."""
+    """Yield (path, encoder) of each leaf."""
     if type(entries) is not Entries:
         raise NotDenseError(f"no compiled kernel for layer {type(entries).__name__}")
     for key, encoder in zip(entries._keys, entries.encoders, strict=True):
@@ -129,7 +129,7 @@ def _index_at(layout: RowLayout, path: Path) -> int:
 
 
 def _is_known(dtype: np.dtype) -> bool:
-    """Tell if its numbers are the same to torch, which gets doubles as floats."""
+    """Return True if torch sees the same numbers, as it gets doubles as floats."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype != np.float64
 
 

@@ -1,7 +1,7 @@
-"""Batches from the arrays of the store to the tensors of a module, and its outputs back.
+"""Copies from the store's arrays to a module's tensors, and from its outputs to arrays.
 
-A module gets copies, which it may keep and write to: the arrays are the record. On a GPU a tick costs one transfer each
-way.
+A module gets copies, which it may keep and write to, because the arrays are the record. On a GPU a tick takes one
+transfer each way.
 """
 
 import math
@@ -16,25 +16,25 @@ from fastmarl.core.errors import ConfigError
 
 K = TypeVar("K", bound=Hashable)
 Column = tuple[torch.dtype, tuple[int, ...]]
-ALIGNMENT = 16  # bytes; a view as a wider dtype needs it
+ALIGNMENT = 16  # bytes, as required for a view of a wider dtype
 
 
 class HostCopy:
-    """For modules on the CPU."""
+    """Copies for modules on the CPU."""
 
     device = torch.device("cpu")
 
     def to_device(self, arrays: list[np.ndarray]) -> list[torch.Tensor]:
-        """Copies. float64 comes as float32, everything else as it is."""
+        """Copy arrays to tensors; float64 becomes float32."""
         return [torch.from_numpy(array.astype(_sent(array.dtype), "C")) for array in arrays]
 
     def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
-        """Arrays of the same keys."""
+        """Convert tensors to arrays under the same keys."""
         return {key: _array(tensor) for key, tensor in tensors.items()}
 
 
 class StagedCopy:
-    """For modules on a GPU, by way of one host buffer each way.
+    """Copies for modules on a GPU, through one host buffer each way.
 
     Arrays that it returns are valid until the next call.
 
@@ -71,12 +71,12 @@ Transfer = HostCopy | StagedCopy
 
 
 def make_transfer(device: torch.device) -> Transfer:
-    """For modules on this device."""
+    """Make the transfer for modules on this device."""
     return HostCopy() if device.type == "cpu" else StagedCopy(device)
 
 
 class Packing:
-    """Where arrays of certain dtypes and shapes lie in one buffer of `n_bytes` bytes."""
+    """Layout of arrays with given dtypes and shapes in one buffer of `n_bytes` bytes."""
 
     def __init__(self, columns: Sequence[Column]):
         self.n_bytes = 0
@@ -87,26 +87,26 @@ class Packing:
             self.n_bytes = -(-end // ALIGNMENT) * ALIGNMENT
 
     def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """The arrays in this buffer (uint8 [n_bytes or more]), as tensors of its memory."""
+        """Return the arrays in this buffer (uint8 [n_bytes or more]), as tensors that share its memory."""
         return [buffer[start:end].view(dtype).view(shape) for start, end, dtype, shape in self._spans]
 
     def arrays(self, buffer: torch.Tensor) -> list[np.ndarray]:
-        """The same as NumPy's arrays, of a buffer on the host."""
+        """Return NumPy arrays that share the memory of a buffer on the host."""
         host = buffer.numpy()
         return [np.ndarray(shape, _numpy_dtype(dtype), host, start) for start, _, dtype, shape in self._spans]
 
 
 def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
-    """Memory on the host, page-locked for a GPU, which copies that without the driver's own staging."""
+    """Allocate memory on the host; for a GPU page-locked, which it copies without the driver's own staging."""
     return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
 @cache
 def sent_dtype(dtype: np.dtype) -> torch.dtype:
-    """The dtype of the tensor made of an array: float64 is sent as float32, everything else as it is.
+    """Return the dtype of the tensor made of an array: float64 is sent as float32, all others as they are.
 
     Raises:
-        ConfigError: torch has none.
+        ConfigError: torch has no such dtype.
     """
     try:
         return torch.from_numpy(np.empty(0, _sent(dtype))).dtype
@@ -121,7 +121,7 @@ def _sent(dtype: np.dtype) -> Any:
 def _array(tensor: torch.Tensor) -> np.ndarray:
     try:
         return tensor.numpy()
-    except RuntimeError:  # it requires gradients, is conjugated or negated; to ask first, or to force all, takes longer
+    except RuntimeError:  # requires gradients, or is conjugated or negated; to check first, or to force all, is slower
         return tensor.numpy(force=True)
 
 

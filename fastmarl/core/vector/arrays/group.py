@@ -1,4 +1,4 @@
-"""The agents of one group of a batch of envs: what they see and do, in arrays, and their lanes and rows.
+"""A group of agents in a batch of envs: their observations and actions in arrays, and their lanes and rows.
 
 Axes in names: E env of the batch, P position in the group's arrays (env * number of agents + agent), R row, L lane.
 """
@@ -21,7 +21,7 @@ from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.store import INACTIVE, RowStore
 
-Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, an array for each leaf of the action space
+Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, one array per leaf of the action space
 
 
 class ArrayGroup:
@@ -29,10 +29,10 @@ class ArrayGroup:
 
     Args:
         agents: their ids, in the order of the arrays.
-        observation_space, action_space: of one agent.
-        store: where rows go to.
-        envs: the batch's, as the store numbers them.
-        first_position: `place_L` of the lane table is a position plus this.
+        observation_space, action_space: spaces of one agent.
+        store: receives rows.
+        envs: the store's indices of the batch's envs.
+        first_position: `place_L` of the lane table is a position plus this number.
     """
 
     def __init__(
@@ -53,33 +53,38 @@ class ArrayGroup:
         self._first_position = first_position
         n_positions = num_envs * n_agents
         self._lane_P = np.full(n_positions, -1, np.int32)
-        self._module_P = np.zeros(n_positions, np.int32)  # of the lane at that position
+        self._module_P = np.zeros(n_positions, np.int32)  # module of the lane at each position
         self._n_lanes: Counter[int] = Counter()  # by module
-        self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # see `_fit()`, by the layout of a block
+        self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # result of `_fit()` by a block's layout
         self._reward_P = np.zeros(n_positions)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
         by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
-        self._shaped = [array.reshape(self._shape) for array in by_env]  # what the env gets: the same memory
-        self._staging_leaves: list[np.ndarray] = []  # [P, ...], made when they are first needed
-        self._leaves: list[np.ndarray] = []  # what the env is writing to
-        self._direct_module: int | None = None  # whose block `_leaves` are in
+        self._shaped = [array.reshape(self._shape) for array in by_env]  # views for the env
+        self._staging_leaves: list[np.ndarray] = []  # [P, ...], made on first use
+        self._leaves: list[np.ndarray] = []  # arrays that the env writes to
+        self._direct_module: int | None = None  # the module whose block has `_leaves`
         self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
         self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
-        # Scratch: positions, envs and lanes.
+        # Scratch arrays of positions, envs and lanes.
         self._kept, self._ended, self._paid, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
         self._lanes = np.empty(n_positions, np.int32)
         self._n_newcomers = 0
 
-    # What the env writes into.
+    # Arrays that the env writes to.
 
     def arrays_for_reset(self) -> GroupArrays:
-        """Arrays of our own, with everybody present."""
+        """Return arrays for a reset, with all agents present."""
         arrays = self.arrays_for_step(None)
         self._present_P.fill(True)
         return arrays
 
     def arrays_for_step(self, direct_module: int | None) -> GroupArrays:
-        """Observations are the next rows of `direct_module`, which acts for this group alone; None: staging arrays."""
+        """Return arrays for a step.
+
+        Args:
+            direct_module: module that acts for this group alone; the env writes observations to its next rows.
+                None: the env writes to staging arrays.
+        """
         rows = None if direct_module is None else self._next_rows(direct_module)
         self._direct_module, self._leaves = (None, self._staging()) if rows is None else (direct_module, rows)
         begin_step(self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
@@ -93,7 +98,7 @@ class ArrayGroup:
         return self._staging_leaves
 
     def _next_rows(self, module: int) -> list[np.ndarray] | None:
-        """The module's next rows, in our leaves' order; None if they have other dtypes than the envs'."""
+        """Return the module's next rows in the order of this group's leaves; None if dtypes differ."""
         first, n_positions = self._store.rows[module].n, len(self._lane_P)
         block = self._block_with(module, n_positions)
         order, is_as_sent = self._fit(block)
@@ -103,8 +108,11 @@ class ArrayGroup:
         return [rows[leaf][first : first + n_positions] for leaf in range(len(order))]
 
     def _fit(self, block: Block) -> tuple[list[int], bool]:
-        """For each leaf of the block, which of our leaves it is; and whether all have the envs' dtypes, so that rows
-        can be moved as bytes.
+        """Match the leaves of a block to this group's leaves.
+
+        Returns:
+            The index of this group's leaf for each leaf of the block, and True if all dtypes are equal, so that rows
+            can be copied as bytes.
 
         Raises:
             ConfigError: the module takes other observations.
@@ -121,7 +129,7 @@ class ArrayGroup:
         return self._fits[layout]
 
     def _block_with(self, module: int, n_rows: int) -> Block:
-        """The module's block, with room for so many rows more."""
+        """Return the module's block with room for `n_rows` more rows."""
         if self._store.blocks[module] is INACTIVE:
             self._store.activate(module)
         block = self._store.blocks[module]
@@ -129,13 +137,13 @@ class ArrayGroup:
         return block
 
     def modules(self) -> list[int]:
-        """Those with lanes, ascending."""
+        """Return the modules that have lanes, in ascending order."""
         return sorted(module for module, n in self._n_lanes.items() if n)
 
-    # What it has written.
+    # Writing.
 
     def write_reset(self, env_indices: np.ndarray, env_t_E: np.ndarray) -> None:
-        """Lanes and first rows for who is present in these envs (int64, ascending)."""
+        """Create lanes and first rows for the agents present in these envs (int64, ascending)."""
         self.drop_lanes(env_indices)
         begins = self._present_P.reshape(self._shape)[env_indices]
         ones, agents = np.nonzero(begins)
@@ -146,21 +154,27 @@ class ArrayGroup:
             self._append(module, of_module, len(of_module), env_t_E)
 
     def resume(self, env: int, lane_of: dict[Hashable, int]) -> None:
-        """The episode of this env of the batch goes on with these lanes; those of other groups are among them."""
+        """Continue the episode of this env of the batch. The lanes include those of other groups."""
         for agent, agent_id in enumerate(self._agents):
             lane = lane_of.get(agent_id, -1)
             if lane >= 0:
                 self._put_lane(env * self._shape[1] + agent, lane)
 
     def drop_lanes(self, env_indices: np.ndarray) -> None:
-        """The lanes that these envs still have are those of episodes that were dropped."""
+        """Drop the lanes that these envs still have from dropped episodes."""
         lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
         for module in modules[env_indices][lanes[env_indices] >= 0].tolist():
             self._n_lanes[module] -= 1
         lanes[env_indices] = -1
 
     def _join_all(self, env_indices: list[int], begins: np.ndarray, positions: np.ndarray) -> None:
-        """Lanes for those who are there at the reset of these envs: bool [k, A], and their positions."""
+        """Create lanes for agents that are present at the reset of these envs.
+
+        Args:
+            env_indices: the runner's indices of k envs.
+            begins: bool [k, A], True for agents that are present.
+            positions: positions of the agents that are present.
+        """
         table = self._table
         lanes, modules = table.join_all(env_indices, begins, self._agents)
         for module, n in enumerate(np.bincount(modules).tolist()):
@@ -171,8 +185,13 @@ class ArrayGroup:
         table.place_L[lanes] = self._first_position + positions
 
     def write_step(self, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
-        """Rewards, ends and rows of one step, after `welcome()`; uint8 flags of whole episodes, int32 env steps."""
-        # Last the one that closes the gaps in its rows: newcomers of other modules are still there until then.
+        """Write rewards, ends and rows of one step, after `welcome()`.
+
+        Args:
+            all_done_E: uint8, flags of whole episodes.
+            env_t_E: int32, env steps.
+        """
+        # The direct module last: it closes the gaps in its rows, where newcomers of other modules still are.
         for module in sorted(self.modules(), key=lambda module: module == self._direct_module):
             n_kept, n_ended = self._settle(module, all_done_E)
             if n_ended:
@@ -182,7 +201,7 @@ class ArrayGroup:
             self._pay_newcomer(position)
 
     def welcome(self, all_done_E: np.ndarray) -> None:
-        """Rewards of agents that have no lane, and lanes for those of them that are observed."""
+        """Credit rewards of agents without a lane, and create lanes for those that are observed."""
         n_paid, n_observed = find_absent(self._lane_P, self._reward_P, self._present_P, self._paid, self._newcomers)
         self._n_newcomers = 0
         if not (n_paid or n_observed):
@@ -197,21 +216,21 @@ class ArrayGroup:
                 self._put_lane(position, lane)
                 self._newcomers[self._n_newcomers] = position
                 self._n_newcomers += 1
-                self._reward_P[position] = 0.0  # is among the early ones
+                self._reward_P[position] = 0.0  # counted among the early rewards
 
     def modules_of_newcomers(self) -> set[int]:
-        """Of those who joined in this step."""
+        """Return the modules of agents that joined in this step."""
         if not self._n_newcomers:
             return set()
         return set(self._module_P[self._newcomers[: self._n_newcomers]].tolist())
 
     def leave_rows_of(self, joined: set[int]) -> None:
-        """Some agent of another group has joined one of these modules: its row may come before those written to."""
+        """Stop writing to rows directly if an agent of another group joined the module, as its row may come first."""
         if self._direct_module in joined:
             self._direct_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
 
     def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
-        """How many of one module's go on, and how many lanes of it end: their positions are in `_kept` and `_ended`."""
+        """Settle one module's lanes; return how many go on and how many end, see `_kept` and `_ended`."""
         table, block = self._table, self._block_with(module, 0)
         n_kept, n_ended, bad = settle_step(
             module, self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P, all_done_E,
@@ -223,7 +242,7 @@ class ArrayGroup:
         return n_kept, n_ended
 
     def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
-        """Close lanes with their final observations: what is there now, or the previous one again."""
+        """Close lanes with their final observations: the current ones, or else the previous ones again."""
         block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
         block.make_room(0, n)
         first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
@@ -232,7 +251,7 @@ class ArrayGroup:
             block.final_prev_F, block.final_at_F, lanes, envs,
         )  # fmt: skip
         self._write_finals(block, first, n)
-        table.end_env_t_L[lanes] = env_t_E[envs]  # before an interrupt can find these rows
+        table.end_env_t_L[lanes] = env_t_E[envs]  # before an interrupt can expose these rows
         rows.n_finals += n
         table.finish_all(self._index_E[envs], lanes)
         self._n_lanes[module] -= n
@@ -252,7 +271,7 @@ class ArrayGroup:
             final[out][is_seen] = self._seen(index, positions[is_seen], final.dtype)
 
     def _append(self, module: int, positions: np.ndarray, n: int, env_t_E: np.ndarray) -> None:
-        """One row more for the lanes at the first `n` of these positions."""
+        """Append one row for each lane at the first `n` of these positions."""
         if not n:
             return
         table, block = self._table, self._block_with(module, n)
@@ -275,10 +294,10 @@ class ArrayGroup:
             leaf[first : first + n] = self._seen(index, positions[:n], leaf.dtype)
 
     def _seen(self, leaf: int, positions: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """What is observed at these positions, in one of our leaves; its module has it in another dtype.
+        """Return the observations at these positions in one leaf, for a module that has another dtype.
 
         Raises:
-            ObservationError: that can't hold it.
+            ObservationError: the module's dtype can't hold an observation.
         """
         seen = self._leaves[leaf][positions]
         row = first_unheld(dtype, seen)
@@ -290,10 +309,10 @@ class ArrayGroup:
             raise ObservationError(env_index, agent_id, env_t, problem)
         return seen
 
-    # What is rare.
+    # Rare cases.
 
     def _who(self, position: int) -> tuple[Hashable, int]:
-        """(agent id, env index)."""
+        """Return (agent id, env index) of a position."""
         env, agent = divmod(position, self._shape[1])
         return self._agents[agent], int(self._index_E[env])
 
@@ -317,7 +336,7 @@ class ArrayGroup:
             self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
 
     def _pay_newcomer(self, position: int) -> None:
-        """What it was paid before it was first observed."""
+        """Add the rewards that the agent received before it was first observed."""
         lane, (_, env_index) = int(self._lane_P[position]), self._who(position)
         if self._table.record(env_index).early_rewards:
             early = self._table.early_reward(env_index, lane)
@@ -326,12 +345,12 @@ class ArrayGroup:
     # Actions.
 
     def actions(self, acted: list[Acted]) -> Any:
-        """In arrays that the next call writes to again."""
+        """Fill the arrays of actions, which the next call overwrites."""
         for array in self._actions:
             array.fill(0)
         for module, rows, arrays in acted:
             if not self._n_lanes[module]:
-                continue  # it acts for other groups, whose actions may have other parts
+                continue  # acts for other groups, whose actions may have other parts
             shapes = [answers.shape[1:] for answers in arrays]
             if shapes != [array.shape[1:] for array in self._actions]:
                 raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
@@ -342,7 +361,7 @@ class ArrayGroup:
                     problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
                                f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
                     raise ModuleOutputError(self._store.module_ids[module], problem)
-                sent = np.ascontiguousarray(answers, array.dtype)  # no copy where dtypes are equal
+                sent = np.ascontiguousarray(answers, array.dtype)  # no copy if dtypes are equal
                 if ranges is not None and first_outside(sent, *ranges) >= 0:
                     self._check_ranges(module, rows.start, sent, *ranges)
                 place_L = self._table.place_L
@@ -350,8 +369,10 @@ class ArrayGroup:
         return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
 
     def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
-        """Raise ModuleOutputError at the first action that is outside of these ranges and for an agent of this group:
-        other groups may have wider ones."""
+        """Raise ModuleOutputError at the first action of this group's agents that is out of range.
+
+        Other groups of the module may have wider ranges.
+        """
         values = sent.reshape(len(sent), -1)
         rows = np.flatnonzero(((values < least) | (values > most)).any(1))
         positions = self._table.place_L[self._store.blocks[module].lane_R[first + rows]] - self._first_position

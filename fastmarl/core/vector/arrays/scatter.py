@@ -1,7 +1,7 @@
-"""Steps of a batch of envs, in arrays, -> rows of the modules' blocks; and the rows' actions -> arrays for the batch.
+"""Copying between a batch of envs and the modules' blocks: steps to rows, and the rows' actions to arrays.
 
-It does for batches of envs what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env of the
-batch, P position in a group's arrays (env * number of the group's agents + agent), R row, L lane.
+It does for batches what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env of the batch, P position
+in a group's arrays (env * number of the group's agents + agent), R row, L lane.
 """
 
 from collections import Counter
@@ -20,20 +20,20 @@ from fastmarl.core.vector.arrays.group import Acted, ArrayGroup
 
 
 def take_actions(env_actions: list[EnvActions]) -> list[Acted]:
-    """What the modules, by index, have answered since the last call."""
+    """Take the actions that modules have chosen since the last call, by module index."""
     acted = [(module, *actions.take()) for module, actions in enumerate(env_actions)]
     return [(module, rows, arrays) for module, rows, arrays in acted if arrays]
 
 
 class ArrayScatter:
-    """Writes what a batch of envs brings to the store, and collects the actions it gets.
+    """Writes the steps of a batch of envs to the store, and collects its actions.
 
     Args:
         env: the batch.
-        store: where rows go to; its table has a lane for each agent that takes part.
-        envs: the batch's, as the store numbers them.
-        first_position: the batch's positions among those of all, see `ArrayGroup`.
-        alone: whether nothing else is written to the store between `arrays_for_step()` and `write_step()`.
+        store: receives rows; its table has a lane for each agent that takes part.
+        envs: the store's indices of the batch's envs.
+        first_position: first of the batch's positions among those of all batches, see `ArrayGroup`.
+        alone: True if nothing else is written to the store between `arrays_for_step()` and `write_step()`.
     """
 
     def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int, *, alone: bool):
@@ -51,11 +51,14 @@ class ArrayScatter:
             first_position += env.num_envs * len(agents)
 
     def arrays_for_reset(self) -> StepArrays:
-        """Everybody is present; observations are copied to their rows afterwards."""
+        """Return arrays for a reset, with all agents present; observations are copied to rows later."""
         return self._arrays({name: group.arrays_for_reset() for name, group in self._groups.items()})
 
     def arrays_for_step(self) -> StepArrays:
-        """Observations of a group with a module of its own are written to their rows at once, if it is alone."""
+        """Return arrays for a step.
+
+        If the batch is alone, observations of a group whose module serves no other group go directly to rows.
+        """
         if not self._alone:
             return self._arrays({name: group.arrays_for_step(None) for name, group in self._groups.items()})
         modules = {name: group.modules() for name, group in self._groups.items()}
@@ -68,7 +71,7 @@ class ArrayScatter:
         return StepArrays(groups, *self._over)
 
     def write_reset(self, env_indices: np.ndarray, out: StepArrays) -> None:
-        """Begin episodes: who is present in these envs of the batch gets a lane and its first row."""
+        """Begin episodes in these envs of the batch: create a lane and a first row for each agent that is present."""
         self._env_t_E[env_indices] = 0
         set_env_steps(self._envs, self._env_t_E)
         for group in self._groups.values():
@@ -78,23 +81,23 @@ class ArrayScatter:
         end_step(self._envs, self._all_done_E)
 
     def env_t(self, env: int) -> int:
-        """Env steps that were recorded of the episode of this env of the batch."""
+        """Return the number of recorded env steps in the current episode of this env of the batch."""
         return int(self._env_t_E[env])
 
     def resume(self, env: int) -> None:
-        """The episode of this env of the batch goes on, with the lanes that it has in the table."""
+        """Continue the episode of this env of the batch with its lanes in the table."""
         lanes = self._envs[env]
         self._env_t_E[env] = lanes.env_t
         for group in self._groups.values():
             group.resume(env, lanes.lane_of)
 
     def drop_lanes(self, env_indices: np.ndarray) -> None:
-        """The episodes of these envs of the batch (int64) have ended, or were dropped."""
+        """Drop the lanes of these envs of the batch (int64), whose episodes have ended or were dropped."""
         for group in self._groups.values():
             group.drop_lanes(env_indices)
 
     def forget(self, env_indices: np.ndarray, out: StepArrays) -> None:
-        """What came of these envs of the batch (int64) is not for the record."""
+        """Erase the results of these envs of the batch (int64), so that they are not recorded."""
         self._check_infos(out)
         out.terminated[env_indices] = out.truncated[env_indices] = False
         for group in out.groups.values():
@@ -106,11 +109,11 @@ class ArrayScatter:
         """Add one step of all envs.
 
         Returns:
-            uint8 [E]: the flags of whole episodes, 0, 1 terminated, 2 truncated, or both; and int64: the envs that have
-            any. The next step writes to both.
+            uint8 [E], flags of whole episodes: 0, 1 terminated, 2 truncated, or 3; and int64, the envs with any flag.
+            The next step overwrites both.
 
         Raises:
-            MultiAgentEnvError: and its kinds, with env index, agent, env step. All episodes are then unusable.
+            MultiAgentEnvError: or a subclass, with env index, agent and env step. All episodes are then unusable.
         """
         all_done_E = self._all_done_E
         n_over = count_step(self._over[0], self._over[1], self._env_t_E, all_done_E, self._ended_envs)
@@ -127,7 +130,7 @@ class ArrayScatter:
         return all_done_E, self._ended_envs[:n_over]
 
     def actions(self, acted: list[Acted]) -> dict[str, Any]:
-        """By group: arrays [E, A, ...] in the nesting of its action space; 0 where nobody acts."""
+        """Return actions by group: arrays [E, A, ...] in the nesting of its action space; 0 where no agent acts."""
         return {name: group.actions(acted) for name, group in self._groups.items()}
 
     def _check_infos(self, out: StepArrays) -> None:
@@ -142,5 +145,5 @@ class ArrayScatter:
             env = self._envs[env_index]
             lane = env.lane_of.get(agent_id, -1)
             if lane < 0 and agent_id != COMMON:
-                continue  # an agent that was never seen
+                continue  # an agent that was never observed
             env.infos.append((env.env_t, lane, private_copy(info, self._env_indices[env_index], agent_id, env.env_t)))

@@ -1,4 +1,4 @@
-"""Batches of envs that step by themselves, in arrays."""
+"""Vector of batches, each of which steps several envs in arrays."""
 
 from collections.abc import Collection, Sequence
 from time import perf_counter
@@ -13,17 +13,17 @@ from fastmarl.core.vector.arrays.scatter import Acted, ArrayScatter, take_action
 from fastmarl.core.vector.turns import TakesTurns
 from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
-Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
+Flags = tuple[np.ndarray, np.ndarray]  # result of `ArrayScatter.write_step()`
 
 
 class BatchStepper:
-    """One batch: gives it its actions, steps it, and has its steps written to the store.
+    """Steps one batch of envs: hands it actions, and writes its steps to the store.
 
     Args:
         env: the batch.
-        env_indices: which of the runner's envs are in it.
+        env_indices: the runner's indices of its envs.
         first_position: see `ArrayScatter`.
-        parts: see there.
+        parts: see `VectorParts`.
     """
 
     def __init__(self, env: ArrayEnv, env_indices: range, first_position: int, parts: VectorParts):
@@ -37,11 +37,11 @@ class BatchStepper:
         self._scatter = ArrayScatter(env, parts.store, env_indices, first_position, alone=self._is_alone)
         self._env_states = parts.env_states
         self._resting: set[int] = set()
-        self._to_begin: set[int] = set()  # resting ones that can't be stepped before they are reset
+        self._to_begin: set[int] = set()  # resting envs that must be reset before the next step
         self._given: tuple[dict[str, Any], StepArrays]
 
     def reset(self, env_indices: list[int]) -> None:
-        """Reset some of its envs and write their first observations."""
+        """Reset some envs of the batch and write their first observations."""
         self._resting.difference_update(env_indices)
         own = self._own(env_indices)
         out = self._begin(env_indices, own)
@@ -49,9 +49,10 @@ class BatchStepper:
         self._scatter.write_reset(own, out)
 
     def _begin(self, env_indices: list[int], own: np.ndarray) -> StepArrays:
-        """Reset these envs, and all that can't be stepped otherwise: some batches can begin all together alone.
+        """Reset these envs, together with those that must be reset first: some batches begin all envs at once.
 
         Args:
+            env_indices: the runner's indices of the envs.
             own: int64, their positions in the batch.
         """
         if self._to_begin:
@@ -71,8 +72,11 @@ class BatchStepper:
         return out
 
     def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
-        """For the resets of these envs. Where one seed is for more than an env's next episode, only an env's first
-        reset is seeded, if those of others are that are reset with it; no episode can be made again from it alone."""
+        """Take seeds for the resets of these envs.
+
+        Batches that can't be seeded for each episode get seeds only in the first reset of all these envs; their
+        episodes have no seed that reproduces them.
+        """
         seeds = self._seeds.take_all(env_indices)
         if self.env.seeds_each_episode:
             return seeds
@@ -83,19 +87,19 @@ class BatchStepper:
         return seeds if is_first else None
 
     def resume(self, env_indices: Sequence[int]) -> None:
-        """The episodes of those of these envs that are in the batch go on, with the lanes that they have."""
+        """Continue the episodes of the batch's envs among these, with the lanes that they have."""
         self._unseeded.clear()
         for env_index in env_indices:
             if env_index in self.env_indices:
                 self._scatter.resume(self.env_indices.index(env_index))
 
     def _own(self, env_indices: Sequence[int]) -> np.ndarray:
-        """int64: their positions in the batch."""
+        """Return the positions of these envs in the batch, int64."""
         own = np.array(env_indices, np.int64)
         return own if self._is_alone else (own - self.env_indices.start) // self.env_indices.step
 
     def rest(self, env_indices: Collection[int]) -> None:
-        """These envs have no episode. They are stepped with the others, and not recorded until they are reset."""
+        """Mark envs as having no episode. They are stepped with the others, but not recorded until they are reset."""
         new = {env_index for env_index in env_indices if env_index in self.env_indices} - self._resting
         if new:
             self._resting |= new
@@ -104,20 +108,20 @@ class BatchStepper:
 
     @property
     def awake(self) -> Sequence[int]:
-        """Its envs that don't rest."""
+        """Envs of the batch that don't rest."""
         if not self._resting:
             return self.env_indices
         return [env_index for env_index in self.env_indices if env_index not in self._resting]
 
     def give(self, acted: list[Acted]) -> None:
-        """The actions of its next step."""
+        """Set the actions of the next step."""
         actions = self._scatter.actions(acted)
         if self._to_begin:
             self._begin([], self._own([]))
         self._given = actions, self._scatter.arrays_for_step()
 
     def step(self) -> None:
-        """With the actions that were given; nothing but the env and its arrays is touched."""
+        """Step with the given actions, touching nothing but the env and its arrays."""
         try:
             self.env.step(*self._given)
         except ObservationError as error:
@@ -127,13 +131,13 @@ class BatchStepper:
             raise
 
     def _placed(self, error: ObservationError, *, stepped: bool) -> ObservationError:
-        """The same with the runner's number of the env, and its env step."""
+        """Return the error with the runner's index of the env, and its env step."""
         own, agent_id, _, problem = error.args
         env_t = self._scatter.env_t(own) + 1 if stepped else 0
         return ObservationError(self.env_indices[own], agent_id, env_t, problem)
 
     def write(self) -> Flags:
-        """Record the step."""
+        """Record the step in the store."""
         if self._resting:
             own, out = self._own(sorted(self._resting)), self._given[1]
             is_over = out.terminated[own] | out.truncated[own]
@@ -142,7 +146,7 @@ class BatchStepper:
         return self._scatter.write_step(self._given[1])
 
     def tell(self, after_step: AfterStep, after_each: bool, flags: Flags) -> None:
-        """Of the step that was recorded, see `InProcessVector.recv`."""
+        """Call `after_step` for the recorded step, see `InProcessVector.recv`."""
         all_done_E, ended_envs = flags
         if after_each:
             awake = list(self.awake)
@@ -152,22 +156,22 @@ class BatchStepper:
             after_step(env_indices.tolist(), all_done_E[ended_envs].tolist())
 
     def record_states(self, env_indices: Sequence[int]) -> None:
-        """Record the global states of some of its envs, if that is asked for."""
+        """Record the global states of some envs of the batch, if states are recorded."""
         if self._env_states and env_indices:
-            states = self.env.state()  # type: ignore[attr-defined]  # make_env_states() has looked whether it has one
+            states = self.env.state()  # type: ignore[attr-defined]  # `state` was checked in make_env_states()
             states = self._env_states[env_indices[0]].rows_of_batch(states, self.env.num_envs)
             for env_index in env_indices:
                 self._env_states[env_index].add(states[self.env_indices.index(env_index)])
 
 
 class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
-    """Steps batches in turn: one in another thread, while another's actions are chosen; a single one in this thread.
+    """Steps batches in turn, one in another thread while another's actions are chosen; a single one in this thread.
 
-    That thread is there while there is something to step, and not between calls.
+    The thread exists only while a step is under way, and not between calls.
 
     Args:
-        envs: the batches; of n of them, batch k has the envs k, k + n, k + 2n, ...
-        parts: see there.
+        envs: the batches; batch k of n has the envs k, k + n, k + 2n, ...
+        parts: see `VectorParts`.
     """
 
     def __init__(self, envs: list[ArrayEnv], parts: VectorParts):
@@ -187,7 +191,7 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
     def reset(self, env_indices: Sequence[int]) -> None:
         """Reset these envs and write their first observations."""
         if not self._stepping:
-            self._background.end()  # for the case that `forget()` was interrupted
+            self._background.end()  # if `forget()` was interrupted
         for batch in self._splits:
             own = [env_index for env_index in env_indices if env_index in batch.env_indices]
             if own:
@@ -199,7 +203,7 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
             batch.resume(env_indices)
 
     def rest(self, env_indices: Collection[int]) -> None:
-        """These envs have no episode: see `BatchStepper.rest()`."""
+        """Mark envs as having no episode, see `BatchStepper.rest()`."""
         for batch in self._splits:
             batch.rest(env_indices)
 
@@ -219,7 +223,7 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
         return n_sent
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
-        """Record the step of the batch that was given actions first; see `InProcessVector.recv`."""
+        """Record the step of the batch that was sent actions first; see `InProcessVector.recv`."""
         begun = perf_counter()
         if self._in_background:
             self._background.finish()
@@ -237,6 +241,6 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
         batch.tell(after_step, after_each, flags)
 
     def forget(self) -> None:
-        """After an error: steps under way are waited for, and not recorded. All envs will be reset."""
+        """Wait for steps under way after an error, and drop them. All envs will be reset."""
         self._begin_turns()
         self._background.end()

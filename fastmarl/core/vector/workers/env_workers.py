@@ -19,23 +19,24 @@ from fastmarl.core.vector.workers.worker import WorkerPlan
 
 
 class EnvWorkers:
-    """The workers of one runner, and its envs in them: env after env, a range for each worker.
+    """The workers of one runner, and its envs in them: each worker has a range of consecutive envs.
 
     Args:
-        env: what `env_creator()` takes.
-        contexts: of all envs.
-        num_workers: 0 for as many as there are cores; never more than envs.
-        options: how they are run.
-        records_states: whether the envs' global states are asked for.
-        entropy: first env of a worker -> that of its global generators, Python's and NumPy's; None: it has none.
+        env: argument of `env_creator()`.
+        contexts: contexts of all envs.
+        num_workers: number of workers, at most one for each env; 0: one for each core.
+        options: options of the processes.
+        records_states: True if the envs' global states are recorded.
+        entropy: returns the seed of a worker's global generators (Python's and NumPy's) by its first env; None:
+            unseeded.
 
     Attributes:
-        workers: in the order of their envs.
-        envs: a RemoteEnv for each.
+        workers: the workers, in the order of their envs.
+        envs: a RemoteEnv for each env.
 
     Raises:
-        ConfigError: what makes the envs can't be sent to other processes, or this process may have none. What a
-            constructor raises comes through.
+        ConfigError: `env` can't be sent to other processes, or this process may not start any. Errors of a constructor
+            propagate.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class EnvWorkers:
         if multiprocessing.current_process().daemon:
             raise ConfigError(
                 'gym_env_vectorize_mode="async" starts worker processes, but this runner is in a daemonic process, and '
-                'multiprocessing lets such start none; make that process with daemon=False, or leave the mode at "sync"'
+                'multiprocessing forbids that; start that process with daemon=False, or leave the mode at "sync"'
             )
         n = min(len(contexts), num_workers or len(os.sched_getaffinity(0)))
         self.workers: list[WorkerProcess] = []
-        # Runs by itself only if these were never closed, or at the interpreter's end.
+        # Runs by itself only if the workers were never closed, or at the interpreter's end.
         self._finalizer = weakref.finalize(self, _end_all, self.workers, os.getpid())
         try:
             for indices in np.array_split(np.arange(len(contexts)), n):
@@ -75,7 +76,7 @@ class EnvWorkers:
         ]
 
     def close(self) -> None:
-        """Close all envs and end all processes; the first error of an env's close() is raised.
+        """Close all envs and end all processes; raise the first error of an env's close().
 
         After an interrupt, call it again.
         """
@@ -95,7 +96,7 @@ class EnvWorkers:
 
 
 def _end_all(workers: list[WorkerProcess], owner: int) -> None:
-    """What happens when nobody has closed them."""
+    """End the workers of an object that was never closed."""
     if os.getpid() != owner:  # a fork of the runner's process has its objects, but not its processes
         return
     for worker in workers:

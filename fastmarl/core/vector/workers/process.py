@@ -1,4 +1,4 @@
-"""Worker processes of envs, as the runner sees them."""
+"""The runner's side of worker processes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ UNSENT = (
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How workers are run.
+    """Options of worker processes.
 
     Attributes:
         start_method: "spawn" or "fork".
-        step_timeout_s: seconds that a worker may take to step (or reset) its envs.
+        step_timeout_s: seconds in which a worker must step (or reset) its envs.
     """
 
     start_method: str
@@ -38,15 +38,15 @@ class WorkerOptions:
 
 
 class WorkerProcess(ChildProcess):
-    """One worker. After `start()` and `finish_start()` it takes messages.
+    """A worker process. After `start()` and `finish_start()` it takes messages.
 
     Attributes:
-        env_indices: of its envs.
-        descriptions: of its envs.
-        is_started: whether its last start was finished; `restart()` it if not.
+        env_indices: indices of its envs.
+        descriptions: descriptions of its envs.
+        is_started: True if its last start was finished; otherwise call `restart()`.
 
     Raises:
-        ConfigError: what makes the envs can't be sent to another process.
+        ConfigError: the plan can't be sent to another process.
     """
 
     gone = EnvWorkerError
@@ -74,10 +74,10 @@ class WorkerProcess(ChildProcess):
         )
 
     def finish_start(self) -> None:
-        """Wait until it has made its envs, and share memory with it.
+        """Wait until the process has made its envs, and share memory with it.
 
         Raises:
-            EnvCheckError: the envs have other agents or spaces than before. What a constructor raises comes through.
+            EnvCheckError: the envs have other agents or spaces than before. Errors of a constructor propagate.
         """
         self._channel.set_timeout(START_TIMEOUT_S)
         new = self.recv(FIRST)
@@ -98,7 +98,7 @@ class WorkerProcess(ChildProcess):
             os.close(fd)
 
     def restart(self) -> None:
-        """Make process and envs anew, after an error or an interrupt. Raises as `finish_start()` does."""
+        """Recreate the process and its envs after an error or an interrupt. Raises as `finish_start()` does."""
         self.is_started = False
         self.hang_up()
         self.kill()
@@ -108,12 +108,12 @@ class WorkerProcess(ChildProcess):
 
     @property
     def slots(self) -> list[EnvSlots]:
-        """Those of its envs, by index."""
+        """Slots of its envs, by index."""
         assert self._memory is not None, "its start is not finished"
         return self._memory.slots
 
     def seconds_left(self, sent_at: float) -> float:
-        """In which it must have done the next thing that it was told to, at this time of `monotonic()`."""
+        """Return the seconds left to answer a message that was sent at this time of `monotonic()`."""
         return max(sent_at, self._answered_at) + self._options.step_timeout_s - monotonic()
 
     def call(self, index: int, name: str, args: tuple, kwargs: dict) -> Any:
@@ -121,14 +121,14 @@ class WorkerProcess(ChildProcess):
         return self.request(CALL + pickle.dumps((index, name, args, kwargs)))[0]
 
     def spaces(self, index: int, agent_id: Hashable) -> Any:
-        """(observation space, action space) of one of the env's agents."""
+        """Return (observation space, action space) of one of the env's agents."""
         return self.request(SPACES + pickle.dumps((index, agent_id)))
 
     def remake(self, index: int) -> None:
-        """Have the env at `index` made anew.
+        """Recreate the env at `index`.
 
         Raises:
-            EnvCheckError: it has other agents or spaces. What its constructor raises comes through.
+            EnvCheckError: it has other agents or spaces than before. Errors of its constructor propagate.
         """
         new = self.request(REMAKE + pickle.dumps(index))
         check_same(self.env_indices[index], self.descriptions[index], new)
@@ -140,7 +140,7 @@ class WorkerProcess(ChildProcess):
     def _failure(self, told: EnvFailure) -> Exception:
         error = error_of(told)
         if told.call == "constructor" and not self._has_script:
-            error.add_note("its worker process has not imported the script, since it was sent nothing of it")
+            error.add_note("its worker process has not imported the script, as nothing sent to it refers to that")
         return error
 
     def _loss(self, error: Exception | None) -> EnvWorkerError:
@@ -156,18 +156,18 @@ class WorkerProcess(ChildProcess):
 
 
 def check_same(env_index: int, old: EnvDescription, new: EnvDescription) -> None:
-    """Raises EnvCheckError if an env that was made anew has other agents or spaces."""
+    """Raise EnvCheckError if a recreated env has other agents or spaces."""
     if (new.possible_agents, new.spaces) != (old.possible_agents, old.spaces):
-        raise EnvCheckError(f"env {env_index} was made anew with other agents or spaces: {new.spaces!r:.200} instead "
+        raise EnvCheckError(f"env {env_index} was remade with other agents or spaces: {new.spaces!r:.200} instead "
                             f"of {old.spaces!r:.200}")  # fmt: skip
 
 
 def error_of(failure: EnvFailure) -> Exception:
-    """The error that an env has raised, with what is known of it as notes."""
+    """Return the error that an env has raised, with notes on its origin."""
     error: Exception
     try:
         error = pickle.loads(failure.error)
-    except Exception:  # its class may raise whatever it likes when it is made anew
+    except Exception:  # its class may raise anything when it is unpickled
         last_line = failure.text.strip().rpartition("\n")[2]
         error = RemoteEnvError(failure.env_index, last_line)
     error.add_note(f"fastmarl: raised by {failure.call} of env {failure.env_index}")

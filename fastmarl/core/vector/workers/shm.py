@@ -1,7 +1,6 @@
-"""The memory that a worker process shares with the runner, laid out in the same way on both sides.
+"""Memory that a worker process shares with the runner, with the same layout on both sides.
 
-It has no name: it is mapped by file descriptor, so that the system frees it with the last process that has it, however
-that one ends.
+It has no name but a file descriptor, so the system frees it with the last process that has it, however that one ends.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import numpy as np
 from fastmarl.core.envs.remote import EnvDescription
 from fastmarl.core.vector.workers.slots import ResultSlots, action_slots
 
-LINE = 64  # bytes; two arrays never share a cache line
+LINE = 64  # bytes of a cache line, which no two arrays share
 
 
 class EnvSlots:
-    """One env's part of the memory."""
+    """Slots of one env in the memory."""
 
     def __init__(self, env: EnvDescription, arrays: Arrays):
         self.results = ResultSlots({a: obs for a, (obs, _) in env.spaces.items()}, env.state_space, arrays.cut)
@@ -29,15 +28,15 @@ class EnvSlots:
 
 
 class WorkerMemory:
-    """All of one worker's memory.
+    """All memory of one worker.
 
     Args:
-        envs: the worker's.
-        fd: the file descriptor of what is mapped; None: it is not shared.
+        envs: descriptions of the worker's envs.
+        fd: file descriptor of the memory to map; None: memory that is not shared.
 
     Attributes:
-        slots: EnvSlots, by the env's place in the worker.
-        at: int64 [1]: the place of the env that is being called; -1: none.
+        slots: EnvSlots by the worker's index of the env.
+        at: int64 [1]: index of the env that is being called; -1: none.
     """
 
     def __init__(self, envs: Sequence[EnvDescription], fd: int | None = None):
@@ -48,7 +47,7 @@ class WorkerMemory:
 
 
 class Arrays:
-    """Cuts arrays from a piece of memory, one after the other; without one, they are on their own."""
+    """Cuts consecutive arrays from a piece of memory; without memory, allocates them one by one."""
 
     def __init__(self, memory: mmap.mmap | np.ndarray | None):
         self._memory = memory
@@ -63,7 +62,7 @@ class Arrays:
 
 
 def new_memory_file(envs: Sequence[EnvDescription]) -> int:
-    """File descriptor of fresh memory for these envs."""
+    """Return the file descriptor of new memory for these envs."""
     fd = os.memfd_create("fastmarl")
     os.ftruncate(fd, WorkerMemory(envs).size)
     return fd

@@ -1,7 +1,7 @@
-"""Places in shared memory for what one env returns and what it is given, by agent, in the order of the env's dicts.
+"""Slots in shared memory for one env's results and actions, by agent, in the order of the env's dicts.
 
-The process of the env and that of the runner have the same objects over the same memory. The order of a dict is part
-of what is written: rows are recorded in it. What does not fit is not written; it takes the slow way, pickled.
+The process of the env and that of the runner have equal objects over the same memory. The order of a dict is written,
+too, because rows are recorded in it. Values that do not fit are pickled instead, which is slower.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ALL = "__all__"
 
 
 class ObservationSlot:
-    """One agent's observation.
+    """Slot for one agent's observation.
 
     Attributes:
-        value: the arrays in the nesting of the space, as views of the memory; None if a part is no array.
-        array: the same, if it is one array.
+        value: arrays in the nesting of the space, as views of the memory; None if a part is not an array.
+        array: the only array, if the observation is one.
     """
 
     def __init__(self, space: gym.Space, cut: Cut):
@@ -37,7 +37,7 @@ class ObservationSlot:
         self._parts = list(zip(layout.leaves, arrays, strict=False))
 
     def write(self, value: Any) -> None:
-        """Raises MisfitError."""
+        """Copy an observation to the slot; raise MisfitError if it does not fit."""
         if self._has_objects:
             raise MisfitError
         for leaf, array in self._parts:
@@ -45,22 +45,22 @@ class ObservationSlot:
 
 
 class ResultSlots:
-    """What one env's reset() or step() returned, infos aside.
+    """Slots for the results of one env's reset() and step(), except for infos.
 
     Args:
-        observation_spaces: by agent id, of all that can appear.
-        state_space: of the env's global states, if they are recorded and one array.
+        observation_spaces: observation spaces by agent id, of all agents that can appear.
+        state_space: space of the env's global states, if they are recorded and one array.
         cut: makes the arrays.
 
     Attributes:
-        read: (infos) -> what was written, and these infos; observations are views of the memory.
-        state: the env's global state, as a view of the memory; None if there is no place for it.
+        read: (infos) -> the written result, with these infos; observations are views of the memory.
+        state: the env's global state, as a view of the memory; None if it has no slot.
     """
 
     def __init__(self, observation_spaces: Mapping[Hashable, gym.Space], state_space: gym.Space | None, cut: Cut):
         keys = [*observation_spaces, ALL]
         n = len(keys)
-        # In one piece, so that a look at its bytes tells whether anything is new: places, and flags as bytes behind.
+        # One piece, so that comparing its bytes shows if anything has changed: places, then flags as bytes.
         header = cut((4 * (1 + n) + (n + 1) // 2,), np.int32)
         header[:] = 0
         places = header[: 4 * (1 + n)].reshape(4, 1 + n)
@@ -75,7 +75,7 @@ class ResultSlots:
         self.read = ResultReader(keys, header.view(np.uint8), places, flags, rewards, values).read
 
     def write(self, result: Any) -> bool:
-        """Write (observations, rewards, terminateds, truncateds, ...); False if something has no place here."""
+        """Write (observations, rewards, terminateds, truncateds, ...); return False if a value does not fit."""
         try:
             self._writer.write(*result[:4])
         except (MisfitError, OverflowError):
@@ -83,14 +83,14 @@ class ResultSlots:
         return True
 
     def write_reset(self, result: Any) -> bool:
-        """The same of (observations, ...)."""
+        """Write (observations, ...); return False if a value does not fit."""
         return self.write((result[0], {}, {}, {}))
 
     def read_reset(self, infos: dict) -> tuple[dict, dict]:
         return self.read(infos)[0], infos
 
     def write_state(self, state: Any) -> bool:
-        """Whether the env's global state has a place here."""
+        """Write the env's global state; return False if it does not fit."""
         if self.state is None:
             return False
         try:
@@ -101,10 +101,10 @@ class ResultSlots:
 
 
 def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> ActionSlots:
-    """Those of one env.
+    """Make the slots for one env's actions.
 
     Args:
-        action_spaces: by agent id, of all that can appear.
+        action_spaces: action spaces by agent id, of all agents that can appear.
         cut: makes the arrays.
     """
     n = len(action_spaces)
@@ -115,18 +115,18 @@ def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> Actio
 
 
 def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
-    """Where an action that is an array goes to; None for one that is a number, or has no place."""
+    """Make the slot for an action that is an array; None for one that is a number, or can't have a slot."""
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)) and space.shape:
         return cut(space.shape, np.dtype(space.dtype).newbyteorder("="))
     return None
 
 
 def _put(array: np.ndarray, value: Any) -> None:
-    """Copy a value, by the rules by which the record takes it: no other shape, and see `can_hold()`."""
+    """Copy a value under the store's rules: of the same shape, and see `can_hold()`."""
     if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
         try:
             value = np.asarray(value)
-        except Exception as error:  # its own code may raise anything; whoever records it says so
+        except Exception as error:  # the value's own code may raise anything; the error is reported when it is recorded
             raise MisfitError from error
         if value.shape != array.shape or not can_hold(array.dtype, value):
             raise MisfitError
@@ -134,7 +134,7 @@ def _put(array: np.ndarray, value: Any) -> None:
 
 
 def _part(value: Any, leaf: Leaf) -> Any:
-    """The leaf's part of a whole observation."""
+    """Return the leaf's part of a whole observation."""
     for key, size in zip(leaf.path, leaf.sizes, strict=True):
         try:
             if len(value) != size:

@@ -1,4 +1,4 @@
-"""What of the workers' envs is stepped together, and what is waited for first."""
+"""Units of the workers' envs that are stepped together, and the order in which their answers are taken."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Unit:
     """Envs of one worker that are stepped together.
 
     Args:
-        worker: where they are.
-        indices: of the envs in the worker.
+        worker: the worker.
+        indices: the worker's indices of the envs.
 
     Attributes:
-        envs: (index, env index) of each.
-        is_answered: whether there will be an answer; not if the worker was lost since.
-        number: of the answer.
-        sent_at: by `monotonic()`.
+        envs: (index, env index) of each env.
+        is_answered: True if an answer will come; False if the worker was lost since.
+        number: number of the answer.
+        sent_at: time of the last message, by `monotonic()`.
     """
 
     def __init__(self, worker: WorkerProcess, indices: list[int]):
@@ -34,10 +34,10 @@ class Unit:
         self._usual_message = STEP + pickle.dumps((indices, {}))
 
     def send(self, given: dict[int, dict], lost: set[int]) -> None:
-        """Have the envs stepped.
+        """Send a message to step the envs.
 
         Args:
-            given: index -> actions, those that don't fit in the shared memory.
+            given: actions that don't fit in the shared memory, by index.
             lost: indices of envs that are not to be stepped.
         """
         message = self._usual_message
@@ -49,7 +49,7 @@ class Unit:
 
 
 def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bool) -> list[tuple[Unit, ...]]:
-    """Split after split, and in each in the order of the envs: its units, as one part or as a part each."""
+    """Make units split by split, each split in the order of its envs: one part per split, or one part per unit."""
     parts: list[tuple[Unit, ...]] = []
     for split in range(num_splits):
         units = []
@@ -62,20 +62,22 @@ def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bo
 
 
 def first_ready(stepping: list[Unit], batch_size: int) -> Iterator[Unit]:
-    """Take units off the list with so many envs at least, or all: those that are ready, the ones that were sent first
-    before others. A worker that takes too long is given up."""
+    """Take units off the list until they have `batch_size` envs, or the list is empty.
+
+    Units that are ready are taken in the order in which they were sent. A worker that takes too long is given up.
+    """
     while stepping and batch_size > 0:
         ready = _wait(stepping)
         for unit in list(stepping):
             if unit.worker in ready and batch_size > 0:
-                ready.discard(unit.worker)  # of its next unit nothing is known yet
+                ready.discard(unit.worker)  # whether its next unit is ready is not known yet
                 batch_size -= len(unit.envs)
                 stepping.remove(unit)
                 yield unit
 
 
 def _wait(stepping: list[Unit]) -> set[WorkerProcess]:
-    """Workers that have an answer to their first unit, one at least."""
+    """Return the workers that have an answer to their first unit, at least one."""
     first: dict[WorkerProcess, Unit] = {}
     for unit in stepping:
         first.setdefault(unit.worker, unit)

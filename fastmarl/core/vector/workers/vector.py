@@ -1,4 +1,4 @@
-"""Envs stepped in worker processes, at the same time."""
+"""Vector of envs that are stepped in worker processes, in parallel."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ NOTHING = Extra()
 
 
 class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
-    """Sends actions to the workers, and writes what comes back to the store, env by env: in the order, and with the
-    results, of `SplitVector`, unless there is a batch size.
+    """Sends actions to workers, and writes their envs' results to the store, env by env.
+
+    Order and results are those of `SplitVector`, unless there is a batch size.
 
     Args:
-        workers: with all envs.
-        parts: see there.
+        workers: workers with all envs.
+        parts: see `VectorParts`.
     """
 
     def __init__(self, workers: EnvWorkers, parts: VectorParts):
@@ -46,9 +47,9 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         self._env_states = parts.env_states
         self._failures = parts.failures
         self._resting: set[int] = set()
-        self._lost: set[int] = set()  # envs that were lost with their worker while it did something else
+        self._lost: set[int] = set()  # envs lost with their worker, whose episodes are not ended yet
 
-    # Resets.
+    # Resetting.
 
     def reset(self, env_indices: Iterable[int]) -> None:
         """Reset these envs and write their first observations."""
@@ -59,19 +60,19 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         for worker in self._workers:
             indices = [index for index, i in enumerate(worker.env_indices) if i in wanted]
             if indices:
-                if not worker.is_started:  # it was being restarted when an interrupt came
+                if not worker.is_started:  # an interrupt came during its restart
                     worker.restart()
                 resets.append((worker, indices, worker.send(self._resets(worker, indices))))
         for worker, indices, number in resets:
             self._finish_resets(worker, indices, number)
 
     def _resets(self, worker: WorkerProcess, indices: list[int]) -> bytes:
-        """The message, with seeds."""
+        """Make the message for resets, with seeds."""
         resets = [(index, self._seeds.take(worker.env_indices[index])) for index in indices]
         return RESET + pickle.dumps(resets)
 
     def _finish_resets(self, worker: WorkerProcess, indices: list[int], number: int) -> None:
-        """Write what the envs of a worker bring that were told to reset; those that fail are made anew for it."""
+        """Write the first observations of a worker's envs; recreate envs that fail, and reset them."""
         extras: dict[int, Extra] | None = None
         while indices:
             index = indices[0]
@@ -92,10 +93,10 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                 number, extras = worker.send(self._resets(worker, indices)), None
 
     def rest(self, env_indices: Iterable[int]) -> None:
-        """These envs have no episode, and are not stepped until they are reset."""
+        """Mark envs as having no episode; they are not stepped until they are reset."""
         self._resting.update(env_indices)
 
-    # Steps.
+    # Stepping.
 
     def _is_awake(self, part: tuple[Unit, ...]) -> bool:
         return any(env_index not in self._resting for unit in part for _, env_index in unit.envs)
@@ -123,17 +124,17 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             seconds["timed_scatter"] += begun - received - (seconds["after_step"] - elsewhere)
 
     def forget(self) -> None:
-        """After an error or an interrupt: let nobody wait for the steps under way. All envs will be reset.
+        """Drop steps under way after an error or an interrupt. All envs will be reset.
 
-        Until a worker has answered to that, it may still be writing what it was told before to the shared memory;
-        afterwards all that is done, since it does one thing after the other. After an interrupt, call this again.
+        Until a worker has answered that reset, it may still write earlier results to the shared memory; it executes one
+        message after the other. After an interrupt, call this again.
         """
         for worker in self._workers:
             worker.forget()
         self._begin_turns()
 
     def _next_units(self) -> Iterator[Unit]:
-        """Those of the part that was sent actions first; with a batch size, those that are ready first."""
+        """Yield the units of the part that was sent actions first; with a batch size, those ready first."""
         if self._batch_size is None:
             yield from self._end_turn(self._stepping[0])
         else:
@@ -142,9 +143,9 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                 yield unit
 
     def _send_actions(self, unit: Unit) -> int:
-        """Returns for how many of the unit's envs."""
+        """Send actions to the unit's envs; return the number of envs."""
         given: dict[int, dict] = {}
-        lost: set[int] = set()  # or resting
+        lost: set[int] = set()  # includes resting envs
         n_resting = 0
         slots, lanes, actions_of = unit.worker.slots, self._lanes, self._actions.of
         for index, env_index in unit.envs:
@@ -162,7 +163,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return len(unit.envs) - n_resting
 
     def _answer(self, unit: Unit) -> dict[int, Extra]:
-        """What its envs have brought that is not in the memory, by index; nothing of envs that are lost."""
+        """Return the parts of its envs' results that are not in the memory, by index; nothing for lost envs."""
         if unit.is_answered:
             try:
                 return unit.worker.recv(unit.number) or {}
@@ -171,7 +172,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         return {}
 
     def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
-        """Record what the unit's envs have brought: all of it is in the memory."""
+        """Record the results of the unit's envs, all of which are in the memory."""
         slots, write = unit.worker.slots, self._store.scatter.write_step
         for index, env_index in unit.envs:
             all_done = write(env_index, *slots[index].results.read({}))
@@ -180,7 +181,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                 after_step([env_index], [all_done])
 
     def _write_each(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
-        """The same, where there may be more to it."""
+        """Record the unit's results if some are not in the memory, or envs have failed, rest, or need checks."""
         for index, env_index in unit.envs:
             extra = extras.get(index, NOTHING)
             if env_index in self._resting:
@@ -201,13 +202,13 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
                     after_step([env_index], [all_done])
 
     def _result(self, worker: WorkerProcess, index: int, extra: Extra, read: Callable[[dict], tuple]) -> Any:
-        """What an env has returned, which is read from the memory if it fits there; its state is recorded."""
+        """Return the result of an env, read from the memory if it fits there; record its state."""
         if self._env_states:
             state = worker.slots[index].results.state if extra.state is None else extra.state[0]
             self._env_states[worker.env_indices[index]].add(state)
         return read(extra.infos or {}) if extra.result is None else extra.result[0]
 
-    # Failures.
+    # Handling failures.
 
     def _end_episode(self, env_index: int, after_step: AfterStep) -> None:
         self._lost.discard(env_index)
@@ -216,10 +217,10 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         after_step([env_index], [all_done])
 
     def _restart_env(self, worker: WorkerProcess, index: int, failure: EnvFailure) -> None:
-        """Have one env made anew.
+        """Recreate one env.
 
         Raises:
-            EnvWorkerError: its worker is gone. Else its error, if it is not to be made anew.
+            EnvWorkerError: its worker is gone. Otherwise the env's error, if it may not be recreated.
         """
         lost = []
 
@@ -234,7 +235,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
             raise lost[0]
 
     def _restart_worker(self, worker: WorkerProcess, error: EnvWorkerError) -> None:
-        """Have a worker that is lost made anew, or raise the error. All of its envs are lost."""
+        """Recreate a lost worker, or raise the error; all of its envs are lost."""
         self._failures.restart(worker.env_indices, error, worker.restart)
         self._lost.update(worker.env_indices)
         for unit in chain.from_iterable(self._stepping):

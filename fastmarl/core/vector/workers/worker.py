@@ -1,4 +1,4 @@
-"""A worker process: makes some of a runner's envs and steps them when told to. It imports neither torch nor numba."""
+"""A worker process, which makes and steps some of a runner's envs. It imports neither torch nor numba."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from fastmarl.core.processes.protocol import CLOSE, DONE, FAILED, FIRST, end_wit
 from fastmarl.core.processes.scriptless import import_script, mentions_script
 from fastmarl.core.vector.workers.shm import WorkerMemory
 
-STEP, RESET, REMAKE, CALL, SPACES = b"s", b"r", b"m", b"c", b"p"  # the first byte of a message to a worker
+STEP, RESET, REMAKE, CALL, SPACES = b"s", b"r", b"m", b"c", b"p"  # first byte of a message to a worker
 
 
 @dataclass
 class WorkerPlan:
-    """What a worker makes.
+    """Description of the envs that a worker makes.
 
     Attributes:
-        env: what `env_creator()` takes; the same in another process.
-        contexts: of its envs.
-        records_states: whether the envs' global states are asked for.
-        entropy: of Python's and NumPy's global generators; None: they differ from run to run.
+        env: argument of `env_creator()`, valid in another process.
+        contexts: contexts of its envs.
+        records_states: True if the envs' global states are recorded.
+        entropy: seed of Python's and NumPy's global generators; None: they differ from run to run.
         parent: process id of the runner.
     """
 
@@ -61,13 +61,13 @@ class WorkerPlan:
 
 @dataclass
 class EnvFailure:
-    """An error of an env.
+    """Error of an env, ready to be sent.
 
     Attributes:
-        env_index: the runner's.
-        call: what was called.
-        error: the error, pickled; empty if that can't be done.
-        text: its traceback.
+        env_index: the runner's index of the env.
+        call: name of the function that failed.
+        error: the pickled error; empty if it can't be pickled.
+        text: traceback of the error.
     """
 
     env_index: int
@@ -77,19 +77,19 @@ class EnvFailure:
 
     @classmethod
     def of(cls, error: BaseException, env_index: int, call: str) -> EnvFailure:
-        """Of the error that is being handled."""
+        """Describe the error that is being handled."""
         return cls(env_index, call, pickled_error(error), "".join(traceback.format_exception(error)))
 
 
 @dataclass
 class Extra:
-    """What of an env's result is not in shared memory; None: nothing.
+    """Parts of an env's result that are not in shared memory; None: there is no such part.
 
     Attributes:
-        result: the whole result, in a tuple; then the memory has nothing of it.
-        infos: by agent.
+        result: the whole result, in a tuple; the memory then has no part of it.
+        infos: infos by agent.
         state: the env's global state, in a tuple.
-        failure: instead of a result.
+        failure: an error that replaces the result.
     """
 
     result: tuple[Any] | None = None
@@ -99,7 +99,7 @@ class Extra:
 
 
 def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription:
-    """What to tell of an env."""
+    """Describe an env to the runner."""
     agents = list(getattr(env, "possible_agents", None) or [])
     return EnvDescription(
         class_of(env),
@@ -114,9 +114,9 @@ def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription
 
 
 def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
-    """The main function of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner sees to the end of all
-    with contextlib.suppress(EOFError):  # the runner is gone
+    """Run as the main function of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner handles it and closes its workers
+    with contextlib.suppress(EOFError):  # raised when the runner is gone
         if isinstance(plan, bytes):
             try:
                 plan = pickle.loads(plan)
@@ -133,7 +133,7 @@ def _refuse(channel: Channel, failure: EnvFailure) -> NoReturn:
 
 
 class Worker:
-    """Makes envs, and does with them what it is told to."""
+    """Makes envs, and executes the runner's messages."""
 
     def __init__(self, plan: WorkerPlan, channel: Channel):
         self._plan = plan
@@ -149,7 +149,7 @@ class Worker:
         }
 
     def run(self) -> None:
-        """Work until told to close, or until the runner is gone."""
+        """Execute messages until CLOSE, or until the runner is gone."""
         channel = self._channel
         rng = np.random.SeedSequence(self._plan.entropy)
         random.seed(int(rng.generate_state(1)[0]))
@@ -169,7 +169,7 @@ class Worker:
         channel.send(number, DONE if failure is None else FAILED + pickle.dumps(failure))
 
     def _work(self) -> int:
-        """Answer each message under its own number; returns that of CLOSE."""
+        """Answer each message under its own number; return that of CLOSE."""
         while True:
             number, message = self._channel.recv()
             if message == CLOSE:
@@ -184,7 +184,7 @@ class Worker:
             self._channel.send(number, answer)
 
     def _import_script(self) -> None:
-        """Import it for what the message has of it; the global generators and the signal stay as they are."""
+        """Import the user's script, to which the message refers; leave global generators and the signal as they are."""
         states = random.getstate(), np.random.get_state()  # noqa: NPY002
         import_script()
         random.setstate(states[0])
@@ -203,7 +203,7 @@ class Worker:
         return description
 
     def _remake(self, message: bytes) -> EnvDescription:
-        """Make an env anew. If that fails, there is none at its index until the next try: using it says so."""
+        """Replace an env by a new one. If that fails, using the env fails until the next attempt succeeds."""
         index = pickle.loads(message)
         old, self._envs[index] = self._envs[index], None
         with contextlib.suppress(Exception), exits_as_errors():
@@ -211,7 +211,7 @@ class Worker:
         return self._guarded("constructor", index, self._make, index)
 
     def _reset(self, message: bytes) -> dict[int, Extra] | None:
-        """Reset some envs."""
+        """Reset some envs; return the parts of results that don't fit in the memory."""
         return self._each("reset()", self._reset_one, pickle.loads(message))
 
     def _reset_one(self, index: int, seed: int | None) -> Extra | None:
@@ -219,7 +219,7 @@ class Worker:
         return self._extra(index, result, 2, self._memory.slots[index].results.write_reset)
 
     def _step(self, message: bytes) -> dict[int, Extra] | None:
-        """Step some envs; the actions that don't fit in the memory are given."""
+        """Step some envs; the message has the actions that don't fit in the memory."""
         indices, given = pickle.loads(message)
         slots = self._memory.slots
         actions = ((index, given[index] if index in given else slots[index].actions.read()) for index in indices)
@@ -232,7 +232,7 @@ class Worker:
     def _each(
         self, call: str, function: Callable[[int, Any], Extra | None], given: Iterable[tuple[int, Any]]
     ) -> dict[int, Extra] | None:
-        """By index, what `function` returns, or how it failed."""
+        """Call `function` for each env; return its results or failures by index."""
         extras = {}
         for index, argument in given:
             try:
@@ -244,7 +244,7 @@ class Worker:
         return extras or None
 
     def _extra(self, index: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
-        """Write a result, which should be a tuple of this size, to the memory; returns what doesn't fit there."""
+        """Write a result, which should be a tuple of this size, to the memory; return the parts that don't fit."""
         fits = type(result) is tuple and len(result) == size and isinstance(result[-1], dict) and write(result)
         tells_infos = fits and tells(result[-1])
         state = None
@@ -270,7 +270,11 @@ class Worker:
         return self._guarded("its spaces", index, env_spaces, self._envs[index], agent)
 
     def _guarded(self, call: str, index: int, function: Callable[..., Any], *args: Any) -> Any:
-        """Whoever looks knows which env is being called, also if this process ends in it. Raises _EnvError."""
+        """Call a function of an env, whose index is in shared memory meanwhile, in case this process ends in the call.
+
+        Raises:
+            _EnvError: the function has failed.
+        """
         if self._memory is not None:
             self._memory.at[0] = index
         try:
@@ -283,7 +287,7 @@ class Worker:
                 self._memory.at[0] = -1
 
     def _pickled(self, answer: Any) -> bytes:
-        """An env's values that can't be pickled are a failure of that env."""
+        """Pickle an answer; values that can't be pickled are a failure of their env."""
         try:
             return pickle.dumps(answer)
         except Exception as error:
@@ -293,11 +297,11 @@ class Worker:
             try:
                 pickle.dumps(extra)
             except Exception as error:
-                answer[index] = Extra(failure=EnvFailure.of(error, self._plan.first + index, "pickling what came"))
+                answer[index] = Extra(failure=EnvFailure.of(error, self._plan.first + index, "pickling its result"))
         return pickle.dumps(answer)
 
     def _close(self) -> EnvFailure | None:
-        """Close all envs; returns the first failure."""
+        """Close all envs; return the first failure."""
         first = None
         for index, env in enumerate(self._envs):
             if hasattr(env, "close"):
