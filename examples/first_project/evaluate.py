@@ -24,7 +24,7 @@ def main(folder: Path, episodes: int) -> None:
     trained = fastmarl.Policy.from_checkpoint(newest_checkpoint(folder), modules={"hares": HareNet()}, seed=0)
     plays = {"random": (RandomPlay(), True), "trained, sampled": (trained, True), "trained, greedy": (trained, False)}
     for name, (player, explore) in plays.items():
-        found = fastmarl.evaluate(player, Meadow, episodes=episodes, seeds=range(episodes), explore=explore)
+        found = fastmarl.evaluate(player, Meadow, episodes=episodes, seeds=range(episodes), explore=explore, seed=0)
         low, high = found.confidence_interval(0.95)
         print(f"{name:16}  mean return {found.mean:6.1f}  95 % interval {low:6.1f} to {high:6.1f}")
 
