@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 LINES_OF_A_KIND = 5
+LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), "<frozen")
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,11 @@ def _count(n: int, noun: str) -> str:
 
 
 def location_of(error: BaseException) -> str:
-    """Return the file and line where an exception was raised."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    """Return the file and line of the environment's own code in which an exception came up.
+
+    Where a library raised it, that is the line which called the library.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    last = (own or frames)[-1]
     return f"{last.filename}:{last.lineno}"

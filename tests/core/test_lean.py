@@ -697,7 +697,7 @@ def test_added_modules_are_run_by_it():
     assert runner.inference_backends == {
         "default_policy": "lean",
         "other": "lean",
-        "mine": "torch: AdaptedModule is not a DefaultRLModule",
+        "mine": "torch: Linear is not a DefaultRLModule",
     }
     assert runner.get_metrics()["num_module_steps_sampled"]["other"] > 0
 

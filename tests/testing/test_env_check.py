@@ -57,6 +57,10 @@ def raising_step(self, actions):
     return CountingEnv.step(self, actions)
 
 
+def step_with_empty_array(self, actions):
+    np.array([]).max()  # numpy raises in a file of its own
+
+
 def unseeded_step(self, actions):
     obs, *rest = CountingEnv.step(self, actions)
     self.total_steps = getattr(self, "total_steps", 0) + 1
@@ -118,6 +122,8 @@ PROBLEMS = {
     "no seed": (broken(reset=lambda self: CountingEnv.reset(self)), "raised", None, 0, "reset.* raised TypeError"),
     "raises": (broken(step=raising_step), "raised", None, 5,
                r"step\(\) raised ZeroDivisionError\('no such wall'\) in .*test_env_check.py:\d+"),
+    "raises in a library": (broken(step=step_with_empty_array), "raised", None, 1,
+                            r"step\(\) raised ValueError.* in .*test_env_check.py:\d+"),
     "reset twice": (broken(reset=failing_second_reset), "raised", None, 0, r"reset\(\) raised RuntimeError"),
     "changing space": (broken(get_observation_space=new_space), "space", "agent_1", None,
                        r"observation space changed from Box\(0.0, 1000.0"),
@@ -257,7 +263,7 @@ def test_what_is_no_multi_agent_env_is_an_error(env):
 
 
 class Silent(CountingEnv):
-    """Nobody is observed after the reset."""
+    """No agent is observed after the reset."""
 
     def __init__(self, env_config=None):
         super().__init__(2, 2 * LENGTH * LENGTH)

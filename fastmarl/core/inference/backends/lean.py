@@ -114,7 +114,7 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
     if dtype != "float32":
         return f"inference_dtype is {dtype}"
     if not isinstance(module, DefaultRLModule):
-        return f"{type(module).__name__} is not a DefaultRLModule"
+        return f"{type(module._net()).__name__} is not a DefaultRLModule"
     if module.is_stateful():
         return "it has memory"
     if any(leaf.dtype == object for leaf in layout.leaves):
