@@ -1,8 +1,8 @@
-"""fastmarl samples multi-agent experience: many envs, many agents, several PyTorch policies."""
+"""Sampling of multi-agent experience: many envs, many agents, several PyTorch policies."""
 
 from typing import TYPE_CHECKING
 
-# The core's public classes carry these paths, and cloudpickle looks for classes only in modules that are loaded.
+# Public classes of the core carry these paths, and cloudpickle only searches modules that are loaded.
 from fastmarl import connectors as connectors
 from fastmarl import distributions as distributions
 from fastmarl import envs as envs

@@ -1,4 +1,4 @@
-"""`python -m fastmarl` is the `fastmarl` command."""
+"""Makes `python -m fastmarl` run the `fastmarl` command."""
 
 import sys
 

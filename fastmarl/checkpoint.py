@@ -1,4 +1,4 @@
-"""Nested state to and from a folder, without pickle."""
+"""Saving nested state to a folder, and loading it, without pickle."""
 
 from fastmarl.core.checkpoint import load_state, save_state
 

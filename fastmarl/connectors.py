@@ -1,4 +1,4 @@
-"""Connectors change what a module sees, and its outputs and actions. See docs/connectors.md."""
+"""Connectors, which change a module's inputs, outputs and actions. See docs/connectors.md."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The names of `fastmarl.replays`, by an older path."""
+"""The names of `fastmarl.replays` under an older path."""
 
 from fastmarl.replays import RecordedEpisode as RecordedEpisode
 from fastmarl.replays import Recording as Recording

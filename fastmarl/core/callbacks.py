@@ -1,6 +1,6 @@
 """Hooks into sampling, with RLlib's event names and keyword arguments.
 
-An event that nobody overrides has no listeners, so the sampling loop neither calls nor prepares anything for it.
+An event that is not overridden has no listeners, so the sampling loop neither calls nor prepares anything for it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ EVENTS = (
 
 Listener = Callable[..., Any]
 
-# RLlib's own base class defines every event as a no-op; recognised by name because Ray is not imported here.
+# RLlib's own base class defines every event as a no-op. It is recognised by name, as Ray is not imported here.
 _RLLIB_BASE = ("ray.rllib.callbacks.callbacks", "RLlibCallback")
 
 
 @public("fastmarl")
 class Callbacks:
-    """Base class with all events as no-ops; override the ones you need.
+    """Base class with all events as no-ops; override those that you need.
 
-    Every argument comes by keyword, and more may come later: end your signature with `**kwargs` and name only what you
-    use. One object is made for each runner, so attributes of `self` last as long as the runner.
-    `env_runner` is the `MultiAgentEnvRunner`, `metrics_logger` its `metrics`.
+    All arguments are passed by keyword, and more may be added later: end your signature with `**kwargs` and name only
+    the ones you use. One object is created per runner, so attributes of `self` last as long as the runner. `env_runner`
+    is the `MultiAgentEnvRunner`, `metrics_logger` its `metrics`.
     """
 
     def on_environment_created(
         self, *, env_runner: Any, metrics_logger: Any, env: Any, env_context: Any, **kwargs: Any
     ):
-        """The environments were made (`env.envs` lists them) from the `env_config` in `env_context`."""
+        """Called after the environments (`env.envs`) were created from the `env_config` in `env_context`."""
 
     def on_episode_created(
         self,
@@ -52,7 +52,7 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ):
-        """An empty episode was made for environment `env_index`, which is not reset yet."""
+        """Called when an empty episode was created for environment `env_index`, which is not reset yet."""
 
     def on_episode_start(
         self,
@@ -65,7 +65,7 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ):
-        """Environment `env_index` was reset; `episode` holds its first observations."""
+        """Called after environment `env_index` was reset; `episode` holds its first observations."""
 
     def on_episode_step(
         self,
@@ -78,7 +78,7 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ):
-        """Environment `env_index` was stepped; `episode` holds the outcome."""
+        """Called after environment `env_index` was stepped; `episode` holds the outcome."""
 
     def on_episode_end(
         self,
@@ -92,21 +92,21 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ):
-        """The episode of environment `env_index` is over.
+        """Called when the episode of environment `env_index` is over.
 
-        `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned of it, as
-        far as they belong to its last 100,000 env steps.
+        `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned, as far as
+        they belong to the episode's last 100,000 env steps.
         """
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any):
-        """`sample()` is about to return `samples`."""
+        """Called when `sample()` is about to return `samples`."""
 
 
 def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, tuple[Listener, ...]]:
-    """Instantiate the callback classes and collect who listens to which event.
+    """Instantiate the callback classes, and collect the listeners of each event.
 
     Args:
-        callbacks_class: None, a class (or a function that makes the object), or a list of those; each is called once.
+        callbacks_class: None, a class (or a function that makes the object), or a list of these; each is called once.
         functions: event name -> None, a callable, or a list of callables.
 
     Returns:
@@ -114,7 +114,8 @@ def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, t
         given. Classes need not derive from `Callbacks`; RLlib's `RLlibCallback` and its subclasses work.
 
     Raises:
-        ConfigError: an unknown event name, also that of a method; or something that can't be called as events are.
+        ConfigError: If the name of an event, or of a method of a class, is unknown, or something does not accept the
+            events' arguments.
     """
     objects = [_instantiate(cls) for cls in _as_list(callbacks_class)]
     for obj in objects:
@@ -145,7 +146,7 @@ def _instantiate(callbacks_class: Any) -> Any:
 
 
 def _check_methods(obj: Any) -> None:
-    """Raises ConfigError for a method that is named like an event and is none, nor one of RLlib's other events."""
+    """Raise ConfigError for methods named like events that are neither ours nor among RLlib's other events."""
     known = {*EVENTS, *(name for cls in type(obj).__mro__ if _is_rllib_base(cls) for name in vars(cls))}
     for name in dir(obj):
         if name.startswith("on_") and name not in known and callable(inspect.getattr_static(obj, name, None)):
@@ -169,7 +170,7 @@ def _checked(event: str, function: Any) -> Listener:
 
 
 def _overrides(obj: Any, event: str) -> bool:
-    """Whether `obj` does anything at `event`: its nearest definition is not the no-op of a base class."""
+    """Return True if `obj` handles `event`, that is, if its nearest definition is not a base class's no-op."""
     if event in getattr(obj, "__dict__", ()):
         return True
     for cls in type(obj).__mro__:

@@ -1,8 +1,8 @@
-"""State trees to and from a folder: arrays in safetensors, everything else in JSON. Pickle is never read or written.
+"""Saves trees of state to a folder: arrays in safetensors, everything else in JSON, without pickle.
 
 The folder holds `state.json` and one `arrays-<digest>.safetensors` that it names. A save writes the arrays first and
 then replaces `state.json` in one rename, so at every moment the folder is either the old checkpoint or the new one.
-A value that plain JSON can't hold is wrapped: {"$": kind, "value": ...}, see `_encode`.
+Values that plain JSON can't hold are wrapped: {"$": kind, "value": ...}, see `_encode`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ STATE_FILE = "state.json"
 _ARRAYS_FILE = r"arrays-[0-9a-f]{16}\.safetensors"
 _TEMPORARY = rf"\.({re.escape(STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a process that was killed
 _KEY_TYPES = (str, int, float, bool, type(None), tuple)
-_SAFE_INT_BITS = 53  # beyond it other JSON readers round
+_SAFE_INT_BITS = 53  # other JSON readers round larger integers
 
 
 def save_state(path: str | os.PathLike[str], state: Any) -> None:
-    """Write `state` to the folder `path`, which is made if needed; a checkpoint already there is replaced.
+    """Write `state` to the folder `path`, which is created if needed; an existing checkpoint is replaced.
 
     Args:
-        path: the folder. Files in it that are not part of a checkpoint stay.
-        state: dicts, lists, tuples, str, int of any size, float, bool, None, numeric numpy arrays of any shape (0-d
-            too), and torch tensors, nested as you like. numpy scalars come back as Python numbers, tensors as arrays,
-            tensors of a dtype that numpy lacks (bfloat16) as float32.
+        path: The folder. Files in it that are not part of a checkpoint stay.
+        state: Any nesting of dicts, lists, tuples, str, int of any size, float, bool, None, numeric numpy arrays of any
+            shape (0-d too), and torch tensors. When loaded, numpy scalars become Python numbers and tensors become
+            arrays; tensors of a dtype that numpy lacks (bfloat16) become float32.
 
     Raises:
-        CheckpointError: a value that can't be saved; the message gives its path in the tree.
-        OSError: the disk is full, read-only, ... In all cases a checkpoint that was there before is still whole.
+        CheckpointError: If a value can't be saved; the message gives its path in the tree.
+        OSError: If the disk is full, read-only, ... In all cases an earlier checkpoint stays intact.
     """
     arrays: list[np.ndarray] = []
     tree = _encode(state, "state", arrays)
@@ -68,8 +68,8 @@ def load_state(path: str | os.PathLike[str]) -> Any:
     """Read what `save_state` wrote to the folder `path`; arrays are writeable and belong to the caller.
 
     Raises:
-        CheckpointError: nothing there, damaged or cut off, no files that can be read, or written by a newer version.
-            The message names the file.
+        CheckpointError: If the checkpoint is missing, damaged, truncated, unreadable, or from a newer version. The
+            message names the file.
     """
     file = Path(path) / STATE_FILE
     content = _checked_content(file, _read(file, "is there a complete checkpoint in this folder?"))
@@ -84,7 +84,7 @@ def load_state(path: str | os.PathLike[str]) -> Any:
 
 
 def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
-    """`value` as JSON can hold it; arrays are appended to `arrays` and replaced by their number."""
+    """Convert `value` to JSON types; arrays are appended to `arrays` and replaced by their index."""
     if isinstance(value, torch.Tensor):
         value = _tensor_to_array(value)
     elif isinstance(value, np.generic):
@@ -129,9 +129,9 @@ def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dic
             f"{path} is an array of dtype {array.dtype}, which a checkpoint can't hold; use a number dtype"
         )
     kind = "array"
-    if array.dtype == np.complex128:  # safetensors lacks it
+    if array.dtype == np.complex128:  # safetensors lacks this dtype
         kind, array = "complex128", np.stack([array.real, array.imag], axis=-1)
-    # safetensors writes the memory as it lies, strides or byte order unseen.
+    # safetensors writes raw memory, ignoring strides and byte order.
     arrays.append(np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=None))
     return {"$": kind, "value": len(arrays) - 1}
 
@@ -173,9 +173,9 @@ def _checked_content(file: Path, blob: bytes) -> dict:
         form, version, content = document["format"], document["version"], document["content"]
         known_form = form == FORMAT and isinstance(version, int) and version >= 1
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(file, f"it is cut off or no fastmarl checkpoint ({error!r})") from error
+        raise _damaged(file, f"it is truncated, or not a fastmarl checkpoint ({error!r})") from error
     if not known_form:
-        raise _damaged(file, f"it says format {form!r}, version {version!r}")
+        raise _damaged(file, f"it has format {form!r}, version {version!r}")
     if version > VERSION:
         raise CheckpointError(
             f"{file} was written by a newer fastmarl (checkpoint version {version}, this one reads up to {VERSION}); "
@@ -193,7 +193,7 @@ def _checked_content(file: Path, blob: bytes) -> dict:
 
 
 def _is_content(content: Any) -> bool:
-    """Whether it has its entries, and names a file in the same folder."""
+    """Return True if `content` has the right entries, and names a file in the same folder."""
     if not isinstance(content, dict) or set(content) != {"tree", "arrays", "arrays_sha256"}:
         return False
     return isinstance(content["arrays"], str) and re.fullmatch(_ARRAYS_FILE, content["arrays"]) is not None
@@ -202,7 +202,7 @@ def _is_content(content: Any) -> bool:
 def _read(file: Path, hint: str) -> bytes:
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # reading a pipe or a device might never end
-            raise CheckpointError(f"{file} is no file; {hint}")
+            raise CheckpointError(f"{file} is not a regular file; {hint}")
         return file.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{file} does not exist; {hint}") from error

@@ -1,4 +1,4 @@
-"""Names of the recorded columns; the strings are RLlib's, so batches look alike in both faces."""
+"""Names of the recorded columns; the strings are RLlib's, so batches are alike in both faces."""
 
 import math
 from collections.abc import Collection
@@ -12,14 +12,14 @@ from fastmarl.core.public import public
 
 @public("fastmarl")
 class Columns:
-    """Keys of module batches, module outputs and episode columns."""
+    """Keys of module batches, module outputs, and episode columns."""
 
     OBS = "obs"
     NEXT_OBS = "new_obs"
     FINAL_OBS = "final_obs"  # the observation after a trajectory's last step (Gymnasium's name)
     INFOS = "infos"
     ACTIONS = "actions"
-    ACTIONS_FOR_ENV = "actions_for_env"  # where connectors change what envs get
+    ACTIONS_FOR_ENV = "actions_for_env"  # if connectors change what envs receive
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"
@@ -37,16 +37,19 @@ class Columns:
     ADVANTAGES = "advantages"
     VALUE_TARGETS = "value_targets"
     RETURNS_TO_GO = "returns_to_go"
-    ACTIVE = "active"  # in aligned columns: whether the agent acted at the env step
+    ACTIVE = "active"  # in aligned columns: True if the agent acted at the env step
     ENV_STATE = "env_state"
     FINAL_T = "final_t"  # in aligned columns: the step of the agent's last observation
-    FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of their first row
+    FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of each chunk's first row
 
 
 @public("fastmarl")
 class Recorded(Enum):
-    """What the runner itself records among a module's outputs. It has the plain name of that column, unless the module
-    has an output of this name: then the output has it, and this is the name of the runner's own."""
+    """Columns that the runner itself records among a module's outputs.
+
+    Such a column normally has its plain name. If the module has an output of that name, the output keeps it, and the
+    runner's column gets the member of this enum as its name.
+    """
 
     ACTION_MASK = Columns.ACTION_MASK
     STATE_IN = Columns.STATE_IN
@@ -57,16 +60,16 @@ OwnName = str | Recorded
 
 
 def own_name(own: Recorded, outputs: Collection[Any]) -> OwnName:
-    """The name under which the runner records its own column next to a module's outputs of these names."""
+    """Return the name under which the runner records its own column, next to outputs of these names."""
     return own if own.value in outputs else own.value
 
 
 def recorded_name(own: Recorded, recorded: Collection[Any]) -> OwnName:
-    """The name that the runner's own has among all that was recorded."""
+    """Return the name of the runner's own column among the names of everything recorded."""
     return own if own in recorded else own.value
 
 
 def blank_value(output: object, dtype: np.dtype) -> float:
-    """What stands where an output was not given: NaN, 0, or for masks that nothing is ruled out."""
+    """Return the value that stands for a missing output: NaN, 0, or True for masks, which rules nothing out."""
     is_mask = output in (Columns.ACTION_MASK, (Recorded.ACTION_MASK,), Recorded.ACTION_MASK)
     return math.nan if dtype.kind == "f" else is_mask

@@ -1,4 +1,4 @@
-"""The options of a runner, under RLlib's names; checked once, when the config is made."""
+"""The options of a runner, under RLlib's names; they are checked once, when the config is created."""
 
 import math
 import os
@@ -47,7 +47,7 @@ OF_RESTARTS = ("failed_episodes", "max_restarts")
 OF_OUTPUT = ("output_max_rows_per_file", "output_config")
 IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "timeout_s")
 AUTO = "auto"
-OF_EVALUATION = 1_000_000  # added to a worker's index, beyond any that trains; RLlib adds it to the seed
+OF_EVALUATION = 1_000_000  # added to worker_index, beyond all training runners; RLlib adds it to the seed
 OF_AUTO = ("train_batch_size_per_learner", "num_learners")
 OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
 
@@ -57,146 +57,146 @@ OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dyn
 class EnvRunnerConfig:
     """Options of a `MultiAgentEnvRunner`.
 
-    A misspelt option is a TypeError, a bad value a ConfigError that names option, value and what is allowed.
+    An unknown option raises a TypeError, a bad value a ConfigError that names option, value and what is allowed.
     """
 
     env: Any
-    """A class, a callable `(env_config) -> env`, or a name: registered with `register_env`, Tune's too, or such as
+    """A class, a callable `(env_config) -> env`, or a name: one registered with `register_env` or Tune, or a path like
     `"mpe2.simple_spread_v3"` or `"my_module:MyEnv"`."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`),
-    `remote` (whether the env is in a worker process) and `recreated_worker` (`incarnation` > 0), and with RLlib's
-    methods `copy_with_overrides()` and `set_defaults()`; to Gymnasium's and PettingZoo's classes, as keywords."""
+    """Passed to `env` as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`),
+    `remote` (True in a worker process) and `recreated_worker` (True if `incarnation` > 0), and with RLlib's methods
+    `copy_with_overrides()` and `set_defaults()`. Gymnasium's and PettingZoo's classes get it as keyword arguments."""
     num_envs_per_env_runner: int = 1
     gym_env_vectorize_mode: str = "sync"
-    """"sync": the envs are stepped one after the other, in this process. "async": in worker processes, at the same
-    time, with the same results; see docs/parallel.md."""
+    """"sync": envs are stepped one after the other in this process. "async": they are stepped in parallel in worker
+    processes, with the same results; see docs/parallel.md."""
     num_env_workers: int = 0
-    """Worker processes of "async", each with neighbouring envs. 0: one for each core, but not more than envs."""
+    """Worker processes of "async", each with adjacent envs. 0: one per core, but at most one per env."""
     worker_num_splits: int = 1
-    """Splits of the envs that take turns: while one is being stepped, actions are chosen for another (double buffering,
-    with 2). Batches of envs are stepped in another thread meanwhile; with single ones, "sync" does the same one after
-    the other, with equal results. See docs/parallel.md."""
+    """Number of splits of the envs that take turns: while one is stepped, actions are computed for another (double
+    buffering, with 2). Batches of envs are stepped in another thread meanwhile; with single envs, "sync" does the same
+    sequentially, with equal results. See docs/parallel.md."""
     env_batch_size: int | None = None
-    """In "async" mode, go on with the envs that are ready first, as soon as there are so many; for envs of unequal
-    speed. Which these are is not reproducible. None: wait for all (of a split)."""
+    """In "async" mode, continue with the first envs that are ready, once this many are; for envs of unequal speed. The
+    selection is not reproducible. None: wait for all envs (of a split)."""
     env_worker_start_method: str = "spawn"
-    """How they are started: "spawn" (a fresh Python, which imports what makes the envs) or "fork" (at once, with all
-    that this process has in memory; not if it has used CUDA, or has threads that hold locks)."""
+    """How workers are started: "spawn" (a fresh Python that imports the env's creator) or "fork" (at once, with a copy
+    of this process's memory; not after CUDA was used, or with threads that hold locks)."""
     step_timeout_s: float = 300.0
-    """Seconds that a worker may take to step, or reset, its envs once. Then it is ended, and the call has failed."""
+    """Seconds that a worker may take to step or reset its envs once. After that it is ended, and the call fails."""
     restart_failed_sub_environments: bool = False
-    """Whether an env that raises an error, or whose worker ends or takes too long, is rebuilt; else that is an error
-    of `sample()`. See docs/parallel.md."""
+    """If True, an env that raises an error, or whose worker ends or times out, is rebuilt; otherwise `sample()` raises
+    an error. See docs/parallel.md."""
     failed_episodes: str = "truncate"
-    """The episode of a failed env: "truncate" at the last step that was made, or "discard"."""
+    """Episode of a failed env: "truncate" it at the last completed step, or "discard" it."""
     max_restarts: int = 3
     """Consecutive restarts of one env without a successful step before its error is raised."""
     disable_env_checking: bool = False
-    """Skip the precise checks of the first reset() and step() of each env."""
+    """Skip the detailed checks of the first reset() and step() of each env."""
 
     policies: Any = None
-    """Module ids (a collection), or module id -> RLModuleSpec, torch.nn.Module or None (the default net).
+    """Module ids (a collection), or module id -> RLModuleSpec, torch.nn.Module or None (the default network).
     None: one module, "default_policy"."""
     policy_mapping_fn: Callable[..., str] | None = None
-    """`(agent_id, episode) -> module id`, called once per agent and episode. None: everybody to the one module."""
+    """`(agent_id, episode) -> module id`, called once per agent and episode. None: all agents use the only module."""
     policies_to_train: Collection[str] | Callable[..., bool] | None = None
-    """Module ids, or `(module_id, batch or None) -> bool`: the modules that learn. None: all."""
+    """Module ids, or `(module_id, batch or None) -> bool`, that select the modules to train. None: all."""
     return_only_policies_to_train: bool = False
-    """Whether `sample()` leaves out the agents of modules that don't learn. Metrics count them all the same."""
+    """If True, `sample()` omits the agents of modules that are not trained. Metrics still include them."""
     rl_module_spec: Any = None
-    """RLModuleSpec of the modules that `policies` gives none; or a MultiRLModuleSpec that has one for some of them."""
+    """RLModuleSpec of modules for which `policies` has none, or a MultiRLModuleSpec with one for some of them."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none. An
-    error where there is no such module."""
+    """Options of the default networks, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none.
+    An error if there is no such module."""
     env_to_module_connector: Any = None
-    """What turns observations into module inputs, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of
-    them, or a function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by
+    """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of
+    them, or a function `(env, spaces, device)` that returns these and is called for each module; or a dict of these by
     module id."""
     module_to_env_connector: Any = None
-    """Connectors that change modules' outputs and actions: a `fastmarl.connectors.OutputConnector`, or several, in the
-    forms of `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the actions that go on
-    record, unless `GetActions` and `NormalizeAndClipActions` stand among them and say where these are made."""
+    """Changes modules' outputs and actions: one or several `fastmarl.connectors.OutputConnector`, in the forms of
+    `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the recorded actions, unless
+    `GetActions` and `NormalizeAndClipActions` among them mark where these are made."""
     reward_scale: float = 1.0
-    """Recorded rewards are those paid, multiplied by it; metrics report the returns as paid."""
+    """Factor applied to rewards before they are recorded; metrics report returns of the original rewards."""
     clip_rewards: bool | float | tuple[float, float] | None = None
-    """Then, True: only their sign is recorded; a number c: they are clipped to -c .. c; a pair: to these bounds."""
+    """Applied next. True: record only the sign; a number c: clip to -c .. c; a pair: clip to these bounds."""
     device: str = "cpu"
-    """Where the modules run: "cpu", "cuda" (or "cuda:1"), or "auto": a GPU if there is one."""
+    """Device of the modules: "cpu", "cuda" (or "cuda:1"), or "auto", which is a GPU if there is one."""
     num_gpus_per_env_runner: float = 0
-    """Above 0: the modules run on a GPU, also if `device` is "cpu". With a fraction f, 1 / f runners share each GPU:
-    where several are visible, runner `worker_index` (which begins at 1) gets number (worker_index - 1) * f, rounded
-    down. Memory is not divided."""
+    """Above 0: modules run on a GPU, even if `device` is "cpu". With a fraction f, 1 / f runners share each GPU: if
+    several are visible, runner `worker_index` (counted from 1) gets number (worker_index - 1) * f, rounded down. Memory
+    is not divided."""
     cuda_graphs: bool = True
     """On a GPU, launch the forward passes of all modules that allow it as one CUDA graph, see docs/inference.md. False:
-    operations are launched one by one."""
+    launch operations one by one."""
     inference_dtype: str = "float32"
-    """"bfloat16": what torch's autocast computes in that in the forward passes for acting; weights and what is recorded
-    stay as they are."""
+    """"bfloat16": torch's autocast uses it in the forward passes for acting; weights and recorded data keep their
+    dtypes."""
     torch_compile_worker: bool = False
-    """Whether `torch.compile` compiles the forward methods of modules that lean inference doesn't run."""
+    """Compile the forward methods of modules that lean inference does not run with `torch.compile`."""
     torch_compile_worker_dynamo_backend: str = "inductor"
     torch_compile_worker_dynamo_mode: str | None = None
     """`backend` and `mode` of `torch.compile`."""
     lean_inference: bool = True
-    """On the CPU, let compiled code stand in for torch in the forward passes of the default nets where it gives the
-    same up to rounding, see docs/inference.md. False: torch runs all modules."""
+    """On the CPU, replace torch by compiled code in the forward passes of default networks if results are equal up to
+    rounding, see docs/inference.md. False: torch runs all modules."""
     explore: bool = True
     normalize_actions: bool = True
     """Modules act in [-1, 1]; bounded Box actions are scaled to the space's bounds for the env."""
     clip_actions: bool = False
-    """Without normalize_actions: clip Box actions to the bounds for the env."""
+    """Without normalize_actions: clip Box actions to the space's bounds for the env."""
 
     rollout_fragment_length: int | str = 200
-    """Env steps (or agent steps) of each env in one sample() call without a number. "auto": the share of each env in
+    """Env steps (or agent steps) of each env in one sample() call without a number. "auto": each env's share of
     `train_batch_size_per_learner`, see `get_rollout_fragment_length()`."""
     train_batch_size_per_learner: int = 4000
-    """With rollout_fragment_length="auto": the steps that one such call of each of the `num_env_runners` runners makes,
-    all together, for each learner."""
+    """With rollout_fragment_length="auto": the total number of steps of one such call on all `num_env_runners` runners,
+    per learner."""
     num_learners: int = 0
-    """With rollout_fragment_length="auto": the learners that the batches are for; 0 is one as well."""
+    """With rollout_fragment_length="auto": number of learners that the batches are for; 0 counts as one."""
     batch_mode: str = "truncate_episodes"
-    """"complete_episodes": a sample() call without a number returns a whole episode of each env instead."""
+    """"complete_episodes": a sample() call without a number returns one whole episode of each env instead."""
     count_steps_by: str = "env_steps"
     keep_dtype: bool = False
-    """Record float64 observations as such; else as float32, which is what modules get."""
+    """Record float64 observations unchanged; otherwise as float32, which modules get in any case."""
     episodes_to_numpy: bool = True
     """Always True: columns of episodes are arrays from the start. RLlib's runner returns lists with False."""
     episode_lookback_horizon: int = 1
-    """Env steps of history that a chunk of an episode carries over from the one before."""
+    """Env steps of history that a chunk of an episode carries over from the previous one."""
     record_env_state: bool = False
     """Record the env's global state, `env.state()`, at every env step: see `MultiAgentEpisode.get_env_states()`."""
     post_death: str = "error"
-    """What a reward for a finished agent does: "error", "accumulate" (onto its last transition, if that has not been
-    returned yet) or "drop". What reaches no transition is counted in the metric `unattributed_reward`."""
+    """Effect of a reward for a finished agent: "error", "accumulate" (add it to the last transition, unless that was
+    already returned) or "drop". Rewards that reach no transition are counted in the metric `unattributed_reward`."""
     respawn: bool = False
-    """Whether a finished agent that is observed again begins a new trajectory (else an error)."""
+    """If True, a finished agent that is observed again begins a new trajectory; otherwise this is an error."""
     record_actions: str | os.PathLike | None = None
-    """A folder for a record of all actions, from which `fastmarl.replay()` makes any episode again; see docs/replay.md.
-    Every reset is seeded then, also without a `seed`. Several runners may share the folder."""
+    """A folder for a record of all actions, from which `fastmarl.replay()` reproduces any episode; see docs/replay.md.
+    Every reset is then seeded, even without a `seed`. Several runners may share the folder."""
 
     output: Any = None
-    """A folder: what `sample()` returns is written there as well, to Parquet files, see docs/offline.md."""
+    """A folder to which everything that `sample()` returns is also written, as Parquet files; see docs/offline.md."""
     output_max_rows_per_file: int = 1_000_000
-    """Steps of agents after which other files are begun."""
+    """Agent steps per file, after which a new one is begun."""
     output_config: Mapping[str, Any] = field(default_factory=dict)
-    """More options of the `fastmarl.offline.ParquetWriter`: "compression", "columns", "next_obs", "max_queue_size",
+    """Further options of the `fastmarl.offline.ParquetWriter`: "compression", "columns", "next_obs", "max_queue_size",
     "timeout_s"."""
 
     seed: int | None = None
-    """Every reset of an env has a seed of its own, by (seed, worker_index, incarnation, env index, number of the
-    reset): `MultiAgentEpisode.reset_seed`, from which and its actions an episode can be made again. None: envs are not
+    """Every reset of an env gets a seed derived from (seed, worker_index, incarnation, env index, number of the reset).
+    With this `MultiAgentEpisode.reset_seed` and its actions, an episode can be reproduced. None: envs are not
     seeded."""
     worker_index: int = 0
-    """Runners of one seed and different worker_index draw from different streams."""
+    """Runners with equal seeds but different worker_index draw from different streams."""
     incarnation: int = 0
-    """How often the runner of this worker_index was rebuilt after it was lost: with another number it draws from
-    other streams, and begins no episode that was begun before."""
+    """How often the runner of this worker_index was rebuilt after it was lost. Each number has its own random streams,
+    so a rebuilt runner repeats no earlier episode."""
     in_evaluation: bool = False
-    """True for a runner that evaluates: it draws from other streams than one that trains with the same seed."""
+    """True for an evaluation runner, which draws from other streams than a training runner with the same seed."""
     num_env_runners: int = 1
-    """How many runners sample for one learner; who makes a group of them says so. Modules that explore by a schedule
-    are told `t`, the env steps that this runner has made in its life, times this number."""
+    """Number of runners that sample for one learner; set by the creator of a group. Modules that explore by a schedule
+    get as `t` the env steps that this runner has made in its life, times this number."""
     metrics_num_episodes_for_smoothing: int = 100
     callbacks_class: Any = None
     """A class with RLlib's `on_...` methods, or a list of such classes."""
@@ -243,7 +243,7 @@ class EnvRunnerConfig:
             raise ConfigError(f"{name} must be {allowed}, got {getattr(self, name)!r}")
 
     def _check_effects(self) -> None:
-        """Raises ConfigError for options that another one leaves without effect."""
+        """Raise ConfigError for options that have no effect because of another one."""
         if self.env_batch_size is not None and self.gym_env_vectorize_mode != "async":
             raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
         if self.worker_num_splits > self.num_envs_per_env_runner:
@@ -289,7 +289,7 @@ class EnvRunnerConfig:
 
     @property
     def stream_index(self) -> int:
-        """The number of the runner's random streams."""
+        """Index of the runner's random streams."""
         return self.worker_index + OF_EVALUATION * self.in_evaluation
 
     @property
@@ -309,27 +309,27 @@ class EnvRunnerConfig:
 
     @property
     def total_train_batch_size(self) -> int:
-        """`train_batch_size_per_learner` of all learners."""
+        """`train_batch_size_per_learner` summed over all learners."""
         return self.train_batch_size_per_learner * (self.num_learners or 1)
 
     @property
     def is_multi_agent(self) -> bool:
-        """True, for callbacks that ask as in RLlib."""
+        """True, for callbacks that query this as in RLlib."""
         return True
 
     @property
     def framework_str(self) -> str:
-        """ "torch", for callbacks that ask as in RLlib."""
+        """The string "torch", for callbacks that query this as in RLlib."""
         return "torch"
 
     def get_rollout_fragment_length(self, worker_index: int | None = None) -> int:
-        """The steps of each env in one sample() call without a number.
+        """Return the number of steps of each env in one sample() call without a number.
 
-        With "auto" they are `total_train_batch_size` divided by the envs of all runners, but 1 at least. Where
-        that leaves a rest, the first runners make one more in each env, until it is used up.
+        With "auto", this is `total_train_batch_size` divided by the number of envs of all runners, but at least 1. If
+        there is a remainder, the first runners make one more step in each env until it is used up.
 
         Args:
-            worker_index: of the runner, from 1 in a group. None: the config's.
+            worker_index: Index of the runner, counted from 1 in a group; None for the config's.
         """
         if not isinstance(self.rollout_fragment_length, str):
             return self.rollout_fragment_length
@@ -339,14 +339,14 @@ class EnvRunnerConfig:
         return max(1, length + ((index - 1) * envs < rest and rest > 0))
 
     def is_policy_to_train(self, module_id: str, batch: Any = None) -> bool:
-        """What `policies_to_train` says of a module (and a batch, if it is a callable that wants to see one)."""
+        """Apply `policies_to_train` to a module (and to a batch, if it is a callable that takes one)."""
         chosen = self.policies_to_train
         if chosen is None:
             return True
         return bool(chosen(module_id, batch)) if callable(chosen) else module_id in chosen
 
     def module_id_for(self, agent_id: Hashable, episode: Any) -> str:
-        """What the mapping function says (or the only module)."""
+        """Return the result of the mapping function, or the id of the only module."""
         if self.policy_mapping_fn is None:
             return next(iter(self.module_specs))
         return self.policy_mapping_fn(agent_id, episode)
@@ -359,24 +359,24 @@ DEFAULTS = {
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is an integer of Python or NumPy, and no bool."""
+    """Return True for an integer of Python or NumPy that is not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
-    """Raises ConfigError if an argument of this name is no integer of at least `least`."""
+    """Raise ConfigError if the argument of this name is not an integer of at least `least`."""
     if not _is_integer_from(least, value):
         raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """Raises ConfigError if it is no number above 0; it may be infinite."""
+    """Raise ConfigError if the value is not a number above 0; it may be infinite."""
     if not _is_real(value) or not value > 0:
         raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
 
 
 def check_timeout(name: str, value: Any) -> None:
-    """Raises ConfigError if a process can't be waited for so many seconds: they are finite, and 0.001 at least."""
+    """Raise ConfigError if the value is not a usable timeout: a finite number of seconds of at least 0.001."""
     if not _is_number(value) or value < 1e-3:
         raise ConfigError(f"{name} must be a number of seconds of at least 0.001, got {value!r}")
 
@@ -394,7 +394,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_clip(value: Any) -> bool:
-    """Whether it is what `clip_rewards` may be, other than None."""
+    """Return True for valid values of `clip_rewards` other than None."""
     if isinstance(value, tuple):
         return len(value) == 2 and all(map(_is_number, value)) and value[0] < value[1]
     return isinstance(value, bool) or (_is_number(value) and value > 0)

@@ -1,6 +1,6 @@
-"""Everything this package raises on purpose, and helpers for its texts.
+"""All errors that this package raises on purpose, and helpers for their messages.
 
-The arguments of each constructor are its `args`, so every exception survives pickling.
+The arguments of each constructor become `args`, so that every exception survives pickling.
 """
 
 import difflib
@@ -8,31 +8,31 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 
-MOST_HINTS = 3  # names that may have been meant
+MOST_HINTS = 3  # maximum number of suggested names
 
 
 def shown(value: object) -> str:
-    """A value for an error's text, shortened; whatever its `repr()` does, there is a text."""
+    """Return a shortened `repr()` for error messages, or a substitute if `repr()` itself raises an error."""
     try:
         return f"{value!r:.200}"
-    except Exception as error:  # an int of thousands of digits, or code of its own
+    except Exception as error:  # an int with thousands of digits, or user code
         return f"<{type(value).__name__} whose repr() raises {type(error).__name__}>"
 
 
 class FastmarlError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors raised on purpose."""
 
 
 class ConfigError(FastmarlError, ValueError):
-    """An option has a value that can't be right."""
+    """An option has an invalid value."""
 
 
 class NotBuiltError(FastmarlError, ImportError):
-    """Compiled extensions are missing, as in a clone that is not built.
+    """Compiled extensions are missing, as in a clone that was not built.
 
     Args:
-        folder: that should have them.
-        names: of the extensions, one at least.
+        folder: Folder that should contain them.
+        names: Names of the extensions, at least one.
     """
 
     def __init__(self, folder: str, names: list[str]):
@@ -49,18 +49,18 @@ class NotBuiltError(FastmarlError, ImportError):
 
 
 class RunningEpisodeError(FastmarlError, RuntimeError):
-    """A callback of an RLlib runner did with its running episode what can't be done."""
+    """A callback of an RLlib runner used its running episode in an unsupported way."""
 
 
 class MultiAgentEnvError(FastmarlError, RuntimeError):
     """An environment broke the multi-agent protocol.
 
     Args:
-        env_index: index of the environment in its runner; None: a `Policy` was called, which knows no environment, or a
-            batch named none that it has.
-        agent_id: the agent concerned, or None.
-        env_t: env steps since the reset of that environment's episode.
-        problem: what was expected, what came, and the way out.
+        env_index: Index of the environment in its runner; None if there is none, as in a `Policy`, or if a batch named
+            an env that it does not have.
+        agent_id: The agent concerned, or None.
+        env_t: Env steps since the reset of that environment's episode.
+        problem: What was expected, what came instead, and how to fix it.
     """
 
     def __init__(self, env_index: int | None, agent_id: object, env_t: int, problem: str):
@@ -94,20 +94,20 @@ class EnvStateError(MultiAgentEnvError, ValueError):
     """The return value of an env's `state()` does not fit its state space, or its earlier states."""
 
 
-ONLY_RESPAWNING = "the option respawn is only for agents that come back to life and act again"  # part of advice
+ONLY_RESPAWNING = "the option respawn is only for agents that come back to life and act again"  # part of messages
 
 
 class FinishedAgentError(MultiAgentEnvError):
-    """Data came for an agent that had already finished (options `post_death` and `respawn`)."""
+    """Data arrived for an agent that had already finished (options `post_death` and `respawn`)."""
 
 
 class EnvWorkerError(FastmarlError, RuntimeError):
-    """A worker process ended, or did not answer in time, and took its envs with it.
+    """A worker process ended, or did not answer in time, so its envs are lost.
 
     Args:
-        env_indices: its envs.
-        env_index: the one that was being called, or None.
-        problem: what happened, and the way out.
+        env_indices: Indices of its envs.
+        env_index: The env that was being called, or None.
+        problem: What happened, and how to fix it.
     """
 
     def __init__(self, env_indices: list[int], env_index: int | None, problem: str):
@@ -127,8 +127,8 @@ class RemoteEnvError(FastmarlError, RuntimeError):
     """An env in a worker process raised an error that can't be pickled.
 
     Args:
-        env_index: which env.
-        problem: the error's type and text.
+        env_index: Index of the env.
+        problem: The error's type and message.
     """
 
     def __init__(self, env_index: int, problem: str):
@@ -142,8 +142,8 @@ class SamplerProcessError(FastmarlError, RuntimeError):
     """A process of a `BackgroundSampler` ended, or did not answer in time.
 
     Args:
-        process: its number, from 0; None: one of them.
-        problem: what happened, and the way out.
+        process: Its number, from 0; None if unknown.
+        problem: What happened, and how to fix it.
     """
 
     def __init__(self, process: int | None, problem: str):
@@ -167,8 +167,8 @@ class EnvRunnerLostError(FastmarlError, RuntimeError):
     """A runner of an `EnvRunnerGroup` ended, or did not answer in time, and was not replaced any more.
 
     Args:
-        runner_index: from 0; None: all of them.
-        problem: what happened, and the way out.
+        runner_index: Index of the runner, from 0; None for all of them.
+        problem: What happened, and how to fix it.
     """
 
     def __init__(self, runner_index: int | None, problem: str):
@@ -180,10 +180,10 @@ class EnvRunnerLostError(FastmarlError, RuntimeError):
 
 
 class RemoteEnvRunnerError(FastmarlError, RuntimeError):
-    """A runner of an `EnvRunnerGroup` raised an error that can't be pickled, or what it returned can't be unpickled.
+    """A runner of an `EnvRunnerGroup` raised an error that can't be pickled, or its result can't be unpickled.
 
     Args:
-        problem: the error's type and text.
+        problem: The error's type and message.
     """
 
 
@@ -192,12 +192,12 @@ class EnvCheckError(FastmarlError, ValueError):
 
 
 class UnknownModuleError(FastmarlError, KeyError):
-    """The policy mapping function named a module that does not exist.
+    """The policy mapping function returned a module id that does not exist.
 
     Args:
-        module_id: what the mapping function returned.
-        agent_id: for which agent.
-        known: ids of the existing modules.
+        module_id: Return value of the mapping function.
+        agent_id: Agent for which it was called.
+        known: Ids of the existing modules.
     """
 
     def __init__(self, module_id: object, agent_id: object, known: list):
@@ -212,11 +212,11 @@ class UnknownModuleError(FastmarlError, KeyError):
 
 
 class ModuleOutputError(FastmarlError, ValueError):
-    """A module returned something that can't be recorded or acted upon.
+    """A module returned something that can't be recorded or used as an action.
 
     Args:
-        module_id: the module.
-        problem: what was expected, what came, and the way out.
+        module_id: Id of the module.
+        problem: What was expected, what came instead, and how to fix it.
     """
 
     def __init__(self, module_id: object, problem: str):
@@ -227,11 +227,11 @@ class ModuleOutputError(FastmarlError, ValueError):
 
 
 class UserExitError(FastmarlError, RuntimeError):
-    """An env, a module or other code of the user called `sys.exit()`. Its `__cause__` is the SystemExit.
+    """An env, a module or other user code called `sys.exit()`. Its `__cause__` is the SystemExit.
 
     Args:
-        code: of the SystemExit.
-        place: file, line and function that raised it.
+        code: Exit code of the SystemExit.
+        place: File, line and function that raised it.
     """
 
     def __init__(self, code: object, place: str):
@@ -247,12 +247,12 @@ class UserExitError(FastmarlError, RuntimeError):
 
 
 class ConnectorError(FastmarlError, ValueError):
-    """A connector made something else than it promised.
+    """A connector returned something that does not match what it declared.
 
     Args:
-        module_id: whose connector it is.
-        connector: its class.
-        problem: what was expected, and what came.
+        module_id: Id of the connector's module.
+        connector: Name of the connector's class.
+        problem: What was expected, and what came instead.
     """
 
     def __init__(self, module_id: object, connector: str, problem: str):
@@ -267,13 +267,13 @@ class RunnerStoppedError(FastmarlError, RuntimeError):
 
 
 class RunnerBusyError(FastmarlError, RuntimeError):
-    """A method was called on a runner in the middle of another one, which goes on unharmed.
+    """A method of a runner was called during another call, which continues unharmed.
 
     Args:
-        called: the method.
-        running: the call under way.
-        is_own_thread: whether that one runs in the same thread: in a signal's handler, a callback, an env, a module or
-            a mapping function.
+        called: Name of the method.
+        running: The call under way.
+        is_own_thread: True if that call runs in the same thread, so that `called` comes from a signal handler, a
+            callback, an env, a module or a mapping function.
     """
 
     def __init__(self, called: str, running: str, is_own_thread: bool):
@@ -297,17 +297,17 @@ class CheckpointError(FastmarlError, ValueError):
 
 
 class RecordingError(FastmarlError, RuntimeError):
-    """A record of actions, or a video, can't be written, or what is in the folder can't be read or replayed."""
+    """A record of actions, or a video, can't be written, or the contents of its folder can't be read or replayed."""
 
 
 class ReplayError(FastmarlError, RuntimeError):
-    """An episode that is replayed takes another course than the one on record.
+    """A replayed episode differs from the recorded one.
 
     Args:
-        env_index: index of the environment in its runner.
-        episode: the episode's number in the record.
-        env_t: env steps since the reset, at which the first difference shows.
-        problem: what differs, and what to do.
+        env_index: Index of the environment in its runner.
+        episode: Number of the episode in the record.
+        env_t: Env steps from the reset to the first difference.
+        problem: What differs, and how to fix it.
     """
 
     def __init__(self, env_index: int, episode: int, env_t: int, problem: str):
@@ -318,28 +318,28 @@ class ReplayError(FastmarlError, RuntimeError):
 
 
 class PolicyBusyError(FastmarlError, RuntimeError):
-    """A `Policy` was called in the middle of another call, which goes on unharmed."""
+    """A `Policy` was called during another call, which continues unharmed."""
 
 
 class EpisodeError(FastmarlError, ValueError):
-    """Chunks of episodes, their columns or a saved state don't fit together."""
+    """Chunks of episodes, their columns, or a saved state are inconsistent."""
 
 
 class BatchError(FastmarlError, ValueError):
-    """Episodes, columns and options don't fit into one batch."""
+    """Episodes, columns and options do not fit into one batch."""
 
 
 class OfflineError(FastmarlError, RuntimeError):
-    """Episodes can't be written to files, or files hold none that can be read."""
+    """Episodes can't be written to files, or files have no readable episodes."""
 
 
-# Users import them from `fastmarl.errors`, and that is what tracebacks and pickles say.
+# Users import these from `fastmarl.errors`, so tracebacks and pickles show that path.
 for _error in [value for value in vars().values() if isinstance(value, type) and issubclass(value, FastmarlError)]:
     _error.__module__ = "fastmarl.errors"
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that begin with `name`; if none does, those spelt like it, the likeliest first."""
+    """Return known names that begin with `name` or, if there are none, similarly spelt ones, best match first."""
     known = list(known)
     return [other for other in known if other.startswith(name)][:MOST_HINTS] or difflib.get_close_matches(
         name, known, n=MOST_HINTS
@@ -347,17 +347,17 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """The end of a message, with these names; empty if there are none."""
+    """Return the end of a message that suggests these names; empty if there are none."""
     alternatives = " or ".join(map(repr, names))
     return f"; did you mean {alternatives}?" if alternatives else ""
 
 
 def misfit(function: Callable, *args: object, **kwargs: object) -> str:
-    """Why `function(*args, **kwargs)` can't be called, in Python's words; "" if it can, or doesn't say."""
+    """Return why `function(*args, **kwargs)` can't be called, in Python's words; "" if it can, or if unknown."""
     try:
-        # Decorators may take more than what they wrap.
+        # A decorator may accept more than the function it wraps.
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # some callables of extensions have none
+    except (TypeError, ValueError):  # some callables of extension modules have no signature
         return ""
     try:
         signature.bind(*args, **kwargs)

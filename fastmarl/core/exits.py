@@ -1,4 +1,4 @@
-"""SystemExit in user code becomes an error: it would end the program without a word, and with exit code 0."""
+"""Converts SystemExit in user code to an error, since it would end the program silently, with exit code 0."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fastmarl.core.errors import UserExitError
 
 
 def as_error(raised: Exception | SystemExit) -> Exception:
-    """The exception itself, or a UserExitError in the place of a SystemExit.
+    """Return the exception itself, or a UserExitError in place of a SystemExit.
 
     Raises:
-        SystemExit: a signal handler of the program has raised it, so that the program is to end.
+        SystemExit: If one of the program's signal handlers raised it, so that the program is meant to end.
     """
     if isinstance(raised, Exception):
         return raised
@@ -34,7 +34,7 @@ def as_error(raised: Exception | SystemExit) -> Exception:
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Raises a UserExitError in the place of a SystemExit; see `as_error()`. KeyboardInterrupt passes."""
+    """Raise a UserExitError in place of a SystemExit; see `as_error()`. KeyboardInterrupt is passed on."""
     try:
         yield
     except SystemExit as raised:
@@ -44,5 +44,5 @@ def exits_as_errors() -> Iterator[None]:
 def _codes_of_signal_handlers() -> set[CodeType]:
     handlers: list[Any] = list(filter(callable, map(signal.getsignal, signal.valid_signals())))
     called: list[Any] = [handler.func if isinstance(handler, partial) else handler for handler in handlers]
-    parts = [part for each in called for part in (each, each.__call__)]  # an object's code is that of its `__call__`
+    parts = [part for each in called for part in (each, each.__call__)]  # a callable object's code is in `__call__`
     return {code for part in parts if (code := getattr(part, "__code__", None)) is not None}

@@ -1,4 +1,4 @@
-"""Public names: imported when they are first used, and written on the classes that carry them."""
+"""Helpers for public names: importing them on first use, and setting the public path of classes."""
 
 import ast
 import sys
@@ -10,9 +10,9 @@ Kind = TypeVar("Kind", bound=type[Any])
 
 
 def public(module: str) -> Callable[[Kind], Kind]:
-    """Return a decorator for a class that users import from `module`; it goes above all others.
+    """Return a decorator for a class that users import from `module`; it goes above all other decorators.
 
-    Pickles, tracebacks and docs show that path.
+    Pickles, tracebacks and docs then show that path.
     """
 
     def with_path(kind: Kind) -> Kind:
@@ -23,17 +23,17 @@ def public(module: str) -> Callable[[Kind], Kind]:
 
 
 def imported_when_used(package: str, submodules: Collection[str] = ()) -> tuple[list[str], Callable[[str], Any]]:
-    """Return `__all__` and `__getattr__` for a package that imports nothing before: numba and torch take most of a
-    second.
+    """Return `__all__` and `__getattr__` for a package that imports its names on first use.
 
-    Its names are those that its file imports for type checkers, under `if TYPE_CHECKING:`.
+    This saves most of a second, which numba and torch take to import. The names are those that the package's file
+    imports for type checkers, under `if TYPE_CHECKING:`.
 
     Args:
-        package: its name.
-        submodules: names of the package's public modules.
+        package: Name of the package.
+        submodules: Names of the package's public modules.
 
     Raises:
-        ImportError: the file is not there, as where only its bytecode was installed.
+        ImportError: If the source file is missing, as when only bytecode was installed.
     """
     module: Any = sys.modules[package]
     source = module.__loader__.get_source(package)

@@ -1,4 +1,4 @@
-"""RLlib's classes, for conversions: RLlib is imported when one is asked for, and recognised without importing it."""
+"""Access to RLlib's classes: RLlib is only imported for conversions, and its classes are recognised without it."""
 
 import sys
 from importlib import import_module
@@ -9,7 +9,7 @@ def rllib_class(module: str, name: str) -> Any:
     """Return the class `name` of `ray.rllib.<module>`.
 
     Raises:
-        ImportError: RLlib is not installed.
+        ImportError: If RLlib is not installed.
     """
     try:
         return getattr(import_module(f"ray.rllib.{module}"), name)
@@ -18,11 +18,11 @@ def rllib_class(module: str, name: str) -> Any:
 
 
 def is_of_rllib(kind: type) -> bool:
-    """Return true if RLlib defines the class, or one that it extends."""
+    """Return True if the class, or one of its base classes, is RLlib's."""
     return any(base.__module__.startswith("ray.rllib.") for base in kind.__mro__)
 
 
 def fetched(value: Any) -> Any:
-    """The object itself, where this is a reference to one in Ray's store."""
+    """Return the object that a reference into Ray's object store points to; other values are returned unchanged."""
     ray: Any = sys.modules.get("ray")
     return ray.get(value) if isinstance(value, getattr(ray, "ObjectRef", ())) else value

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and JSON with a checksum of what is in it."""
+"""Atomic replacement of files, and JSON with a checksum of its content."""
 
 import hashlib
 import json
@@ -10,24 +10,24 @@ from typing import Any
 
 
 def digest(content: Any) -> str:
-    """SHA-256 of plain data, which is the same after they have been written and read."""
+    """Return the SHA-256 of plain data, which is unchanged by writing and reading the data as JSON."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def sealed(content: dict[str, Any]) -> str:
-    """A text of these entries and their checksum."""
+    """Return these entries and their checksum as JSON text."""
     return json.dumps({**content, "sha256": digest(content)}, indent=1)
 
 
 def write_sealed(path: Path, content: dict[str, Any]) -> None:
-    """Write these entries and their checksum."""
+    """Write these entries and their checksum to a file."""
     replace_file(path, sealed(content).encode())
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that it is the old one or the new one, also after a crash of the machine.
+    """Replace a file atomically: it has the old or the new content, even after a crash of the machine.
 
-    A process that is killed may leave another file, `.NAME.` and 32 hexadecimal digits; no error and no interrupt does.
+    A killed process may leave a temporary file, `.NAME.` followed by 32 hex digits; errors and interrupts don't.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -48,10 +48,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def check_seal(content: dict[str, Any]) -> dict[str, Any]:
-    """The entries without their checksum.
+    """Return the entries without their checksum.
 
     Raises:
-        ValueError: they have another checksum.
+        ValueError: If the checksum does not match.
     """
     entries = {key: value for key, value in content.items() if key != "sha256"}
     if content.get("sha256") != digest(entries):

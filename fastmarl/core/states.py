@@ -1,4 +1,4 @@
-"""States that come from elsewhere: looked at as a whole before anything is taken from them."""
+"""Validation of states from outside, which are checked as a whole before any part is used."""
 
 import hashlib
 import operator
@@ -15,15 +15,15 @@ TORCH_STATE_BYTES = {"cpu": 5056, "cuda": 16}
 
 
 def check_keys(what: str, state: Any, expected: Collection[str]) -> None:
-    """Raises ConfigError if `state` is no mapping with exactly these keys."""
+    """Raise ConfigError if `state` is not a mapping with exactly these keys."""
     check_mapping(what, state)
     if set(state) != set(expected):
         missing, unknown = [key for key in expected if key not in state], [key for key in state if key not in expected]
-        raise ConfigError(f"{what} lacks {missing} and has {unknown}, which are unknown")
+        raise ConfigError(f"{what} lacks the keys {missing} and has the unknown keys {unknown}")
 
 
 def check_mapping(what: str, state: Any) -> None:
-    """Raises ConfigError if `state` is no mapping."""
+    """Raise ConfigError if `state` is not a mapping."""
     if not isinstance(state, Mapping):
         raise ConfigError(f"{what} must be a dict, got {type(state).__name__}")
 
@@ -32,9 +32,9 @@ PLAIN = (type(None), bool, int, float, str, dict, list, tuple)
 
 
 def is_plain(value: Any, *more: type) -> bool:
-    """Return true if a value, and all that is in it, is of exactly one of the types `PLAIN` and `more`.
+    """Return True if a value and everything in it are exactly of the types in `PLAIN` and `more`.
 
-    Instances of subclasses are not: what reads a file makes others of them.
+    Instances of subclasses do not count, because they would be read from a file as the base type.
     """
     kind = type(value)
     if kind not in (*PLAIN, *more):
@@ -45,10 +45,10 @@ def is_plain(value: Any, *more: type) -> bool:
 
 
 def whole_number(what: str, value: Any) -> int:
-    """The number as an int, from 0 to 2**63 - 1.
+    """Return the value as an int from 0 to 2**63 - 1.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: If it is not such an integer.
     """
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -60,10 +60,10 @@ def whole_number(what: str, value: Any) -> int:
 
 
 def float_array(what: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """A copy of real numbers, float64 of that shape.
+    """Return a float64 copy of an array of real numbers with this shape.
 
     Raises:
-        ConfigError: they are no such numbers, or of another shape.
+        ConfigError: If the values are not real numbers, or have a different shape.
     """
     try:
         given = np.asarray(values)
@@ -77,10 +77,10 @@ def float_array(what: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def column_of(what: str, values: Any, n: int, dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:
-    """The array [n, *shape] of that dtype.
+    """Return `values` if it is an array [n, *shape] of this dtype.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: If it is not.
     """
     wanted = np.dtype(dtype)
     if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (wanted, (n, *shape)):
@@ -90,18 +90,18 @@ def column_of(what: str, values: Any, n: int, dtype: Any, shape: tuple[int, ...]
 
 
 def state_of_torch(generator: torch.Generator) -> dict[str, Any]:
-    """Where a generator of random numbers stands, and its device, as a plain array and a string."""
+    """Return a random generator's state and device, as a plain array and a string."""
     return {"device": generator.device.type, "state": generator.get_state().numpy()}
 
 
 def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
-    """What to give to `set_state()` of a generator on `device`, from what `state_of_torch()` returned.
+    """Convert a result of `state_of_torch()` to a state for `set_state()` of a generator on `device`.
 
-    A generator on the same kind of device goes on with the same numbers. Another kind can't: there it begins a stream
-    that follows from the state, so that all who go on from the same state still draw the same.
+    A generator on the same kind of device continues with the same numbers. On another kind of device, it begins a
+    stream derived from the state, so that all generators restored from one state still draw the same numbers.
 
     Raises:
-        ConfigError: it is no such state.
+        ConfigError: If the state is invalid.
     """
     check_keys("the state of torch's generator", state, ("device", "state"))
     saved_on, given = state["device"], np.asarray(state["state"])
@@ -118,18 +118,18 @@ def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
     try:
         fresh.set_state(torch.from_numpy(given.copy()))
     except RuntimeError as error:
-        raise ConfigError(f"the state of torch's generator on {saved_on} can't be right: {error}") from error
+        raise ConfigError(f"the state of torch's generator on {saved_on} is invalid: {error}") from error
     return fresh.get_state()
 
 
 def check_numpy_state(rng: np.random.Generator, state: Any) -> None:
-    """Raises ConfigError if `rng.bit_generator` can't take `state`."""
+    """Raise ConfigError if `rng.bit_generator` can't take `state`."""
     kind = type(rng.bit_generator)
     fresh: Any = kind(0)
     try:
         fresh.state = state
         fits = bool(fresh.state == state)
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise ConfigError(f"the state of NumPy's generator is not one of {kind.__name__}: {error!r}") from error
+        raise ConfigError(f"the state of NumPy's generator does not fit {kind.__name__}: {error!r}") from error
     if not fits:
-        raise ConfigError(f"the state of NumPy's generator is not one of {kind.__name__}: {state!r}")
+        raise ConfigError(f"the state of NumPy's generator does not fit {kind.__name__}: {state!r}")

@@ -1,4 +1,4 @@
-"""Environments: base classes, adapters for other packages' environments, and compiled ones."""
+"""Environments: base classes, adapters for other packages' environments, and compiled environments."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Poles on carts, one for each agent: Gymnasium's CartPole-v1 for several agents, as RLlib's MultiAgentCartPole."""
+"""Cart pole for several agents: Gymnasium's CartPole-v1 as in RLlib's MultiAgentCartPole."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fastmarl.envs.streams import new_streams, seed_streams, uniform
 GRAVITY = 9.8
 CART_MASS, POLE_MASS = 1.0, 0.1
 TOTAL_MASS = POLE_MASS + CART_MASS
-LENGTH = 0.5  # half of the pole's
+LENGTH = 0.5  # half of the pole's length
 POLE_MASS_LENGTH = POLE_MASS * LENGTH
 FORCE = 10.0
-SECONDS = 0.02  # of one step
+SECONDS = 0.02  # duration of one step
 X_LIMIT = 2.4
 ANGLE_LIMIT = 12 * 2 * math.pi / 360
-START = 0.05  # all four numbers begin below it, on either side
+START = 0.05  # bound of the absolute initial values
 TERMINATED, TRUNCATED = 1, 2
 
 
@@ -34,19 +34,19 @@ class CartPole(EnvOfArrays):
     """Every agent balances a pole of its own; the episode is over when all of them have ended.
 
     Dynamics, spaces, rewards, time limit and flags are those of RLlib's `MultiAgentCartPole` over Gymnasium's
-    CartPole-v1, where the flag `terminated` of an episode says that all agents have ended, in whatever way. There, a
-    seed makes all poles begin alike; here each agent has its own start.
+    CartPole-v1. An episode's flag `terminated` means that all agents have ended, in whatever way. In RLlib's version, a
+    seed gives all poles the same start; here each agent has its own.
 
     Args:
-        num_envs: E, the copies in the batch.
-        num_agents: poles; agents are 0, 1, ...
-        max_episode_steps: env steps after which those that still stand are truncated.
+        num_envs: Number E of copies in the batch.
+        num_agents: Number of poles; agents are 0, 1, ...
+        max_episode_steps: Number of env steps after which poles that still stand are truncated.
 
     Attributes:
-        poles: float64 [E, agents, 4]: position, velocity, angle in rad, its velocity. It may be written to.
+        poles: float64 [E, agents, 4]: position, velocity, angle in rad, angular velocity. May be written to.
 
     Raises:
-        ConfigError: a number is below 1.
+        ConfigError: If a number is below 1.
     """
 
     state_arrays = ("poles", "_ends", "_t", "_streams")
@@ -92,7 +92,7 @@ def _step(
     action_EA, max_steps, pole_EA4, ends_EA, t_E, obs_EA4, reward_EA, terminated_EA, truncated_EA, terminated_E,
     truncated_E,
 ):  # fmt: skip
-    """Step all envs; the last six arrays are the caller's, the three before are the batch's own."""
+    """Step all envs. The last six arrays are the caller's; the three before them belong to the batch."""
     for e in range(len(t_E)):
         t_E[e] += 1
         late = t_E[e] >= max_steps
@@ -115,10 +115,10 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _pushed(force, x, speed, angle, turn):
-    """The pole after one step of Euler's method.
+    """Advance a pole by one step of Euler's method.
 
     The equations are those of Florian, "Correct equations for the dynamics of the cart-pole system" (2007), without
-    friction, in CartPole-v1's order.
+    friction, evaluated in CartPole-v1's order.
     """
     cosine, sine = math.cos(angle), math.sin(angle)
     push = (force + POLE_MASS_LENGTH * (turn * turn) * sine) / TOTAL_MASS

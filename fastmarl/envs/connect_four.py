@@ -1,4 +1,4 @@
-"""The board game connect four: `pettingzoo.classic.connect_four_v3`."""
+"""The board game connect four, like `pettingzoo.classic.connect_four_v3`."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from fastmarl.envs.streams import below, new_streams, seed_streams
 
 ROWS, COLUMNS, IN_A_ROW = 6, 7, 4
 EMPTY = -1
-MOST_RANDOM_MOVES = 20  # every other draw of so many is a game that goes on
+MOST_RANDOM_MOVES = 20  # with this many random moves, every other draw is a game without a winner yet
 
 
 @public("fastmarl.envs")
 class ConnectFour(EnvOfArrays):
-    """Two players drop stones into columns in turn; four of one's own in a row, in any direction, win.
+    """Two players drop stones into columns in turn; four own stones in a row, in any direction, win.
 
-    Observations, masks, turns, rewards and ends are those of `pettingzoo.classic.connect_four_v3`: the winner is paid 1
-    and the loser -1; a full board is a tie. Only the player whose turn it is is present, until both see the end. Who
-    plays into a full column is paid -1 and ends the game, which is terminated (and not truncated as well).
+    Observations, masks, turns, rewards and ends are those of `pettingzoo.classic.connect_four_v3`: the winner receives
+    1 and the loser -1; a full board is a tie. Only the player to move is present, until both see the end. A player that
+    chooses a full column receives -1 and ends the game, which is terminated (and not truncated as well).
 
-    An observation is a Dict: "observation" int8 [6, 7, 2], rows from the top, two numbers for each cell, which are 1
-    where there is an own stone, one of the other player; "action_mask" int8 [7], 0 for full columns.
+    An observation is a Dict: "observation" int8 [6, 7, 2], with rows from the top, marks own stones in its first plane
+    and the opponent's in its second; "action_mask" int8 [7] is 0 for full columns.
 
     Args:
-        num_envs: E, the copies in the batch.
-        random_moves: episodes begin after moves drawn evenly, whose number is drawn evenly from 0 to this and after
-            which nobody has won. So players meet other positions than those they like. 0, as in PettingZoo: on an empty
-            board.
+        num_envs: Number E of copies in the batch.
+        random_moves: Episodes begin after a number of uniformly random moves, drawn uniformly from 0 to this, without a
+            winner among them. Players thus meet positions other than those they prefer. With 0, as in PettingZoo,
+            episodes begin on an empty board.
 
     Attributes:
-        boards: int8 [E, 6, 7], the player whose stone is there (0, 1), or -1.
+        boards: int8 [E, 6, 7]: the player whose stone is there (0 or 1), or -1.
 
     Raises:
-        ConfigError: `random_moves` is not in 0 ... 20.
+        ConfigError: If `random_moves` is not in 0 ... 20.
     """
 
     state_arrays = ("boards", "_n_stones", "_streams")
@@ -90,7 +90,7 @@ def _reset(env_indices, streams_E, random_moves, board_ERC, n_stones_E, seen_EPR
 
 @njit(cache=True, nogil=True)
 def _opens(e, streams_E, board_ERC, n_stones_E):
-    """Make random moves on an empty board; returns whether all were legal and none has won."""
+    """Make random moves on an empty board; returns True if all were legal and none has won."""
     board_ERC[e] = EMPTY
     for k in range(n_stones_E[e]):
         column = below(streams_E, e, COLUMNS)
@@ -102,7 +102,7 @@ def _opens(e, streams_E, board_ERC, n_stones_E):
 
 @njit(cache=True, nogil=True)
 def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, present_EP, terminated_E):
-    """Step all envs; the last five arrays are the caller's. Rewards are 0 beforehand."""
+    """Step all envs. The last five arrays are the caller's, with rewards initially 0."""
     for e in range(len(n_stones_E)):
         player = n_stones_E[e] % 2
         other = 1 - player
@@ -124,7 +124,7 @@ def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, pre
 
 @njit(cache=True, nogil=True)
 def _drop(e, player, column, board_ERC):
-    """Returns the row in which the stone comes to lie, or -1: the column is full."""
+    """Drop a stone and return its row, or -1 if the column is full."""
     row = ROWS - 1
     while row >= 0 and board_ERC[e, row, column] != EMPTY:
         row -= 1
@@ -135,7 +135,7 @@ def _drop(e, player, column, board_ERC):
 
 @njit(cache=True, nogil=True)
 def _wins(e, row, column, board_ERC):
-    """Whether the stone there is one of four in a row."""
+    """Return True if the stone there is one of four in a row."""
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         n = 1
         for sign in (-1, 1):

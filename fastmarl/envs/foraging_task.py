@@ -1,4 +1,4 @@
-"""Which game of Level-Based Foraging is played: its options, checked, its spaces, and lbforaging's names for it."""
+"""Options of Level-Based Foraging with their checks, its spaces, and lbforaging's task names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fastmarl.core.errors import ConfigError, shown
 
-SUM_OF_THREE = -1  # stands for the sum of the players' three lowest levels, which every episode draws anew
+SUM_OF_THREE = -1  # stands for the sum of the players' three lowest levels, redrawn in every episode
 _NAME = re.compile(
     r"Foraging(?P<grid>-grid)?(-(?P<sight>\d+)s)?-(?P<rows>\d+)x(?P<columns>\d+)-(?P<players>\d+)p-(?P<food>\d+)f"
     r"(?P<coop>-coop)?(?P<ind>-ind)?(?P<pen>-pen)?-v3"
@@ -21,10 +21,10 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class ForagingTask:
-    """Options of `lbforaging.foraging.ForagingEnv`, which are described where they are used: `LevelBasedForaging`.
+    """Options of `lbforaging.foraging.ForagingEnv`, documented in `LevelBasedForaging`.
 
     Raises:
-        ConfigError: an option has a value with which the original could not begin every episode.
+        ConfigError: If an option has a value with which the original could not begin every episode.
     """
 
     players: int = 2
@@ -44,10 +44,10 @@ class ForagingTask:
 
     @classmethod
     def named(cls, name: str, **options: Any) -> ForagingTask:
-        """The task that lbforaging registers as `name`, with some options of one's own.
+        """Return the task that lbforaging registers as `name`, with some options overridden.
 
         Raises:
-            ConfigError: it has not the form of these names, or an option can't be right.
+            ConfigError: If the name does not have lbforaging's form, or an option is invalid.
         """
         parts = _NAME.fullmatch(str(name))
         if parts is None:
@@ -75,7 +75,7 @@ class ForagingTask:
         if self.reach < least_sight:
             raise ConfigError(f"sight must be at least {least_sight}, or None for the whole field, got {self.sight}")
         if self.players > self.rows * self.columns:
-            raise ConfigError(f"players must not be more than there are cells, {self.rows * self.columns}, got "
+            raise ConfigError(f"players must be at most the number of cells, {self.rows * self.columns}, got "
                               f"{self.players}")  # fmt: skip
         self._check_levels()
         across, down = (min(2 * self.reach, side - 1) for side in (self.columns, self.rows))
@@ -86,27 +86,27 @@ class ForagingTask:
 
     @property
     def rows(self) -> int:
-        """Of the field."""
+        """Number of rows of the field."""
         return int(self.field_size[0])
 
     @property
     def columns(self) -> int:
-        """Of the field."""
+        """Number of columns of the field."""
         return int(self.field_size[1])
 
     @property
     def reach(self) -> int:
-        """How many cells an agent sees in each direction."""
+        """Number of cells that an agent sees in each direction."""
         return int(max(self.field_size) if self.sight is None else self.sight)
 
     @property
     def player_levels(self) -> np.ndarray:
-        """int64 [A, 2], lowest and highest levels, dealt among the players in every episode."""
+        """Lowest and highest levels, dealt among the players in every episode, int64 [A, 2]."""
         return _ranges("player", self.min_player_level, self.max_player_level, self.players)
 
     @property
     def food_levels(self) -> np.ndarray:
-        """int64 [F, 2], lowest and highest levels, dealt among the food in every episode; maybe SUM_OF_THREE."""
+        """Lowest and highest levels, dealt among the food in every episode, int64 [F, 2]; may be SUM_OF_THREE."""
         highest = self.min_food_level if self.max_food_level is None else self.max_food_level
         levels = _ranges("food", self.min_food_level, highest, self.max_num_food)
         if self.max_food_level is None:
@@ -117,7 +117,7 @@ class ForagingTask:
 
     @property
     def observation_space(self) -> gym.spaces.Box:
-        """The original's; for grids the one that it means, as it can't make it."""
+        """The original's space; for grids, the space that it intends but fails to make."""
         most_of_players = self.player_levels[:, 1]
         most = np.sort(most_of_players)[:3].sum() if self.max_food_level is None else self.food_levels[:, 1].max()
         if self.grid_observation:
@@ -125,7 +125,7 @@ class ForagingTask:
             high = np.ones((3, 2 * self.reach + 1, 2 * self.reach + 1), np.float32)
             high *= np.array([of_players, most, 1], np.float32)[:, None, None]
             return gym.spaces.Box(np.float32(0), high, dtype=np.float32)
-        n_numbers = 3 if self.observe_agent_levels else 2  # of a player
+        n_numbers = 3 if self.observe_agent_levels else 2  # numbers per player
         corner = [self.columns - 1, self.rows - 1]  # the original has them in this order; see __post_init__
         low = [-1, -1, 0] * self.max_num_food + [-1, -1, 0][:n_numbers] * self.players
         top = [*corner, most] * self.max_num_food + [*corner, most_of_players.max()][:n_numbers] * self.players
@@ -140,7 +140,7 @@ class ForagingTask:
 
 
 def _ranges(what: str, lowest: Any, highest: Any, count: int) -> np.ndarray:
-    """int64 [count, 2] from bounds that are for all or for one each."""
+    """Return int64 [count, 2] from bounds that apply to all, or are given one by one."""
     if any(np.shape(bound) not in ((), (count,)) for bound in (lowest, highest)):
         raise ConfigError(f"min_{what}_level and max_{what}_level must be a number or {count} of them, got "
                           f"{shown(lowest)} and {shown(highest)}")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A grid with food and wandering hazards, in which agents die and leave the others behind."""
+"""A grid world with food and wandering hazards, in which agents may die before the episode ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
 
-WALL, FOOD, HAZARD, AGENT = 1, 2, 4, 8  # what is in a cell: one of them, or nothing
+WALL, FOOD, HAZARD, AGENT = 1, 2, 4, 8  # contents of a cell: one of these, or 0
 N_KINDS = 4
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
 N_MOVES = 5
@@ -27,29 +27,29 @@ class GridWorld(EnvOfArrays):
 
     An episode begins with agents, hazards and food on cells of their own, drawn in this order. In each step
 
-    1. the agents that live move, one after the other: they stay, or go up, down, left, right (actions 0 to 4), unless
-       there is the wall or another living agent. Food is eaten, which pays 1, and comes again on a free cell at once.
-       On a hazard the agent dies, which costs 1.
-    2. the hazards move, one after the other, each by one of the five moves drawn evenly, unless there is the wall, food
-       or another hazard. An agent there dies, which costs 1.
+    1. the living agents move, one after the other: they stay, or go up, down, left or right (actions 0 to 4), unless a
+       wall or another living agent is there. Food is eaten, which gives a reward of 1, and reappears at once on a free
+       cell. On a hazard the agent dies, with a reward of -1.
+    2. the hazards move, one after the other, each by one of the five moves drawn uniformly, unless a wall, food or
+       another hazard is there. An agent there dies, with a reward of -1.
 
-    The dead leave the grid; they are terminated and observe for the last time. The episode is terminated when nobody
-    lives, and truncated after `max_steps` if somebody does.
+    Dead agents leave the grid; they are terminated and observed for the last time. The episode is terminated when no
+    agent lives, and truncated after `max_steps` otherwise.
 
-    An observation is a Dict: "observation" float32, a square of 2 * `view` + 1 cells with the agent in its middle, row
-    by row, four numbers each, which are 1 where there is the wall, food, a hazard, another living agent; "action_mask"
-    int8 [5], 0 for moves against the wall or another living agent.
+    An observation is a Dict: "observation" float32, a square of 2 * `view` + 1 cells around the agent, row by row, with
+    four numbers per cell that mark a wall, food, a hazard, and another living agent by 1; "action_mask" int8 [5], 0 for
+    moves against a wall or another living agent.
 
     Args:
-        num_envs: E, the copies in the batch.
-        num_agents: called "agent_0", ...
-        size: rows, and columns.
-        num_food, num_hazards: on the grid at any time.
-        view: how far agents see.
-        max_steps: of an episode.
+        num_envs: Number E of copies in the batch.
+        num_agents: Number of agents, named "agent_0", ...
+        size: Number of rows and of columns.
+        num_food, num_hazards: Number on the grid at any time.
+        view: Number of cells that agents see in each direction.
+        max_steps: Maximum number of steps of an episode.
 
     Raises:
-        ConfigError: a number is too small, or agents, food and hazards are more than there are cells.
+        ConfigError: If a number is too small, or there are more agents, food and hazards than cells.
     """
 
     state_arrays = ("_cells_EC", "_agent_EA", "_hazard_EH", "_lives_EA", "_t", "_streams")
@@ -76,12 +76,12 @@ class GridWorld(EnvOfArrays):
         )
         agents = {"agents": [f"agent_{i}" for i in range(num_agents)]}
         super().__init__(num_envs, agents, {"agents": observation_space}, {"agents": gym.spaces.Discrete(N_MOVES)})
-        width = size + 2 * view  # with walls around, so that everything an agent sees is in the array
+        width = size + 2 * view  # surrounded by walls, so that everything an agent sees is in the array
         empty = np.full((width, width), WALL, np.uint8)
         empty[view:-view, view:-view] = 0
         self._empty_C = empty.reshape(-1)
         self._cells_EC = np.tile(self._empty_C, (num_envs, 1))
-        self._agent_EA = np.zeros((num_envs, num_agents), np.int64)  # their cells
+        self._agent_EA = np.zeros((num_envs, num_agents), np.int64)  # the agents' cells
         self._hazard_EH = np.zeros((num_envs, num_hazards), np.int64)
         self._lives_EA = np.zeros((num_envs, num_agents), np.bool_)
         self._t = np.zeros(num_envs, np.int64)
@@ -131,7 +131,7 @@ def _step(
     action_EA, streams_E, view, max_steps, moves, cells_EC, agent_EA, hazard_EH, lives_EA, t_E, seen_EAK, mask_EA5,
     reward_EA, terminated_EA, terminated_E, truncated_E,
 ):  # fmt: skip
-    """Step all envs; the last six arrays are the caller's. Rewards and flags are 0 beforehand."""
+    """Step all envs. The last six arrays are the caller's, with rewards and flags initially 0."""
     for e in range(len(t_E)):
         for a in range(agent_EA.shape[1]):
             if lives_EA[e, a]:
@@ -150,7 +150,7 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _go(e, a, action, streams_E, moves, cells_EC, agent_EA, reward_EA):
-    """Move one agent; returns whether it dies."""
+    """Move one agent; returns True if it dies."""
     here = agent_EA[e, a]
     there = here + moves[action] if STAY < action <= RIGHT else here
     found = cells_EC[e, there]
@@ -170,7 +170,7 @@ def _go(e, a, action, streams_E, moves, cells_EC, agent_EA, reward_EA):
 
 @njit(cache=True, nogil=True)
 def _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward_EA, terminated_EA):
-    """Move the hazards, and kill whom they meet."""
+    """Move the hazards, and kill the agents that they meet."""
     for h in range(hazard_EH.shape[1]):
         here = hazard_EH[e, h]
         there = here + moves[below(streams_E, e, N_MOVES)]
@@ -188,7 +188,7 @@ def _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward
 
 @njit(cache=True, nogil=True)
 def _put(kind, e, streams_E, cells_EC):
-    """Put something on a free cell of env e, drawn evenly; returns the cell."""
+    """Put something on a uniformly drawn free cell of env e; returns the cell."""
     c = draw_zero(streams_E, e, cells_EC[e])
     cells_EC[e, c] = kind
     return c
@@ -196,7 +196,7 @@ def _put(kind, e, streams_E, cells_EC):
 
 @njit(cache=True, nogil=True)
 def _observe(e, a, view, moves, cells_EC, agent_EA, seen_EAK, mask_EA5):
-    """What the agent sees, and where it can go."""
+    """Write the agent's surroundings and legal moves."""
     here, width = agent_EA[e, a], moves[DOWN]
     k = 0
     for row in range(-view, view + 1):

@@ -1,4 +1,4 @@
-"""Level-Based Foraging: agents that load food together, `lbforaging`'s `Foraging-8x8-2p-2f-coop-v3` and its like."""
+"""Level-Based Foraging, in which agents load food together, like `lbforaging`'s `Foraging-8x8-2p-2f-coop-v3`."""
 
 from __future__ import annotations
 
@@ -17,55 +17,57 @@ from fastmarl.envs.streams import below, new_streams, seed_streams
 
 NONE, NORTH, SOUTH, WEST, EAST, LOAD = range(6)
 N_ACTIONS = 6
-MOST_DRAWS = 1000  # of cells for food; what has none by then is left out
-ROW, COLUMN, LEVEL = range(3)  # what is known of a player, and of food
+MOST_DRAWS = 1000  # attempts to find cells for food; food without a cell by then is left out
+ROW, COLUMN, LEVEL = range(3)  # attributes of a player, and of food
 
 
 @public("fastmarl.envs")
 class LevelBasedForaging(EnvOfArrays):
-    """Agents walk on a field and load food that is next to them, if their levels sum to the food's.
+    """Agents walk on a field and load adjacent food if their levels sum to at least the food's.
 
-    Rules, spaces and ends are those of `lbforaging.foraging.ForagingEnv` 2.0.0, as the adapter of Tuple spaces presents
-    it: agents are called 0, 1, ..., and an episode is terminated when all food is loaded, and after
-    `max_episode_steps`, too. From the same state with the same actions come the same observations and rewards, to the
-    bit. Three things differ:
+    Rules, spaces and ends are those of `lbforaging.foraging.ForagingEnv` 2.0.0, as presented by the adapter of Tuple
+    spaces: agents are 0, 1, ..., and an episode is terminated when all food is loaded, as well as after
+    `max_episode_steps`. The same state and actions give bit-identical observations and rewards. There are three
+    differences:
 
-    - Every episode begins as the first one of an original. In later ones, that keeps players off cells where somebody
-      who is not placed yet stood at the end, so its episodes depend on those before.
-    - Where the original fails, because a player has drawn 1,000 cells that were taken, here it goes on drawing.
-    - Grid observations are what the original's code says. Gymnasium refuses the space that it gives them.
+    - Every episode begins like the first one of an original env. Its later episodes depend on the ones before, because
+      players avoid cells where a player that is not placed yet stood at the end.
+    - The original fails after drawing 1,000 occupied cells for a player; here drawing continues.
+    - Grid observations are what the original's code computes. Gymnasium rejects the space that it declares for them.
 
     There is no rendering.
 
     Args:
-        num_envs: E, the copies in the batch.
-        name: one of lbforaging's, such as "Foraging-8x8-2p-2f-coop-v3", or of that form: "-2s" is the sight, "-grid"
-            for grid observations, "-ind" for `max_food_level=1`, "-pen" for `penalty=0.1`. It gives the options their
-            defaults.
-        options: those of the original, and their defaults without a name:
+        num_envs: Number E of copies in the batch.
+        name: A name of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3", or of the same form: "-2s" is the sight,
+            "-grid" selects grid observations, "-ind" `max_food_level=1`, "-pen" `penalty=0.1`. It sets the defaults of
+            the options.
+        options: Options of the original, here with their defaults without a name:
 
-            - `players=2`, `max_num_food=2`; less food if there is no place: it keeps off the border and other food.
+            - `players=2`, `max_num_food=2`; there is less food if there is no room, off the border and other food.
             - `field_size=(8, 8)`: rows and columns.
-            - `min_player_level=1`, `max_player_level=2`, `min_food_level=1`, `max_food_level=None`: for all, or a list
-              with one for each, dealt in every episode. None is the sum of the three lowest levels of players.
+            - `min_player_level=1`, `max_player_level=2`, `min_food_level=1`, `max_food_level=None`: one number for all,
+              or a list with one per player or food, dealt in every episode. None is the sum of the three lowest levels
+              of players.
             - `force_coop=False`: whether all food has its highest level.
-            - `sight=None`: cells that agents see in each direction; None is the whole field.
+            - `sight=None`: number of cells that agents see in each direction; None is the whole field.
             - `max_episode_steps=50`.
-            - `normalize_reward=True`: whether the food of an episode pays 1 in all, to all agents together; else the
-              product of levels. Who loads shares by level.
-            - `penalty=0.0`: what those pay who try to load and are too weak.
+            - `normalize_reward=True`: whether the rewards for all food of an episode sum to 1 over all agents; if not,
+              they are products of levels. Loading agents share a reward in proportion to their levels.
+            - `penalty=0.0`: subtracted from the reward of agents that try to load but are too weak.
             - `observe_agent_levels=True`.
             - `grid_observation=False`: whether an observation is three layers around the agent: levels of players,
-              levels of food, free cells. Else it is row, column and level of food and players, oneself first.
+              levels of food, free cells. If not, it is row, column and level of food and players, with the agent itself
+              first.
 
     Attributes:
-        players: int32 [E, A, 3]: row, column, level. They may be written to.
+        players: int32 [E, A, 3]: row, column, level. May be written to.
         foods: int32 [E, F, 3], likewise, in the order of cells; level 0 if it is loaded.
         food_spawned: int64 [E], the sum of the foods' levels when the episode began.
 
     Raises:
-        ConfigError: another name, or options with which the original could not begin every episode.
-        TypeError: an unknown option.
+        ConfigError: If the name is unknown, or the original could not begin every episode with these options.
+        TypeError: If an option is unknown.
     """
 
     state_arrays = ("players", "foods", "food_spawned", "_t", "_streams")
@@ -83,7 +85,7 @@ class LevelBasedForaging(EnvOfArrays):
         self.food_spawned = np.zeros(num_envs, np.int64)
         self._t = np.zeros(num_envs, np.int64)
         self._streams = new_streams(num_envs)
-        self._target = np.zeros((task.players, 2), np.int32)  # where the players of the env that is stepped want to go
+        self._target = np.zeros((task.players, 2), np.int32)  # target cells of players in the env being stepped
         self._levels = task.player_levels, task.food_levels
         self._field_size = task.rows, task.columns
         self._view = task.reach, bool(task.observe_agent_levels)
@@ -123,7 +125,7 @@ def _reset(
 
 @njit(cache=True, nogil=True)
 def _draw_levels(e, streams_E, levels_X2, sum_of_three, thing_EX3):
-    """Deal the ranges of levels among env e's players or food, and draw a level from each."""
+    """Deal the ranges of levels among env e's players or food, and draw a level from each range."""
     for x in range(len(levels_X2)):
         thing_EX3[e, x, LEVEL] = x
     for x in range(len(levels_X2) - 1, 0, -1):
@@ -141,7 +143,7 @@ def _draw_levels(e, streams_E, levels_X2, sum_of_three, thing_EX3):
 
 @njit(cache=True, nogil=True)
 def _sum_of_three(e, player_EA3):
-    """Of the lowest levels of env e's players, or of all if there are fewer."""
+    """Return the sum of the three lowest levels of env e's players, or of all levels if there are fewer."""
     total = 0
     for a in range(player_EA3.shape[1]):
         level, n_lower = player_EA3[e, a, LEVEL], 0
@@ -154,7 +156,7 @@ def _sum_of_three(e, player_EA3):
 
 @njit(cache=True, nogil=True)
 def _place_players(e, streams_E, field_size, player_EA3):
-    """Each on a cell of its own."""
+    """Place each player on a cell of its own."""
     for a in range(player_EA3.shape[1]):
         row, column = below(streams_E, e, field_size[0]), below(streams_E, e, field_size[1])
         while _is_among(e, row, column, a, player_EA3):
@@ -164,7 +166,7 @@ def _place_players(e, streams_E, field_size, player_EA3):
 
 @njit(cache=True, nogil=True)
 def _place_food(e, streams_E, field_size, player_EA3, food_EF3):
-    """Off the border, players and other food, as far as there is room, and sort it by cell."""
+    """Place food off the border, players and other food, as far as there is room, and sort it by cell."""
     n_food, placed = food_EF3.shape[1], 0
     for _ in range(MOST_DRAWS):
         if placed == n_food:
@@ -192,7 +194,7 @@ def _cell(e, f, field_size, food_EF3):
 
 @njit(cache=True, nogil=True)
 def _is_among(e, row, column, n_players, player_EA3):
-    """Whether one of env e's first players is there."""
+    """Return True if one of env e's first `n_players` players is there."""
     is_among = False
     for a in range(n_players):
         is_among |= player_EA3[e, a, ROW] == row and player_EA3[e, a, COLUMN] == column
@@ -201,7 +203,7 @@ def _is_among(e, row, column, n_players, player_EA3):
 
 @njit(cache=True, nogil=True)
 def _is_near(e, row, column, n_food, food_EF3):
-    """Whether one of env e's first foods is on the cell or one of the eight around, or two cells straight away."""
+    """Return True if one of the first `n_food` foods is within one cell, diagonals included, or two cells straight."""
     is_near = False
     for f in range(n_food):
         down, across = abs(food_EF3[e, f, ROW] - row), abs(food_EF3[e, f, COLUMN] - column)
@@ -218,9 +220,10 @@ def _step(
 
     Args:
         action_EA: int64.
-        target_A2: room for the cells where the players of one env want to go.
+        target_A2: Scratch space for the target cells of one env's players.
         obs: float32 [E, A, K], or [E, A, 3, rows, columns] for grids.
-        obs, reward_EA, terminated_E: the caller's, written; rewards are 0 beforehand. Those before are the batch's own.
+        obs, reward_EA, terminated_E: The caller's arrays to write, with rewards initially 0. Earlier arrays belong to
+            the batch.
     """
     max_steps, normalizes, penalty = rules
     for e in range(len(t_E)):
@@ -233,8 +236,10 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _move(e, action_EA, field_size, target_A2, player_EA3, food_EF3):
-    """Move env e's players. Of those who want to be on one cell none moves; somebody may come to a cell that its
-    player has left in vain."""
+    """Move env e's players. Players with the same target all stay.
+
+    A player may move to a cell whose own player tries to leave it but has to stay.
+    """
     n_players = player_EA3.shape[1]
     for a in range(n_players):
         action = action_EA[e, a]
@@ -257,10 +262,10 @@ def _move(e, action_EA, field_size, target_A2, player_EA3, food_EF3):
 
 @njit(cache=True, nogil=True)
 def _load(e, action_EA, normalizes, penalty, player_EA3, food_EF3, spawned_E, reward_EA):
-    """Load env e's food, and pay; returns whether some is left.
+    """Load env e's food, and write rewards; returns True if any food is left.
 
-    No cell is next to two foods (`_is_near`), so everybody loads one at most, and the order does not matter. The
-    original's is that of a set.
+    No cell is adjacent to two foods (see `_is_near`), so an agent loads at most one, and the order does not matter. The
+    original iterates over a set.
     """
     is_left = False
     for f in range(food_EF3.shape[1]):
@@ -288,7 +293,7 @@ def _load(e, action_EA, normalizes, penalty, player_EA3, food_EF3, spawned_E, re
 
 @njit(cache=True, nogil=True)
 def _loads(e, a, f, action_EA, player_EA3, food_EF3):
-    """Whether the agent tries to load this food."""
+    """Return True if the agent tries to load this food."""
     down = abs(player_EA3[e, a, ROW] - food_EF3[e, f, ROW])
     across = abs(player_EA3[e, a, COLUMN] - food_EF3[e, f, COLUMN])
     return action_EA[e, a] == LOAD and down + across == 1
@@ -297,7 +302,7 @@ def _loads(e, a, f, action_EA, player_EA3, food_EF3):
 @njit(cache=True, nogil=True)
 def _observe(e, field_size, view, player_EA3, food_EF3, obs):
     for a in range(player_EA3.shape[1]):
-        if obs.ndim == 3:  # known when this is compiled
+        if obs.ndim == 3:  # resolved at compile time
             _see(e, a, view, player_EA3, food_EF3, obs)
         else:
             _see_layers(e, a, field_size, view, player_EA3, food_EF3, obs)
@@ -305,9 +310,9 @@ def _observe(e, field_size, view, player_EA3, food_EF3, obs):
 
 @njit(cache=True, nogil=True)
 def _see(e, a, view, player_EA3, food_EF3, obs_EAK):
-    """Food and players in sight, from the upper left corner of what the agent sees; the rest is filled with -1, -1, 0.
+    """Write food and players in sight, relative to the upper left corner of the agent's view; padded with -1, -1, 0.
 
-    Near the upper and the left border, players are seen further away than food, as in the original.
+    Near the upper and left borders, players are visible at a greater distance than food, as in the original.
     """
     sight, shows_levels = view
     n_food, n_players, n_numbers = food_EF3.shape[1], player_EA3.shape[1], 2 + shows_levels
@@ -323,7 +328,7 @@ def _see(e, a, view, player_EA3, food_EF3, obs_EAK):
         obs_EAK[e, a, k], obs_EAK[e, a, k + 1], obs_EAK[e, a, k + 2] = -1.0, -1.0, 0.0
         k += 3
     for i in range(n_players):
-        b = a if i == 0 else i - (i <= a)  # oneself, then the others in order
+        b = a if i == 0 else i - (i <= a)  # the agent itself, then the others in order
         row, column = player_EA3[e, b, ROW] - top, player_EA3[e, b, COLUMN] - left
         if min(row, column) >= 0 and max(row, column) <= 2 * sight:
             obs_EAK[e, a, k], obs_EAK[e, a, k + 1] = row, column
@@ -339,7 +344,7 @@ def _see(e, a, view, player_EA3, food_EF3, obs_EAK):
 
 @njit(cache=True, nogil=True)
 def _see_layers(e, a, field_size, view, player_EA3, food_EF3, obs_EA3YX):
-    """Levels of players, levels of food and free cells, with the agent in the middle."""
+    """Write the levels of players, the levels of food, and free cells, with the agent in the middle."""
     sight, shows_levels = view
     top, left = player_EA3[e, a, ROW] - sight, player_EA3[e, a, COLUMN] - sight
     width = 2 * sight + 1

@@ -1,4 +1,4 @@
-"""Batches whose whole state is in arrays."""
+"""Base of batches whose whole state is in arrays."""
 
 from typing import Any, ClassVar
 
@@ -6,17 +6,17 @@ from fastmarl.core.envs.arrays import ArrayEnv
 
 
 class EnvOfArrays(ArrayEnv):
-    """A batch that can save and restore its state; each env draws from a stream of its own.
+    """A batch that can save and restore its state, and in which each env has its own random stream.
 
     Attributes:
-        state_arrays: names of the attributes that hold all that changes, each an array.
+        state_arrays: Names of the attributes, all arrays, that hold the complete mutable state.
     """
 
     supports_checkpoint = seeds_each_episode = True
     state_arrays: ClassVar[tuple[str, ...]]
 
     def get_state(self) -> dict[str, Any]:
-        """Copies of the arrays, by name."""
+        """Return copies of the arrays by name."""
         return {name: getattr(self, name).copy() for name in self.state_arrays}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Dynamics and observations of mpe2's particle worlds: round bodies in a plane, bit-identical to mpe2's.
 
-numba compiles these functions into their callers, and keeps the result as long as the caller's own file is the same:
-after a change here, delete the files in `__pycache__` beside this one.
+numba compiles these functions into their callers, and reuses the result as long as the caller's own file is unchanged.
+After a change here, delete the files in `__pycache__` beside this file.
 
-Axes in names: B body, that is agents and behind them landmarks, which stay where they are.
+Axes in names: B body, that is, agents followed by landmarks, which do not move.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.streams import new_streams, seed_streams, uniform
 
-SECONDS = 0.1  # of one step
+SECONDS = 0.1  # duration of one step
 DAMPING = 0.25
 CONTACT_FORCE, CONTACT_MARGIN = 1e2, 1e-3
-NO_OVERLAP = 746.0  # exp(-746) is 0, and so is the overlap of bodies that are so many margins apart
+NO_OVERLAP = 746.0  # in margins of distance; exp(-746) is 0, and so is the overlap
 N_MOVES = 5  # none, left, right, down, up
 
 
 class Positions:
-    """An attribute: where the agents are, or the other bodies. What is assigned is written to the bodies' array."""
+    """Descriptor for the positions of agents or of other bodies; assigned values are written to the bodies' array."""
 
     def __init__(self, *, of_agents: bool):
         self._of_agents = of_agents
@@ -42,17 +42,17 @@ class Positions:
 
 
 class ParticleWorld(EnvOfArrays):
-    """A batch of such worlds; subclasses write `step()`.
+    """A batch of particle worlds; subclasses implement `step()`.
 
     Args:
-        groups: name -> its agents' ids.
-        numbers: name of a group -> how many numbers its agents observe.
-        start_B: coordinates at which bodies begin are drawn from -start to start.
-        first_shown: the first agent whose velocity others observe; those behind it are shown, too.
-        continuous_actions: whether actions are float32 [5] in 0 ... 1.
+        groups: Name -> ids of the group's agents.
+        numbers: Name of a group -> number of elements in its agents' observations.
+        start_B: Bound of each body's initial coordinates, which are drawn from -start to start.
+        first_shown: Index of the first agent whose velocity others observe; those of all later agents are shown, too.
+        continuous_actions: If True, actions are float32 [5] in 0 ... 1.
 
     Attributes:
-        positions, velocities: float64 [E, A, 2] of the agents. They may be written to.
+        positions, velocities: float64 [E, A, 2] of the agents. May be written to.
     """
 
     state_arrays = ("_bodies", "velocities", "_t", "_streams")
@@ -76,7 +76,7 @@ class ParticleWorld(EnvOfArrays):
         self._start_B, self._first_shown = np.array(start_B), first_shown
         self._bodies = np.zeros((num_envs, len(start_B), 2))  # positions
         self.velocities = np.zeros_like(self.positions)
-        self._force = np.zeros((len(self.possible_agents), 2))  # of the env that is being stepped
+        self._force = np.zeros((len(self.possible_agents), 2))  # in the env being stepped
         self._t = np.zeros(num_envs, np.int64)
         self._streams = new_streams(num_envs)
 
@@ -86,7 +86,7 @@ class ParticleWorld(EnvOfArrays):
         self._observe(env_indices, [out.groups[name].obs for name in self.groups])
 
     def state(self) -> np.ndarray:
-        """float32 [E, ...]: the observations of all agents in a row, as PettingZoo's `state()`."""
+        """Return the concatenated observations of all agents, float32 [E, ...], like PettingZoo's `state()`."""
         of_groups = [
             np.empty((self.num_envs, len(agents), gym.spaces.flatdim(self.observation_spaces[agents[0]])), np.float32)
             for agents in self.groups.values()
@@ -117,7 +117,9 @@ def _reset(env_indices, streams_E, start_B, position_EB2, velocity_EA2, t_E):
 
 @njit(cache=True, nogil=True)
 def push(e, actions, sensitivity, force_A2):
-    """Write the forces of agents' own actions. Continuous actions are cut to their space, as by PettingZoo's wrapper.
+    """Write the forces of agents' own actions.
+
+    Continuous actions are clipped to their space, as PettingZoo's wrapper does.
 
     Args:
         actions: int64 [E, A], or float32 [E, A, 5].
@@ -125,7 +127,7 @@ def push(e, actions, sensitivity, force_A2):
     for a in range(len(force_A2)):
         for i in range(2):
             back, forth = 2 * i + 1, 2 * i + 2
-            if actions.ndim == 2:  # known when this is compiled
+            if actions.ndim == 2:  # resolved at compile time
                 force_A2[a, i] = sensitivity * ((actions[e, a] == forth) - (actions[e, a] == back))
             else:
                 force_A2[a, i] = sensitivity * (_cut(actions[e, a, forth]) - _cut(actions[e, a, back]))
@@ -138,7 +140,7 @@ def _cut(number):
 
 @njit(cache=True, nogil=True, error_model="numpy")  # 0 / 0 is NaN, as in mpe2
 def collide(e, radius_B, position_EB2, force_A2):
-    """Add the forces between env e's solid bodies, the first ones, which have a radius; none moves landmarks."""
+    """Add the forces between env e's solid bodies, which come first and have a radius; landmarks do not move."""
     n_agents = len(force_A2)
     for a in range(n_agents):
         for b in range(a + 1, len(radius_B)):
@@ -158,11 +160,11 @@ def collide(e, radius_B, position_EB2, force_A2):
 
 @njit(cache=True, nogil=True)
 def _overlap(distance, touching):
-    """How deep two bodies are in each other: a smooth float64, 0.0 if they are far apart.
+    """Return the penetration depth of two bodies: a smooth float64, 0.0 if they are far apart.
 
     Args:
-        distance: of their centres.
-        touching: the distance at which they touch.
+        distance: Distance of their centres.
+        touching: Distance at which they touch.
     """
     margins = -(distance - touching) / CONTACT_MARGIN
     if margins < -NO_OVERLAP:
@@ -172,7 +174,7 @@ def _overlap(distance, touching):
 
 @njit(cache=True, nogil=True)
 def move(e, force_A2, position_EB2, velocity_EA2):
-    """Move env e's agents by their velocities, then change these by the forces."""
+    """Move env e's agents by their velocities, then update these by the forces."""
     for a in range(len(force_A2)):
         for i in range(2):
             position_EB2[e, a, i] += velocity_EA2[e, a, i] * SECONDS
@@ -187,8 +189,11 @@ def _observe_envs(env_indices, first, first_shown, position_EB2, velocity_EA2, o
 
 @njit(cache=True, nogil=True)
 def observe(e, first, first_shown, position_EB2, velocity_EA2, obs_EAK):
-    """Write what a group of env e sees, whose first agent is `first`: each one's velocity and position, where landmarks
-    and others are from there, how fast the shown ones among the others are, and then what others say: nothing."""
+    """Write the observations of a group of env e, whose first agent is `first`.
+
+    These are each agent's own velocity and position, the relative positions of landmarks and other agents, the
+    velocities of other agents that are shown, and zeros for the others' communication.
+    """
     n_agents = velocity_EA2.shape[1]
     for g in range(obs_EAK.shape[1]):
         a = first + g

@@ -1,4 +1,4 @@
-"""Robots that bring shelves to the goals of a warehouse: the package `rware`."""
+"""Robots that bring shelves to the goals of a warehouse, like the package `rware`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
 
 FORWARD, LEFT, RIGHT, TOGGLE_LOAD = 1, 2, 3, 4  # actions; 0 does nothing
 N_ACTIONS, N_DIRECTIONS = 5, 4
-# Directions are up, down, left, right, as in the original; here is what they become.
+# Directions are up, down, left, right, as in the original; these are the directions after a turn.
 LEFT_OF, RIGHT_OF = (2, 3, 1, 0), (3, 2, 0, 1)
 GLOBAL, INDIVIDUAL, TWO_STAGE = range(3)
-N_OF_SELF, N_OF_CELL = 8, 7  # numbers in an observation: on the robot, and on each cell without its messages
+N_OF_SELF, N_OF_CELL = 8, 7  # elements of an observation: for the robot, and for each cell without messages
 
 
 class Floor(NamedTuple):
-    """A warehouse without what moves. Cells are numbered row by row, with a margin as wide as robots see.
+    """The fixed parts of a warehouse. Cells are numbered row by row, with a margin as wide as robots see.
 
     Attributes:
         kind_C: uint8, OUTSIDE, HIGHWAY or STORAGE.
-        place_C2: float32, what robots there observe as their x and y.
-        storage_S: int64, the shelves' first cells, in ascending order.
-        goal_G: int64, cells.
-        steps: int64 [4], from a cell to the next one, by direction.
-        window_K: int64, from a robot's cell to those it sees.
+        place_C2: float32, x and y as observed by robots in the cell.
+        storage_S: int64, the shelves' initial cells, in ascending order.
+        goal_G: int64, the goals' cells.
+        steps: int64 [4], offset to the neighbouring cell in each direction.
+        window_K: int64, offsets from a robot's cell to the cells that it sees.
     """
 
     kind_C: np.ndarray
@@ -45,15 +45,15 @@ class Floor(NamedTuple):
 
 
 class Things(NamedTuple):
-    """What is in the warehouses. Robots and shelves are numbered from 1 on where 0 is none.
+    """The moving parts of the warehouses. Robots and shelves are numbered from 1 where 0 means none.
 
     Attributes:
-        agent_at_EC, shelf_at_EC: int32, which of them is in a cell.
-        cell_EA, direction_EA: int64, of the robots.
+        agent_at_EC, shelf_at_EC: int32, the robot and the shelf in a cell.
+        cell_EA, direction_EA: int64, cell and direction of each robot.
         load_EA: int32, the shelf that a robot carries.
-        has_delivered_EA: bool, whether it has brought its load to a goal.
-        message_EAM: float32, what it has said in this step.
-        is_requested_ES: bool.
+        has_delivered_EA: bool, True if a robot has brought its load to a goal.
+        message_EAM: float32, a robot's message in this step.
+        is_requested_ES: bool, True for requested shelves.
     """
 
     agent_at_EC: np.ndarray
@@ -68,27 +68,28 @@ class Things(NamedTuple):
 
 @public("fastmarl.envs")
 class Warehouse(EnvOfArrays):
-    """Robots fetch requested shelves, bring them to a goal, and put them back somewhere.
+    """Robots fetch requested shelves, bring them to a goal, and put them back anywhere.
 
-    Dynamics, spaces, rewards and ends are those of the package `rware` 2.0.0, with flattened observations: also who
-    goes first where robots want to enter the same cell. An episode that is over is terminated, even at a time limit.
+    Dynamics, spaces, rewards and ends are those of the package `rware` 2.0.0 with flattened observations, including the
+    order of robots that want to enter the same cell. An episode that is over is terminated, even at a time limit.
 
-    An episode begins with robots on cells of their own, in any direction, and shelves of which some are requested, all
-    drawn in this order. After a delivery, another shelf is requested, drawn evenly from those that are not.
+    An episode begins with robots on cells of their own, facing in any direction, and with some shelves requested, all
+    drawn in this order. After a delivery, another shelf is drawn uniformly from those not requested.
 
     Args:
-        num_envs: E, the copies in the batch.
-        name: a task of `rware`, such as "rware-small-4ag-hard-v2".
-        options: what differs from it, under the names of the original: `n_agents`, called 0, 1, ...; `shelf_columns`,
+        num_envs: Number E of copies in the batch.
+        name: A task of `rware`, such as "rware-small-4ag-hard-v2".
+        options: Changes to the task, under the original's names: `n_agents`, numbered 0, 1, ...; `shelf_columns`,
             `shelf_rows`, `column_height`, or `layout`, a text with the letters g (goal), x (shelf) and . (highway);
-            `request_queue_size`; `sensor_range`, how far robots see; `msg_bits`, that each of them says, and those see
-            who see it; `reward_type` ("individual", "global" or "two_stage"); `max_steps` and `max_inactivity_steps`
-            without a delivery, after which an episode is over, or None; `normalised_coordinates`.
+            `request_queue_size`; `sensor_range`, the number of cells that robots see in each direction; `msg_bits`,
+            the bits that each robot sends to the robots that see it; `reward_type` ("individual", "global" or
+            "two_stage"); `max_steps`, and `max_inactivity_steps` without a delivery, after which an episode is over, or
+            None; `normalised_coordinates`.
 
     Raises:
-        ConfigError: there is no such task, an option makes no sense, or there is no room for so many robots or
+        ConfigError: If there is no such task, an option is invalid, or there is no room for this many robots or
             requests.
-        TypeError: there is no such option.
+        TypeError: If there is no such option.
     """
 
     state_arrays = ("_agent_at_EC", "_shelf_at_EC", "_cell_EA", "_direction_EA", "_load_EA", "_has_delivered_EA",
@@ -112,7 +113,7 @@ class Warehouse(EnvOfArrays):
         self._message_EAM = np.zeros((*EA, task.msg_bits), np.float32)
         self._is_requested_ES = np.zeros((num_envs, len(self._floor.storage_S)), np.bool_)
         self._things = Things(*(getattr(self, f"_{field}") for field in Things._fields))
-        self._t, self._idle = np.zeros((2, num_envs), np.int64)  # env steps; those since the last delivery
+        self._t, self._idle = np.zeros((2, num_envs), np.int64)  # env steps in all, and since the last delivery
         self._limits = task.max_steps or -1, task.max_inactivity_steps or -1
         self._reward_type = {"global": GLOBAL, "individual": INDIVIDUAL, "two_stage": TWO_STAGE}[task.reward_type]
         self._streams = new_streams(num_envs)
@@ -134,9 +135,9 @@ class Warehouse(EnvOfArrays):
 
 
 def _numbered(task: Task) -> tuple[Floor, np.ndarray]:
-    """A task's floor, and Python's hash of each cell's (x, y)."""
+    """Return a task's floor, and Python's hash of each cell's (x, y)."""
     kinds, goals = floor_of(task)
-    margin = max(task.sensor_range, 1)  # so that every neighbour of a cell has a number
+    margin = max(task.sensor_range, 1)  # at least 1, so that every neighbour of a cell has a number
     kind = np.pad(kinds, margin, constant_values=OUTSIDE)
     width = kind.shape[1]
     y, x = np.indices(kind.shape) - margin
@@ -182,13 +183,15 @@ def _reset(env_indices, streams_E, n_requests, floor, things, t_E, idle_E, obs_E
 def _step(
     action_EAN, streams_E, limits, reward_type, floor, aims, things, t_E, idle_E, obs_EAK, reward_EA, terminated_E
 ):
-    """Step all envs. What is called here for each env calls nothing large itself: numba would count references to all
+    """Step all envs.
+
+    Functions called for each env do not call large functions themselves, because numba would count references to all
     arrays in each of these calls.
 
     Args:
-        action_EAN: int64 [E, A, 1 + M], what the robots do and say.
-        limits: env steps, and those without a delivery, after which an episode is over; -1: never.
-        obs_EAK, reward_EA, terminated_E: the caller's, written; rewards and flags are 0 beforehand.
+        action_EAN: int64 [E, A, 1 + M], the robots' actions and messages.
+        limits: Number of env steps, and of those without a delivery, after which an episode is over; -1 for no limit.
+        obs_EAK, reward_EA, terminated_E: The caller's arrays to write, with rewards and flags initially 0.
     """
     for e in range(len(t_E)):
         _aim(e, action_EAN, floor, aims, things)
@@ -207,7 +210,7 @@ def _step(
 
 @njit(cache=True, nogil=True)
 def _aim(e, action_EAN, floor, aims, things):
-    """Hear what the robots say, and where they want to go. With a load, nobody aims at a cell with a standing shelf."""
+    """Record the robots' messages and targets. A loaded robot never targets a cell with a standing shelf."""
     for a in range(things.cell_EA.shape[1]):
         for m in range(things.message_EAM.shape[2]):
             things.message_EAM[e, a, m] = action_EAN[e, a, 1 + m]
@@ -221,7 +224,7 @@ def _aim(e, action_EAN, floor, aims, things):
 
 @njit(cache=True, nogil=True)
 def _move(e, aims, things):
-    """Move robots and their loads; all leave their cells before any of them enters another's."""
+    """Move robots and their loads; all of them leave their cells before any enters another's."""
     for a in range(things.cell_EA.shape[1]):
         if aims.moves_A[a]:
             here = things.cell_EA[e, a]
@@ -239,7 +242,7 @@ def _move(e, aims, things):
 
 @njit(cache=True, nogil=True)
 def _turn_and_load(e, action_EAN, reward_type, floor, things, reward_EA):
-    """Turn robots; let them take the shelves of their cells, or put down their own where shelves may stand."""
+    """Turn robots, and let them pick up the shelf of their cell, or put down their own where shelves may stand."""
     for a in range(things.cell_EA.shape[1]):
         action, cell = action_EAN[e, a, 0], things.cell_EA[e, a]
         if action == LEFT:
@@ -257,7 +260,7 @@ def _turn_and_load(e, action_EAN, reward_type, floor, things, reward_EA):
 
 @njit(cache=True, nogil=True)
 def _deliver(e, streams_E, reward_type, floor, things, reward_EA):
-    """Pay for requested shelves at goals, and request others; returns whether there were any."""
+    """Reward deliveries of requested shelves, and request others; returns True if there were any."""
     has_delivered = False
     for g in range(len(floor.goal_G)):
         s = things.shelf_at_EC[e, floor.goal_G[g]] - 1
@@ -277,7 +280,7 @@ def _deliver(e, streams_E, reward_type, floor, things, reward_EA):
 
 @njit(cache=True, nogil=True)
 def _free_cell(e, streams_E, floor, things):
-    """A cell without a robot, drawn evenly."""
+    """Return a uniformly drawn cell without a robot."""
     n_free = 0
     for c in range(len(floor.kind_C)):
         n_free += floor.kind_C[c] != OUTSIDE and things.agent_at_EC[e, c] == 0
@@ -292,8 +295,10 @@ def _free_cell(e, streams_E, floor, things):
 
 @njit(cache=True, nogil=True)
 def _observe(e, floor, things, obs_EAK):
-    """Each robot's place, load, direction and whether it is on a highway; then of each cell in sight the robot there,
-    its direction and messages, the shelf there and whether it is requested."""
+    """Write each robot's place, load and direction, and if it is on a highway, followed by the cells in its sight.
+
+    For a cell these are the robot there, its direction and messages, the shelf there, and if it is requested.
+    """
     n_messages = things.message_EAM.shape[2]
     for a in range(things.cell_EA.shape[1]):
         for k in range(obs_EAK.shape[2]):

@@ -1,13 +1,13 @@
-"""Who moves, of the robots of a warehouse that want to move at the same time: the rules of the package `rware`.
+"""Resolution of simultaneous moves of robots in a warehouse, by the rules of the package `rware`.
 
-A robot that wants to move aims at the cell in front of it, another one at its own. Robots that aim at each other's
-cells in a circle of three or more all move; two do not swap. Of all robots that aim at a free cell, directly or behind
-one another, those of the longest chain move, and the others stay.
+A robot that wants to move targets the cell in front of it; any other robot targets its own cell. Robots that target
+each other's cells in a cycle of three or more all move, but two robots do not swap. Of all robots that target a free
+cell, directly or behind one another, those of the longest chain move, and the others stay.
 
-Of chains of equal length, the original takes what networkx comes upon first in a subgraph, in which cells are in the
-order in which they were added to the whole graph; or, if the subgraph has less than half of its cells, in the order in
-which a Python set iterates over them. That order follows from the hashes of cells, and so it can be found here as well.
-It is that of networkx 3.6 and CPython 3.8 or later.
+Of chains of equal length, the original takes the first that networkx finds in a subgraph. Its cells are in the order in
+which they were added to the whole graph, or, if the subgraph has less than half of the cells, in the order in which a
+Python set iterates over them. That order follows from the hashes of cells, so it can be reproduced here. This matches
+networkx 3.6 and CPython 3.8 or later.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-SMALLEST_TABLE = 8  # of a CPython set
+SMALLEST_TABLE = 8  # slots of the smallest CPython set
 LINEAR_PROBES, PERTURB_SHIFT = 9, np.uint64(5)
 
 
 class Aims(NamedTuple):
-    """Where the robots of one env want to go, and room to find out which of them do.
+    """Target cells of one env's robots, with scratch space to determine which robots move.
 
     Attributes:
-        steps: int64 [4], from a cell to its neighbours.
-        hash_C: uint64, what Python's `hash()` says of each cell's (x, y).
-        target_A: int64, the cell in front of those that want to move, and of others their own.
-        moves_A: bool, who moves.
-        depth_A: int64, how many robots are in the longest chain behind one.
-        rank_C: int64, the place of a cell among others.
-        order_N, table: int64, room for the cells of a chain, and for a set of them.
+        steps: int64 [4], offsets from a cell to its neighbours.
+        hash_C: uint64, Python's `hash()` of each cell's (x, y).
+        target_A: int64, the cell in front of robots that want to move; for others, their own cell.
+        moves_A: bool, True for robots that move.
+        depth_A: int64, length of the longest chain behind a robot.
+        rank_C: int64, position of a cell in the order of cells.
+        order_N, table: int64, scratch space for the cells of a chain, and for a set of them.
     """
 
     steps: np.ndarray
@@ -45,9 +45,9 @@ class Aims(NamedTuple):
 
 
 def new_aims(num_agents: int, steps: np.ndarray, hash_C: np.ndarray) -> Aims:
-    """Room for the robots of one env."""
-    longest = num_agents + 1  # cells of a chain: the robots' and the free one
-    table = SMALLEST_TABLE * (longest + 1)  # it is enlarged to at most eight times what is in it
+    """Allocate `Aims` for the robots of one env."""
+    longest = num_agents + 1  # cells of a chain: those of the robots, and the free one
+    table = SMALLEST_TABLE * (longest + 1)  # a set grows to at most eight slots per item
     counts = num_agents, num_agents, len(hash_C), longest, table
     target_A, depth_A, rank_C, order_N, slots = (np.zeros(count, np.int64) for count in counts)
     return Aims(steps, hash_C, target_A, np.zeros(num_agents, np.bool_), depth_A, rank_C, order_N, slots)
@@ -55,10 +55,10 @@ def new_aims(num_agents: int, steps: np.ndarray, hash_C: np.ndarray) -> Aims:
 
 @njit(cache=True, nogil=True)
 def count_followers(e, agent_at_EC, aims):
-    """Write `aims.depth_A` of env e, and `aims.moves_A`: True for those in a circle of three or more, False for others.
+    """Write `aims.depth_A` of env e, and `aims.moves_A`: True for robots in a cycle of three or more, else False.
 
     Args:
-        agent_at_EC: int32, the number of the robot in each cell, from 1 on, or 0.
+        agent_at_EC: int32, the robot in each cell, numbered from 1, or 0.
     """
     n_agents = len(aims.target_A)
     for a in range(n_agents):
@@ -66,7 +66,7 @@ def count_followers(e, agent_at_EC, aims):
         aims.depth_A[a] = 0
     for first in range(n_agents):
         a, length = first, 0
-        while length < n_agents:  # count one robot in the depth of those ahead of it
+        while length < n_agents:  # add one robot to the depth of those ahead of it
             length += 1
             ahead = agent_at_EC[e, aims.target_A[a]] - 1
             if ahead < 0 or ahead == a:
@@ -81,18 +81,21 @@ def count_followers(e, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def choose_movers(e, cell_EA, agent_at_EC, aims):
-    """Write True to `aims.moves_A` for those in the longest chain to each free cell, after `count_followers()`.
+    """Write True to `aims.moves_A` for the longest chain to each free cell; call `count_followers()` first.
 
-    Returns whether there were chains of equal length. Of these, the one was taken that comes first by `aims.rank_C`.
+    Among chains of equal length, the first one by `aims.rank_C` is chosen.
 
     Args:
-        cell_EA: int64, where the robots are.
-        agent_at_EC: int32, the number of the robot in each cell, from 1 on, or 0.
+        cell_EA: int64, the robots' cells.
+        agent_at_EC: int32, the robot in each cell, numbered from 1, or 0.
+
+    Returns:
+        True if there were chains of equal length.
     """
     is_tied = False
     for first in range(cell_EA.shape[1]):
         cell = aims.target_A[first]
-        while cell >= 0 and (agent_at_EC[e, cell] == 0 or cell != aims.target_A[first]):  # free, or it gets free
+        while cell >= 0 and (agent_at_EC[e, cell] == 0 or cell != aims.target_A[first]):  # free, or about to be
             mover = -1
             for i in range(len(aims.steps)):
                 a = agent_at_EC[e, cell - aims.steps[i]] - 1
@@ -110,7 +113,7 @@ def choose_movers(e, cell_EA, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def rank_cells(e, cell_EA, agent_at_EC, aims):
-    """Write `aims.rank_C`: the order of networkx, of cells that are linked by robots' aims."""
+    """Write `aims.rank_C`: networkx's order of the cells that are linked by robots' targets."""
     n_agents = cell_EA.shape[1]
     n_cells = _rank_as_added(e, cell_EA, aims)
     for a in range(n_agents):
@@ -124,7 +127,7 @@ def rank_cells(e, cell_EA, agent_at_EC, aims):
                 n_linked += 1
         if 2 * n_linked < n_cells:
             _search_breadth_first(e, cell_EA[e, first], n_linked, cell_EA, agent_at_EC, aims)
-            for _ in range(2):  # the component is a set, and the subgraph another one that is made of it
+            for _ in range(2):  # the component is a set, and the subgraph is another set made from it
                 order_as_set(aims.order_N, n_linked, aims.hash_C, aims.table)
             for i in range(n_linked):
                 aims.rank_C[aims.order_N[i]] = i
@@ -132,7 +135,7 @@ def rank_cells(e, cell_EA, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def _rank_as_added(e, cell_EA, aims):
-    """Rank all cells that are in the graph; returns how many these are."""
+    """Rank all cells in the graph in the order of insertion; returns their number."""
     for a in range(cell_EA.shape[1]):
         aims.rank_C[cell_EA[e, a]] = aims.rank_C[aims.target_A[a]] = -1
     n_cells = 0
@@ -146,7 +149,7 @@ def _rank_as_added(e, cell_EA, aims):
 
 @njit(cache=True, nogil=True)
 def _end_of_chain(e, a, agent_at_EC, aims):
-    """The cell at which a robot's chain ends, or one of its circle."""
+    """Return the cell at which a robot's chain ends, or a cell of its cycle."""
     cell = aims.target_A[a]
     for _ in range(len(aims.target_A)):
         ahead = agent_at_EC[e, cell] - 1
@@ -157,11 +160,11 @@ def _end_of_chain(e, a, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def _search_breadth_first(e, first, n_cells, cell_EA, agent_at_EC, aims):
-    """Write to `aims.order_N` the cells that are linked to the first one, in either direction, as they are found."""
+    """Write the cells linked to `first`, in either direction, to `aims.order_N` in breadth-first order."""
     aims.order_N[0], n_found = first, 1
     for i in range(n_cells):
         here = aims.order_N[i]
-        aims.rank_C[here] = -1  # visited; the graph has no circle, so each cell is found from one neighbour only
+        aims.rank_C[here] = -1  # visited; the graph has no cycle, so each cell is reached from only one neighbour
         own = agent_at_EC[e, here] - 1
         if own >= 0 and aims.rank_C[aims.target_A[own]] >= 0:
             aims.order_N[n_found] = aims.target_A[own]
@@ -174,15 +177,16 @@ def _search_breadth_first(e, first, n_cells, cell_EA, agent_at_EC, aims):
 
 @njit(cache=True, nogil=True)
 def order_as_set(cell_N, n_cells, hash_C, table):
-    """Put cells into the order in which a CPython set iterates over them, to which they were added in this order.
+    """Reorder cells, in place, as a CPython set iterates over them after they were added in the given order.
 
     Args:
-        cell_N: int64; the first `n_cells`, all different and fewer than 50,000, are reordered in place.
+        cell_N: int64; the first `n_cells` cells, all different and fewer than 50,000, are reordered.
+        n_cells: Number of cells.
         hash_C: uint64, the hash of each cell.
-        table: int64, room for the set: `SMALLEST_TABLE` slots and as many for each cell.
+        table: int64, scratch space for the set: `SMALLEST_TABLE` slots, and as many again for each cell.
     """
     size, is_full = SMALLEST_TABLE, True
-    while is_full:  # the cells are moved to a larger table, in the order in which they are in the one before
+    while is_full:  # rehash into a larger table, in the order of the previous one
         for slot in range(size):
             table[slot] = -1
         n, is_full = 0, False

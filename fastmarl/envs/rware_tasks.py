@@ -1,4 +1,4 @@
-"""Tasks of the package `rware`: their options, their names, and the floors of their warehouses."""
+"""Tasks of the package `rware`: their options, names, and warehouse floors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fastmarl.core.errors import ConfigError
 
-OUTSIDE, HIGHWAY, STORAGE = range(3)  # what a cell is
+OUTSIDE, HIGHWAY, STORAGE = range(3)  # kinds of cells
 _SIZES = {"tiny": (1, 3), "small": (2, 3), "medium": (2, 5), "large": (3, 5)}  # shelf rows, shelf columns
 _REQUESTS_PER_AGENT = {"-easy": 2.0, "": 1.0, "-hard": 0.5}
 _REWARDS = {"indiv": "individual", "global": "global", "twostage": "two_stage"}
@@ -26,10 +26,10 @@ _NUMBERED = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """The options of `rware`'s Warehouse, under its names; see there, or `fastmarl.envs.rware.Warehouse`.
+    """Options of `rware`'s Warehouse, under its names; see there, or `fastmarl.envs.rware.Warehouse`.
 
     Raises:
-        ConfigError: a number is too small, or an option has a value that there is not.
+        ConfigError: If a number is too small, or an option has an unknown value.
     """
 
     shelf_columns: int
@@ -47,7 +47,7 @@ class Task:
     normalised_coordinates: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("reward_type", "observation_type"):  # members of the original's enums are taken as their names
+        for name in ("reward_type", "observation_type"):  # accept members of the original's enums by name
             value = getattr(self, name)
             object.__setattr__(self, name, str(getattr(value, "name", value)).lower())
         least = {"shelf_columns": 1, "shelf_rows": 1, "column_height": 1, "n_agents": 1, "max_steps": 1,
@@ -67,11 +67,11 @@ class Task:
 
 
 def task_named(name: str, options: dict[str, Any]) -> Task:
-    """The task that `rware` registers under a name, with some options changed.
+    """Return the task that `rware` registers under a name, with some options overridden.
 
     Raises:
-        ConfigError: `rware` has no such name, or the options make no sense.
-        TypeError: there is no such option.
+        ConfigError: If `rware` has no such name, or an option is invalid.
+        TypeError: If there is no such option.
     """
     match = _SIZED.fullmatch(name) or _NUMBERED.fullmatch(name)
     part = match.groupdict() if match else {}
@@ -90,11 +90,14 @@ def task_named(name: str, options: dict[str, Any]) -> Task:
 
 
 def floor_of(task: Task) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The cells of a warehouse, uint8 [rows, columns] of HIGHWAY and STORAGE, and the (x, y) of its goals, in the order
-    in which deliveries are looked for.
+    """Return a warehouse's cells and goals.
+
+    Returns:
+        (cells, uint8 [rows, columns] of HIGHWAY and STORAGE; (x, y) of the goals, in the order in which deliveries are
+        checked).
 
     Raises:
-        ConfigError: it has no room for all robots and requests, or its `layout` can't be read.
+        ConfigError: If there is no room for all robots and requests, or `layout` can't be parsed.
     """
     floor, goals = _drawn_floor(task.layout) if task.layout else _regular_floor(task)
     n_shelves = int((floor == STORAGE).sum())
@@ -110,7 +113,7 @@ def floor_of(task: Task) -> tuple[np.ndarray, list[tuple[int, int]]]:
 
 
 def _regular_floor(task: Task) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Blocks of shelves, two columns each, with highways around and a queue before the two goals."""
+    """Build blocks of shelves, two columns each, surrounded by highways, with a queue before the two goals."""
     height, width = (task.column_height + 1) * task.shelf_rows + 2, 3 * task.shelf_columns + 1
     y, x = np.indices((height, width))
     left, right = width // 2 - 1, width // 2

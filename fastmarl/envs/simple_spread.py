@@ -1,4 +1,4 @@
-"""Agents that spread over landmarks: `mpe2.simple_spread_v3`."""
+"""Agents that spread over landmarks, like `mpe2.simple_spread_v3`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ RADIUS = 0.15
 
 @public("fastmarl.envs")
 class SimpleSpread(ParticleWorld):
-    """As many landmarks as agents; all are paid for landmarks that have an agent near, and pay for collisions.
+    """Agents are rewarded for landmarks with an agent near them, and penalised for collisions.
 
-    Dynamics, spaces, rewards and truncation are those of `mpe2.simple_spread_v3` with the same options; its others
-    (curriculum, partial observations, success as an end, benchmark data, rendering) are not there.
+    There are as many landmarks as agents. Dynamics, spaces, rewards and truncation are those of `mpe2.simple_spread_v3`
+    with the same options. Its other options (curriculum, partial observations, success as an end, benchmark data,
+    rendering) are not supported.
 
     Args:
-        num_envs: E, the copies in the batch.
-        N: agents, called "agent_0", ..., and landmarks.
-        local_ratio: the share of an agent's own collisions in its reward; the rest is of what all are paid.
-        max_cycles: env steps after which an episode is truncated.
-        continuous_actions: float32 [5] in 0 ... 1, of which numbers 1 to 4 push to the left, right, down, up; else one
-            of these, or 0.
+        num_envs: Number E of copies in the batch.
+        N: Number of agents, named "agent_0", ..., and of landmarks.
+        local_ratio: Weight of an agent's own collisions in its reward; the rest weighs the reward shared by all.
+        max_cycles: Number of env steps after which an episode is truncated.
+        continuous_actions: If True, actions are float32 [5] in 0 ... 1, whose elements 1 to 4 push to the left, right,
+            down and up; if False, an action is one of these numbers, or 0.
 
     Attributes:
-        positions, velocities: float64 [E, N, 2] of the agents. They may be written to.
-        landmarks: float64 [E, N, 2], their positions. They may be written to.
+        positions, velocities: float64 [E, N, 2] of the agents. May be written to.
+        landmarks: Positions of the landmarks, float64 [E, N, 2]. May be written to.
 
     Raises:
-        ConfigError: `N` or `max_cycles` is below 1, or `local_ratio` not in 0 ... 1.
+        ConfigError: If `N` or `max_cycles` is below 1, or `local_ratio` is not in 0 ... 1.
     """
 
     landmarks = Positions(of_agents=False)
@@ -73,8 +74,8 @@ def _step(actions, rules, force_A2, position_EB2, velocity_EA2, t_E, obs_EAK, re
     Args:
         actions: int64 [E, A], or float32 [E, A, 5].
         rules: (local ratio, steps of an episode, radius of each agent).
-        force_A2: room for the forces of one env.
-        obs_EAK, reward_EA, truncated_E: the caller's, written; those before are the batch's own.
+        force_A2: Scratch space for the forces in one env.
+        obs_EAK, reward_EA, truncated_E: The caller's arrays to write; earlier arrays belong to the batch.
     """
     local_ratio, max_cycles, radius_A = rules
     for e in range(len(t_E)):

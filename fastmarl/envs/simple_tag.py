@@ -1,4 +1,4 @@
-"""Adversaries that chase good agents around obstacles: `mpe2.simple_tag_v3`."""
+"""Adversaries that chase good agents around obstacles, like `mpe2.simple_tag_v3`."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from fastmarl.envs.particles import ParticleWorld, Positions, collide, move, obs
 
 ADVERSARY_RADIUS, GOOD_RADIUS, OBSTACLE_RADIUS = 0.075, 0.05, 0.2
 ADVERSARY_SENSITIVITY, GOOD_SENSITIVITY = 3.0, 4.0
-ADVERSARY_SPEED, GOOD_SPEED = 1.0, 1.3  # at most
-CAUGHT = 10.0  # what a collision pays every adversary, and costs the good agent
+ADVERSARY_SPEED, GOOD_SPEED = 1.0, 1.3  # maximum speeds
+CAUGHT = 10.0  # reward of every adversary for a collision, and penalty of the good agent
 
 
 @public("fastmarl.envs")
 class SimpleTag(ParticleWorld):
-    """Slow adversaries are paid for touching quick good agents, who pay for that and for leaving the area.
+    """Slow adversaries chase fast good agents.
 
-    Dynamics, spaces, rewards and truncation are those of `mpe2.simple_tag_v3` with the same options; its others
-    (curriculum, partial observations, success as an end, benchmark data, rendering) are not there.
+    Adversaries are rewarded for touching good agents, which are penalised for that and for leaving the area.
+
+    Dynamics, spaces, rewards and truncation are those of `mpe2.simple_tag_v3` with the same options. Its other options
+    (curriculum, partial observations, success as an end, benchmark data, rendering) are not supported.
 
     Args:
-        num_envs: E, the copies in the batch.
-        num_good: agents of the group "good agents", called "agent_0", ...
-        num_adversaries: agents of the group "adversaries", called "adversary_0", ...
-        num_obstacles: landmarks that nobody can enter.
-        max_cycles: env steps after which an episode is truncated.
-        continuous_actions: float32 [5] in 0 ... 1, of which numbers 1 to 4 push to the left, right, down, up; else one
-            of these, or 0.
+        num_envs: Number E of copies in the batch.
+        num_good: Number of agents in the group "good agents", named "agent_0", ...
+        num_adversaries: Number of agents in the group "adversaries", named "adversary_0", ...
+        num_obstacles: Number of landmarks that agents can't enter.
+        max_cycles: Number of env steps after which an episode is truncated.
+        continuous_actions: If True, actions are float32 [5] in 0 ... 1, whose elements 1 to 4 push to the left, right,
+            down and up; if False, an action is one of these numbers, or 0.
 
     Attributes:
-        positions, velocities: float64 [E, A, 2] of the agents, adversaries first. They may be written to.
-        obstacles: float64 [E, num_obstacles, 2], their positions. They may be written to.
+        positions, velocities: float64 [E, A, 2] of the agents, adversaries first. May be written to.
+        obstacles: Positions of the obstacles, float64 [E, num_obstacles, 2]. May be written to.
 
     Raises:
-        ConfigError: `num_good`, `num_adversaries` or `max_cycles` is below 1, or `num_obstacles` below 0.
+        ConfigError: If `num_good`, `num_adversaries` or `max_cycles` is below 1, or `num_obstacles` is below 0.
     """
 
     obstacles = Positions(of_agents=False)
@@ -62,7 +64,7 @@ class SimpleTag(ParticleWorld):
             "adversaries": [f"adversary_{i}" for i in range(num_adversaries)],
             "good agents": [f"agent_{i}" for i in range(num_good)],
         }
-        n_numbers = 4 + 2 * num_obstacles + 2 * (n_agents - 1) + 2 * num_good  # of an adversary
+        n_numbers = 4 + 2 * num_obstacles + 2 * (n_agents - 1) + 2 * num_good  # in an adversary's observation
         numbers = {"adversaries": n_numbers, "good agents": n_numbers - 2}
         starts = n_agents * [1.0] + num_obstacles * [0.9]
         super().__init__(num_envs, groups, numbers, starts, num_adversaries, continuous_actions)
@@ -79,12 +81,12 @@ class SimpleTag(ParticleWorld):
 
 
 def _fine(position_EG2: np.ndarray, reward_EG: np.ndarray) -> None:
-    """Let good agents pay for being far out, on either axis.
+    """Penalise good agents for being far out, on either axis.
 
-    NumPy's exp and libm's, which compiled code calls, differ in the last bit on some processors; mpe2 calls NumPy's.
+    NumPy's exp and libm's, which compiled code calls, differ in the last bit on some processors; mpe2 uses NumPy's.
     """
     distance = np.abs(position_EG2)
-    beyond = np.minimum(np.exp(2 * np.minimum(distance, 3.0) - 2), 10)  # 10 long before 3, and exp can't overflow
+    beyond = np.minimum(np.exp(2 * np.minimum(distance, 3.0) - 2), 10)  # reaches 10 before 3, so exp can't overflow
     fine_EG2 = np.where(distance < 0.9, 0.0, np.where(distance < 1.0, (distance - 0.9) * 10, beyond))
     reward_EG -= fine_EG2[..., 0]
     reward_EG -= fine_EG2[..., 1]
@@ -95,13 +97,13 @@ def _step(
     adversary_actions, good_actions, rules, force_A2, position_EB2, velocity_EA2, t_E, adversary_EAK, good_EAK,
     adversary_reward_EA, good_reward_EA, truncated_E,
 ):  # fmt: skip
-    """Step all envs; the good agents' fines are not in their rewards yet.
+    """Step all envs, without the penalties of `_fine()`.
 
     Args:
         adversary_actions, good_actions: int64 [E, A], or float32 [E, A, 5].
         rules: (steps of an episode, radius of each body).
-        force_A2: room for the forces of one env.
-        adversary_EAK, ..., truncated_E: the caller's, written; those before are the batch's own.
+        force_A2: Scratch space for the forces in one env.
+        adversary_EAK, ..., truncated_E: The caller's arrays to write; earlier arrays belong to the batch.
     """
     max_cycles, radius_B = rules
     n = adversary_actions.shape[1]
@@ -131,7 +133,7 @@ def _limit_speeds(e, n_adversaries, velocity_EA2):
 
 @njit(cache=True, nogil=True)
 def _pay(e, position_EB2, adversary_reward_EA, good_reward_EA):
-    """Pay for collisions of the two groups."""
+    """Write the rewards for collisions between the two groups."""
     n_adversaries = adversary_reward_EA.shape[1]
     of_all = 0.0
     for g in range(good_reward_EA.shape[1]):

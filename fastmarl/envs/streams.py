@@ -1,8 +1,8 @@
-"""A stream of random numbers for each env of a batch, to be drawn from in compiled code.
+"""A stream of random numbers for each env of a batch, for use in compiled code.
 
-It is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): 64 bits of state, so
-an array uint64 [E] holds all streams, and env e draws by `uniform(streams, e, ...)`. What an env draws depends on its
-seed and on what it has drawn before, and on no other env.
+The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). Its state
+has 64 bits, so an array uint64 [E] holds all streams, and env e draws with `uniform(streams, e, ...)`. An env's numbers
+depend on its seed and on what it has drawn before, but not on other envs.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ _MASK = (1 << 64) - 1
 
 
 def new_streams(num_envs: int) -> np.ndarray:
-    """uint64 [num_envs], different in every run."""
+    """Return streams that differ in every run, uint64 [num_envs]."""
     return np.random.SeedSequence().generate_state(num_envs, np.uint64)
 
 
 def seed_streams(streams_E: np.ndarray, env_indices: np.ndarray, seeds: Sequence[int] | None) -> None:
-    """Begin the streams of some envs anew, each from its seed; without seeds they go on."""
+    """Restart the streams of some envs, each from its seed; without seeds they continue."""
     if seeds is not None:
         _seed_streams(streams_E, env_indices, np.array([seed & _MASK for seed in seeds], np.uint64))
 
@@ -41,26 +41,26 @@ def _mixed(bits):
 
 @njit(cache=True, nogil=True)
 def random_bits(streams_E, e):
-    """uint64, the next of env e's stream."""
+    """Return the next 64 bits of env e's stream, as uint64."""
     streams_E[e] += _STEP
     return _mixed(streams_E[e])
 
 
 @njit(cache=True, nogil=True)
 def uniform(streams_E, e, low, high):
-    """float64 in [low, high), in steps of (high - low) / 2**53."""
+    """Draw a float64 in [low, high), in steps of (high - low) / 2**53."""
     return low + (high - low) * (np.float64(random_bits(streams_E, e) >> np.uint64(11)) * 2.0**-53)
 
 
 @njit(cache=True, nogil=True)
 def below(streams_E, e, n):
-    """int64 in 0 ... n - 1, for n < 2**32; none is likelier than another by more than n / 2**32."""
+    """Draw an int64 in 0 ... n - 1, for n < 2**32; probabilities differ by a relative n / 2**32 at most."""
     return np.int64(((random_bits(streams_E, e) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True)
 def draw_zero(streams_E, e, numbers_N):
-    """int64: the place of a number that is 0, drawn evenly among all such; there must be one."""
+    """Return the index, int64, of a uniformly drawn zero; there must be one."""
     n_zeros = 0
     for n in range(len(numbers_N)):
         n_zeros += numbers_N[n] == 0

@@ -1,4 +1,4 @@
-"""A batch of envs is played, and what it writes is looked at closely."""
+"""Plays a batch of envs for `check_env`, and inspects everything that it writes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from fastmarl.testing.findings import MASK_KIND
 from fastmarl.testing.play import IDLE_STEPS, REPLAYED_STEPS, AnyPlay, UnplayableError
 from fastmarl.testing.report import Findings
 
-OTHERWISE_UNWRITTEN = 0x5A  # what observations are full of beforehand when the batch is played again
-EARLY_RESETS = 0.05  # of the envs that are to disturb the others, in each step
+OTHERWISE_UNWRITTEN = 0x5A  # byte that fills observations beforehand when the batch is played again
+EARLY_RESETS = 0.05  # fraction of the disturbing envs that is reset early in each step
 
 
 class BatchPlay(AnyPlay):
-    """A batch that is played."""
+    """Plays a batch of envs."""
 
     def __init__(self, env: ArrayEnv, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
         super().__init__(env, findings, seed, late_rewards, respawn)
         self._groups: dict[str, PlayedGroup] = {}
-        self._trace: list[tuple[dict[str, Any], list[bytes]]] = []  # (actions, what each env said), by step
+        self._trace: list[tuple[dict[str, Any], list[bytes]]] = []  # (actions, what each env reported), by step
         self._t_E, self._episode_E = np.zeros((2, env.num_envs), np.int64)
-        self._began: list[bytes] = []  # what each env said at first
-        self._keeps = False  # is known to keep arrays
+        self._began: list[bytes] = []  # what each env reported in its first reset
+        self._keeps = False  # True once the env is known to keep arrays
 
     def _prepare(self) -> None:
-        """Look at the groups' spaces."""
+        """Check the groups' spaces."""
         for number, (name, agents) in enumerate(self._env.groups.items()):
             try:
                 self._groups[name] = PlayedGroup(self._env, agents, self._seed + number)
@@ -44,7 +44,7 @@ class BatchPlay(AnyPlay):
             raise UnplayableError
 
     def play(self, steps: int) -> None:
-        """Let every env make so many steps, and the first ones again."""
+        """Let every env make `steps` steps, then repeat the first ones."""
         self._prepare()
         self._began = self._reset(np.arange(self._env.num_envs), UNWRITTEN, seeded=True)
         for step in range(steps):
@@ -66,12 +66,12 @@ class BatchPlay(AnyPlay):
         self._look_for_differences()
 
     def _look_for_differences(self) -> None:
-        """The same must come again, whatever stood in the arrays and whatever other envs do."""
+        """Check that a replay gives the same, whatever the arrays held before and whatever other envs do."""
         everybody = np.arange(self._env.num_envs)
         if self._replay_differs(everybody, everybody[:0]):
             text = (f"changed although reset(seeds=[{self._seed}, ...]) and the actions were the same; draw all "
                     f"randomness from generators that reset() makes from its seeds, and write whole observations for "
-                    f"all who are present")  # fmt: skip
+                    f"all agents that are present")  # fmt: skip
             self._findings.problem("seed", text)
         elif len(everybody) > 1 and self._replay_differs(everybody[::2], everybody[1::2]):
             text = ("changed when the other envs of the batch took other actions and were reset at other times; give "
@@ -79,7 +79,7 @@ class BatchPlay(AnyPlay):
             self._findings.note("neighbours", text)
 
     def _replay_differs(self, same: np.ndarray, other: np.ndarray) -> bool:
-        """Make the first steps again: whether the envs in `same` say something else; those in `other` disturb them."""
+        """Repeat the first steps while envs in `other` disturb; returns True if envs in `same` report otherwise."""
         rng = np.random.default_rng(self._seed)
         began = self._reset(np.arange(self._env.num_envs), OTHERWISE_UNWRITTEN, seeded=True)
         if any(began[e] != self._began[e] for e in same.tolist()):
@@ -99,20 +99,20 @@ class BatchPlay(AnyPlay):
                 return True
         return False
 
-    # Calls of the env.
+    # Calls of the env
 
     def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
         return {name: group.draw(rng) for name, group in self._groups.items()}
 
     def _reset_those(self, over: np.ndarray, said: list[bytes], byte: int) -> list[bytes]:
-        """Reset the envs whose episode is over; returns what was said, and what these say now."""
+        """Reset the envs whose episode is over; returns `said`, extended by what these envs report now."""
         if not over.any():
             return said
         began = self._reset(np.flatnonzero(over), byte, seeded=False)
         return [before + now if is_new else before for before, now, is_new in zip(said, began, over, strict=True)]
 
     def _reset(self, env_indices: np.ndarray, byte: int, *, seeded: bool) -> list[bytes]:
-        """Returns what each env says."""
+        """Reset these envs; returns what each env reports."""
         seeds = [self._seed + e for e in env_indices.tolist()] if seeded else None
         out = self._arrays(byte)
         self._t_E[env_indices] = 0
@@ -135,7 +135,7 @@ class BatchPlay(AnyPlay):
         return said
 
     def _step(self, actions: dict[str, Any], byte: int) -> tuple[StepArrays, list[bytes]]:
-        """Returns (a copy of what came, what each env says)."""
+        """Step the batch; returns a copy of the results, and what each env reports."""
         out = self._arrays(byte)
         for name, group in self._groups.items():
             out.groups[name].present[...] = group.there
@@ -158,7 +158,7 @@ class BatchPlay(AnyPlay):
         return private, said
 
     def _arrays(self, byte: int) -> StepArrays:
-        """As a runner has them before a reset, with bytes in the observations that are none."""
+        """Return arrays as before a reset in a runner, with observations filled with a byte."""
         out = self._env.new_arrays()
         for name, group in self._groups.items():
             arrays = out.groups[name]
@@ -171,7 +171,7 @@ class BatchPlay(AnyPlay):
         return StepArrays(out.groups, out.terminated.copy(), out.truncated.copy())
 
     def _call(self, call: str, out: StepArrays, *args: Any, **kwargs: Any) -> None:
-        """Call reset() or step(), which has to write into the arrays that it got."""
+        """Call `reset()` or `step()`, and check that it writes to the given arrays."""
         before = dict(self._named_arrays(out))
         self._answer(call, int(self._t_E.max()), *args, **kwargs)
         replaced = [(name, before[name], now) for name, now in self._named_arrays(out) if now is not before[name]]
@@ -183,7 +183,7 @@ class BatchPlay(AnyPlay):
             raise UnplayableError
 
     def _named_arrays(self, out: StepArrays) -> Iterator[tuple[str, Any]]:
-        """(name, array)."""
+        """Yield (name, array) for all arrays."""
         yield "out.terminated", out.terminated
         yield "out.truncated", out.truncated
         for name, group in self._groups.items():
@@ -195,7 +195,7 @@ class BatchPlay(AnyPlay):
                 yield f"out.groups[{name!r}].obs{keys}", values
 
     def _said(self, out: StepArrays, *, rewards: bool) -> list[bytes]:
-        """What each env reported of the agents that had not ended before."""
+        """Return what each env reported for agents that had not ended before."""
         said = []
         for e in range(self._env.num_envs):
             pieces = [out.terminated[e].tobytes(), out.truncated[e].tobytes()] if rewards else []
@@ -208,7 +208,7 @@ class BatchPlay(AnyPlay):
         return {name: weakref.ref(array) for name, array in self._named_arrays(out)}
 
     def _look_for_kept(self, references: dict[str, weakref.ref]) -> None:
-        """Nobody should have the arrays of a call that is over."""
+        """Check that no reference to the arrays of a finished call is left."""
         if self._keeps or all(reference() is None for reference in references.values()):
             return
         gc.collect()
@@ -218,7 +218,7 @@ class BatchPlay(AnyPlay):
                 self._findings.problem("kept", text, None, name)
                 self._keeps = True
 
-    # What is looked at.
+    # Checks
 
     def _problem(self, kind: str, e: int, text: str, agent: Any = None, where: Any = None) -> None:
         self._findings.episode, self._findings.env_t = int(self._episode_E[e]), int(self._t_E[e])
@@ -241,8 +241,8 @@ class BatchPlay(AnyPlay):
             self._problem("reward", e, f"expected a finite reward, got {arrays.rewards[e, i]}", group.agents[i])
         if not self._late_rewards:
             for e, i in np.argwhere(group.ended & (arrays.rewards != 0)).tolist():
-                text = (f"was paid {arrays.rewards[e, i]} after it had ended; leave its entries alone, or set "
-                        f'post_death="accumulate" or "drop"')  # fmt: skip
+                text = (f"received a reward of {arrays.rewards[e, i]} after it had ended; leave its entries alone, or "
+                        f'set post_death="accumulate" or "drop"')  # fmt: skip
                 self._problem("after the end", e, text, group.agents[i], "rewards")
         if not self._respawn:
             for e, i in np.argwhere(group.ended & arrays.present).tolist():

@@ -1,4 +1,4 @@
-"""The agents of one group of a batch while it is checked: who is there, what they do and see."""
+"""The agents of one group of a batch being checked: who is present, how they act, and what they observe."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import choices_of, mask_key, parts_of
 from fastmarl.core.spaces.structs import flatten_struct
 
-READY_ACTIONS = 64  # different ones of an agent
-UNWRITTEN = 0xA5  # a byte; observations are full of it beforehand
+READY_ACTIONS = 64  # number of different actions per agent
+UNWRITTEN = 0xA5  # byte that fills observations beforehand
 
 
 class PlayedGroup:
-    """One group in all envs. Arrays are bool [E, A].
+    """A group of agents in all envs. Arrays are bool [E, A].
 
     Attributes:
-        layout, actions: of its observation space, of its action space.
-        there: takes part, for a runner: was observed in this episode and has not ended.
-        acting: acts next.
-        seen, ended: in this episode.
+        layout, actions: Layouts of the group's observation space and action space.
+        there: True for agents that take part from a runner's view: observed in this episode, and not ended.
+        acting: True for agents that act next.
+        seen, ended: True for agents that were observed, or have ended, in this episode.
     """
 
     def __init__(self, env: ArrayEnv, agents: list, seed: int):
@@ -35,23 +35,23 @@ class PlayedGroup:
         self.layout, self.actions = RowLayout(observation_space), RowLayout(action_space)
         self._leaf_spaces = leaf_spaces(observation_space)
         self._mask_key, self._choices = mask_key(observation_space, action_space), choices_of(action_space)
-        self._action_space = deepcopy(action_space)  # its generator is the env's own business
+        self._action_space = deepcopy(action_space)  # leaves the generator of the env's own space alone
         self._action_space.seed(seed)
         samples = [self.actions.leaves_of(self._action_space.sample()) for _ in range(READY_ACTIONS)]
         self._ready = [np.stack([np.asarray(part) for part in parts]) for parts in zip(*samples, strict=True)]
         shape = env.num_envs, len(agents)
         self.there, self.acting, self.seen, self.ended, self._ended_before = np.zeros((5, *shape), np.bool_)
-        self._mask = np.zeros((*shape, sum(self._choices)), np.bool_)  # all parts' choices in a row
+        self._mask = np.zeros((*shape, sum(self._choices)), np.bool_)  # choices of all parts, concatenated
 
     def begin(self, arrays: GroupArrays, is_reset: np.ndarray) -> None:
-        """After the reset of some envs, bool [E]."""
+        """Update the flags after the reset of some envs, bool [E]."""
         self.ended[is_reset] = self._ended_before[is_reset] = False
         for flags in (self.there, self.acting, self.seen):
             flags[is_reset] = arrays.present[is_reset]
         self._note_masks(arrays.obs, is_reset)
 
     def go_on(self, arrays: GroupArrays) -> None:
-        """After a step."""
+        """Update the flags after a step."""
         self._ended_before = self.ended & ~arrays.present
         there = self.there | arrays.present
         self.ended = self._ended_before | (there & (arrays.terminated | arrays.truncated))
@@ -66,7 +66,7 @@ class PlayedGroup:
             self._mask[envs] = np.concatenate(leaves, axis=-1)[envs] != 0
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Legal actions, as a runner gives them."""
+        """Draw legal actions in the form that a runner passes."""
         leaves = [ready[rng.integers(READY_ACTIONS, size=self.acting.shape)] for ready in self._ready]
         if self._mask_key is not None:
             assert isinstance(self._action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
@@ -77,13 +77,13 @@ class PlayedGroup:
         return self.actions.nest(leaves)
 
     def without_choice(self) -> Iterator[tuple[int, int]]:
-        """(env index, agent's position) of those that must act and may not do anything."""
+        """Yield (env index, agent's position) of agents that must act but have no legal action."""
         if self._mask_key is not None:
             none = np.any([~part.any(axis=-1) for part in parts_of(self._mask, self._choices)], axis=0)
             yield from ((e, i) for e, i in np.argwhere(self.acting & none).tolist())
 
     def said(self, arrays: GroupArrays, e: int, *, rewards: bool) -> Iterator[bytes]:
-        """What env e reported of agents that had not ended before, after the step or reset was taken note of."""
+        """Yield what env e reported for agents that had not ended before; call it after `begin()` or `go_on()`."""
         counts = ~self._ended_before[e]
         yield arrays.present[e][counts].tobytes()
         for leaf in self.layout.leaves_of(arrays.obs):
@@ -94,12 +94,12 @@ class PlayedGroup:
                 yield column[e][counts].tobytes()
 
     def is_written(self, obs: Any, envs: np.ndarray) -> bool:
-        """Whether anything in these envs' observations, bool [E], is not UNWRITTEN any more."""
+        """Return True if anything but UNWRITTEN is in the observations of these envs, bool [E]."""
         leaves = [leaf for leaf in self.layout.leaves_of(obs) if leaf.dtype != object and leaf.dtype != bool]
         return any((leaf[envs].view(np.uint8) != UNWRITTEN).any() for leaf in leaves if leaf.size)
 
     def misfits(self, obs: Any, seen: np.ndarray) -> Iterator[tuple[int, int, Misfit]]:
-        """(env index, agent's position, what is wrong) of the observations at these positions, bool [E, A]."""
+        """Yield (env index, agent's position, misfit) for the observations at these positions, bool [E, A]."""
         for leaf, space, array in zip(self.layout.leaves, self._leaf_spaces, self.layout.leaves_of(obs), strict=True):
             unwritten, fits = _parts(_is_unwritten(array)), _parts(_fits(space, array), np.all)
             for e, i in np.argwhere(seen & (unwritten | ~fits)).tolist():
@@ -112,19 +112,19 @@ class PlayedGroup:
 
 
 def _parts(flags: np.ndarray, over: Any = np.any) -> np.ndarray:
-    """bool [E, A], of flags [E, A, ...]."""
+    """Reduce flags [E, A, ...] to bool [E, A]."""
     return over(flags.reshape(*flags.shape[:2], -1), axis=-1)
 
 
 def _is_unwritten(array: np.ndarray) -> np.ndarray:
-    """Where the bytes are UNWRITTEN; one byte alone may well be a value."""
+    """Return where all bytes are UNWRITTEN. Single-byte dtypes are skipped, since the byte may be a valid value."""
     if array.dtype == object or array.itemsize == 1:
         return np.zeros(array.shape, np.bool_)
     return (array[..., None].view(np.uint8) == UNWRITTEN).all(axis=-1)
 
 
 def _fits(space: gym.Space, array: np.ndarray) -> np.ndarray:
-    """Where numbers are surely in the space."""
+    """Return where numbers are certainly in the space."""
     if isinstance(space, gym.spaces.Box):
         return (array >= space.low) & (array <= space.high)
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):

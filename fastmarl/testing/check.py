@@ -1,4 +1,4 @@
-"""`check_env`, for who writes an environment: some episodes are played, and everything is reported at once."""
+"""`check_env()`, for authors of environments: plays some episodes and reports everything at once."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from fastmarl.testing.array_check import BatchPlay
 from fastmarl.testing.play import Play, UnplayableError
 from fastmarl.testing.report import Findings, Report
 
-BATCH_SIZE = 4  # where a batch is made for the check
+BATCH_SIZE = 4  # number of envs if the check makes a batch itself
 
 
 @exits_as_errors()
 def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, seed: int = 0,
               post_death: str = "error", respawn: bool = False) -> Report:  # fmt: skip
-    """Play an env, or a batch, with seeded random actions and report all that is wrong or odd about it.
+    """Play an env, or a batch, with seeded random actions and report everything wrong or unusual about it.
 
     Args:
-        env: what `EnvRunnerConfig(env=...)` takes, or an env that nobody else uses. It is closed in the end.
-        env_config: given to what makes the env.
-        steps: env steps to make, of a batch by each of its envs. The first 100 are then made again with the same seed
-            and actions, and once more while what was observed is overwritten; a batch's while every other env acts
-            otherwise. Where the check makes the env itself, another one is made, and has to repeat them, too.
-        seed: of the first reset() and of the actions. Actions obey the masks in observations and infos.
-        post_death, respawn: as in `EnvRunnerConfig`: what agents may get after they have finished.
+        env: Any value of `EnvRunnerConfig(env=...)`, or an env that is not in use elsewhere. It is closed at the end.
+        env_config: Config passed to the function that makes the env.
+        steps: Number of env steps, for a batch of each of its envs. The first 100 are then repeated with the same seed
+            and actions, and once more while past observations are overwritten or, in a batch, while every other env
+            acts differently. If the check makes the env itself, it makes a second one that has to repeat them, too.
+        seed: Seed of the first reset() and of the actions. Actions obey the masks in observations and infos.
+        post_death, respawn: As in `EnvRunnerConfig`: what agents may receive after they have finished.
 
     Returns:
-        What was found; problems are not raised. In a test: `assert report.ok, report`. `ok` is False if there are
-        `problems`; `notes` say what is allowed but often not meant.
+        A report; problems are not raised. In a test: `assert report.ok, report`. `ok` is False if there are `problems`;
+        `notes` list what is allowed but often unintended.
 
     Raises:
-        EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too, the
-            first time.
+        EnvCheckError: If this is not a multi-agent environment at all. Errors of its constructor are passed on, too,
+            the first time.
     """
     is_object = not isinstance(env, str) and not inspect.isclass(env)
     is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
@@ -67,13 +67,13 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
 
 
 def _maker(env: Any, env_config: dict) -> Callable[[], Any]:
-    """Makes envs, as a runner does: each with a context of its own, which its constructor may change."""
+    """Return a function that makes envs as a runner does, each with a new context that its constructor may change."""
     create = env_creator(env)
     return lambda: as_multi_agent_env(create(EnvContext(env_config, 0, num_envs=BATCH_SIZE)))
 
 
 def _compare(play: Play, make: Callable[[], Any], findings: Findings) -> None:
-    """Have another env repeat what was played."""
+    """Repeat the played steps in another env."""
     try:
         with exits_as_errors():
             other = make()

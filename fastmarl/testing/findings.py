@@ -1,4 +1,4 @@
-"""Findings of `check_env` about action masks, `state()`, and PettingZoo's rules on how agents leave."""
+"""Findings of `check_env()` on action masks, `state()`, and PettingZoo's rules for agents that leave."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ MASK_KIND, STATE_KIND, AGENTS_KIND = "mask", "state", "agents"
 
 
 class MaskFindings:
-    """Looks at the masks of observed agents.
+    """Checks the masks of observed agents.
 
     Args:
-        findings: where problems and notes go to.
+        findings: Receives problems and notes.
     """
 
     def __init__(self, findings: Findings):
         self._findings = findings
-        self._by_info: dict[Any, bool] = {}  # agent -> whether its first info had a mask
+        self._by_info: dict[Any, bool] = {}  # agent -> True if its first info had a mask
 
     def look_at(self, agent: Any, action_space: gym.Space, observation: Any, info: Any, *, acts: bool) -> None:
-        """Look at what came with one observation; who does not act may have a mask that allows nothing."""
+        """Check the masks that came with one observation; a mask may rule out everything if the agent does not act."""
         masks = masks_in(observation, info)
         sizes = choices_of(action_space)
         unread = [key for key in MASK_KEYS if key != MASK and isinstance(info, Mapping) and key in info]
         if unread and not masks:
-            self._note(f"info[{unread[0]!r}] is not looked at; call it {MASK!r}, or put it into the observation", agent)
+            self._note(f"info[{unread[0]!r}] is ignored; call it {MASK!r}, or put it into the observation", agent)
         if masks and not sizes:
             where = next(iter(masks))
-            self._note(f"{where} is not looked at: no mask fits the action space {action_space!r:.200}", agent, where)
+            self._note(f"{where} is ignored: no mask fits the action space {action_space!r:.200}", agent, where)
             return
         rows = {where: row for where, mask in masks.items() if self._fits(agent, where, row := mask_row(mask), sizes)}
         if rows:
             first, *others = rows
             for other in others:
                 if not np.array_equal(rows[other] != 0, rows[first] != 0):
-                    self._note(f"{other} differs from {first}, which alone counts", agent, other)
+                    self._note(f"{other} differs from {first}, which takes precedence", agent, other)
             if acts and not all(part.any() for part in parts_of(rows[first], sizes)):
                 self._findings.problem(MASK_KIND, f"{first} {RULES_OUT_ALL}", agent, first)
         if acts and self._by_info.setdefault(agent, bool(masks)) != bool(masks):
-            self._note(f"info[{MASK!r}] is there in some env steps and not in others, where all actions are legal",
+            self._note(f"info[{MASK!r}] is present in some env steps but not in others, where all actions are legal",
                        agent, "gaps")  # fmt: skip
 
     def _fits(self, agent: Any, where: str, row: np.ndarray, sizes: list[int]) -> bool:
-        """Return true if a mask can be read. One in an observation is compared with its space elsewhere."""
+        """Return True if a mask can be read. A mask in an observation is compared with its space elsewhere."""
         problem = size_problem(row.size, sizes)
         if problem is None and row.dtype.kind not in "fiub":
             problem = f"holds {row.tolist()[0]!r:.200}, expected numbers or bools"
@@ -74,7 +74,7 @@ class MaskFindings:
             return False
         irregular = row[(row != 0) & (row != 1)]
         if irregular.size:
-            self._note(f"{where} holds {irregular[0]}; 0 rules a choice out, and whatever else allows it", agent, where)
+            self._note(f"{where} holds {irregular[0]}; 0 rules a choice out, any other value allows it", agent, where)
         return True
 
     def _note(self, text: str, agent: Any, where: Any = None) -> None:
@@ -82,11 +82,11 @@ class MaskFindings:
 
 
 class StateFindings:
-    """Notes states that a runner refuses, which calls `state()` only with `record_env_state=True`.
+    """Notes states that a runner rejects when it calls `state()`, which it only does with `record_env_state=True`.
 
     Args:
-        env: an env, or a batch; if it has no `state()`, nothing is noted.
-        findings: where notes go to.
+        env: An env or a batch; without a `state()`, nothing is noted.
+        findings: Receives notes.
     """
 
     def __init__(self, env: Any, findings: Findings):
@@ -98,11 +98,11 @@ class StateFindings:
                 self._states = EnvStates(0, state_space_of(env, 0))
         except EnvCheckError as error:
             findings.note(STATE_KIND, str(error))
-        except Exception as error:  # a property of its own may raise anything
+        except Exception as error:  # a user-defined property may raise anything
             self._note(f"{error!r:.200} in {location_of(error)}")
 
     def look(self) -> None:
-        """Look at the state after a reset or a step."""
+        """Check the state after a reset or a step."""
         if self._states is None:
             return
         try:
@@ -122,11 +122,11 @@ class StateFindings:
 
 
 class PettingZooRules:
-    """Notes what our adapters understand, and PettingZoo's own loop or other libraries do not.
+    """Notes what our adapters handle, but PettingZoo's own loop or other libraries do not.
 
     Args:
-        env: any; of others than PettingZoo's, nothing is noted.
-        findings: where notes go to.
+        env: Any env; for others than PettingZoo's, nothing is noted.
+        findings: Receives notes.
     """
 
     def __init__(self, env: Any, findings: Findings):
@@ -135,12 +135,12 @@ class PettingZooRules:
         self._before: list[Any] = []
 
     def begin_step(self) -> None:
-        """Remember who takes part."""
+        """Remember which agents take part before a step."""
         if self._env is not None:
             self._before = list(self._env.agents)
 
     def look_at(self, terminateds: dict, truncateds: dict) -> None:
-        """Look at who has left, and who should have, in the step that returned these flags."""
+        """Check which agents left, and which should have, in the step that returned these flags."""
         if self._env is None:
             return
         now = list(self._env.agents)
@@ -157,7 +157,7 @@ class PettingZooRules:
                 self._note(agent, "was removed from `agents` without a flag, so it waits until the end of the episode, "
                                   "and has the flags of that: set its own flag in that step")  # fmt: skip
         if now and ended == {"__all__"}:
-            self._note(None, "'__all__' ended the episode, of which PettingZoo's own loop hears nothing: set the flags "
+            self._note(None, "'__all__' ended the episode, which PettingZoo's own loop does not notice: set the flags "
                              "of all agents and empty `agents`")  # fmt: skip
 
     def _note(self, agent: Any, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The kit to run on an environment of your own, before training does; and small environments to test with."""
+"""Small environments for tests, and a wrapper that reveals shared memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fastmarl.core.public import public
 
 @public("fastmarl.testing")
 class ClockEnv(MultiAgentEnv):
-    """Observations are the env steps since the reset; subclasses say who has one, who is paid, who ends.
+    """Observations are the env steps since the reset; subclasses decide who is observed, rewarded and terminated.
 
     Args:
-        agents: their ids.
-        episode_length: env steps until everybody is truncated.
-        obs_size: an observation is float32 [obs_size], filled with the time; actions are Discrete(3).
+        agents: Ids of the agents.
+        episode_length: Number of env steps after which all agents are truncated.
+        obs_size: Size of an observation, float32 [obs_size], filled with the time; actions are Discrete(3).
     """
 
     def __init__(self, agents: list[Any], episode_length: int = 10, obs_size: int = 4):
@@ -35,15 +35,15 @@ class ClockEnv(MultiAgentEnv):
         self.env_t = 0
 
     def observed(self, env_t: int) -> list[Any]:
-        """Who is observed at `env_t`."""
+        """Return the agents observed at `env_t`."""
         return self.possible_agents
 
     def paid(self, env_t: int) -> dict[Any, float]:
-        """The rewards of the step that leads to `env_t`."""
+        """Return the rewards of the step that leads to `env_t`."""
         return dict.fromkeys(self.observed(env_t - 1), 1.0)
 
     def terminated(self, env_t: int) -> list[Any]:
-        """Who ends at `env_t`."""
+        """Return the agents that end at `env_t`."""
         return []
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
@@ -62,7 +62,7 @@ class ClockEnv(MultiAgentEnv):
 
 @public("fastmarl.testing")
 class CountingEnv(ClockEnv):
-    """Everybody is observed at every step and paid 1 for every action."""
+    """All agents are observed at every step, with a reward of 1 for every action."""
 
     def __init__(self, num_agents: int = 2, episode_length: int = 10, obs_size: int = 4):
         super().__init__([f"agent_{i}" for i in range(num_agents)], episode_length, obs_size)
@@ -70,7 +70,10 @@ class CountingEnv(ClockEnv):
 
 @public("fastmarl.testing")
 class TurnBasedEnv(CountingEnv):
-    """Agents are observed in turn, at the end all of them. Who acts at t - 1 is paid t, and the next one -0.5."""
+    """Agents are observed in turn, and all of them at the end.
+
+    The agent that acts at t - 1 receives a reward of t, and the next one -0.5.
+    """
 
     def observed(self, env_t: int) -> list[Any]:
         if env_t >= self.episode_length:
@@ -84,11 +87,11 @@ class TurnBasedEnv(CountingEnv):
 
 @public("fastmarl.testing")
 class DyingAgentsEnv(ClockEnv):
-    """Agents come and go by a script; each is paid 1 for every action.
+    """Agents come and go by a script; each receives a reward of 1 for every action.
 
     Args:
-        stays: agent -> [(first, last), ...]: the env steps of its first and last observation, once for each stay.
-            At the last one it terminates; a stay that is to outlast the episode has a `last` beyond its end.
+        stays: agent -> [(first, last), ...]: env steps of the first and last observation of each stay. The agent
+            terminates at the last one; a stay that is to outlast the episode has a `last` beyond its end.
     """
 
     def __init__(self, stays: dict[Any, list[tuple[int, int]]], episode_length: int = 10, obs_size: int = 4):
@@ -108,14 +111,14 @@ class DyingAgentsEnv(ClockEnv):
 
 @public("fastmarl.testing")
 class ScriptedEnv(MultiAgentEnv):
-    """Plays back what reset() and step() are to return, over and over.
+    """Plays back scripted results of reset() and step() in a loop.
 
     Args:
-        script: pairs (observations, infos) for resets, five dicts for steps. reset() goes on to the next pair.
-        observation_space, action_space: of every agent.
+        script: Pairs (observations, infos) for resets, five dicts for steps. reset() skips to the next pair.
+        observation_space, action_space: Spaces of every agent.
 
     Attributes:
-        actions: every action dict that came in, in order.
+        actions: All received action dicts, in order.
     """
 
     def __init__(self, script: list[tuple], observation_space: gym.Space, action_space: gym.Space):
@@ -137,10 +140,10 @@ class ScriptedEnv(MultiAgentEnv):
 
 @public("fastmarl.testing")
 class ReusingEnv(MultiAgentEnv):
-    """Another env whose arrays change behind your back, as those of envs with their own buffers do.
+    """Wraps an env so that returned arrays change later, like those of envs with their own buffers.
 
-    Every array it ever returned, in observations and infos, is overwritten by each of its following calls, and so are
-    the arrays in the actions that it got.
+    Each call overwrites all arrays that it ever returned, in observations and infos, and `step()` also those in the
+    actions that it received.
     """
 
     def __init__(self, env: Any):
@@ -175,7 +178,7 @@ class ReusingEnv(MultiAgentEnv):
         return env_spaces(self.env, agent_id)[1]
 
     def _private(self, result: Any) -> Any:
-        """A copy of what the env returned; what was returned before is overwritten."""
+        """Copy what the env returned, and overwrite everything returned before."""
         self._calls += 1
         for array in self._returned:
             self._overwrite(array)

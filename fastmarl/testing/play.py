@@ -1,4 +1,4 @@
-"""An environment that is played with random actions, while everything about it is looked at."""
+"""Plays an environment with random actions for `check_env()`, and inspects everything that it returns."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from fastmarl.testing.replay import look_at_another, look_for_differences
 from fastmarl.testing.report import Findings, location_of
 
 REPLAYED_STEPS = 100
-IDLE_STEPS = 100  # without anybody acting, until that is noted
+IDLE_STEPS = 100  # number of steps without an acting agent before this is noted
 
 
 class UnplayableError(Exception):
-    """The env can't be played on; why is in the findings."""
+    """Raised if the env can't be played any further; the findings say why."""
 
 
 class AnyPlay:
-    """An env, or a batch, that is played.
+    """Base of the players of envs and batches.
 
     Args:
-        findings: where problems and notes go to.
-        late_rewards, respawn: whether agents may get rewards, or be observed, after they have finished.
+        findings: Receives problems and notes.
+        late_rewards, respawn: True if agents may receive rewards, or be observed, after they have finished.
 
     Attributes:
-        observed: ids of the agents that were observed.
+        observed: Ids of the agents that were observed.
     """
 
     def __init__(self, env: Any, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
@@ -47,7 +47,7 @@ class AnyPlay:
         self.env_steps = self.agent_steps = self.episodes = 0
 
     def _answer(self, call: str, env_t: int, *args: Any, **kwargs: Any) -> Any:
-        """Return what reset() or step() returns, which leads to `env_t`."""
+        """Return the result of a call of `reset()` or `step()` that leads to `env_t`."""
         try:
             return getattr(self._env, call)(*args, **kwargs)
         except (Exception, SystemExit) as raised:
@@ -57,14 +57,14 @@ class AnyPlay:
             raise UnplayableError from error
 
     def _look_at_idleness(self, is_idle: bool, text: str) -> None:
-        """Note it once no agent has acted in many steps in a row."""
+        """Note if no agent has acted in many consecutive steps."""
         self._idle_steps = self._idle_steps + 1 if is_idle else 0
         if self._idle_steps == IDLE_STEPS:
-            self._findings.note("idle", f"nobody {text} in a row")
+            self._findings.note("idle", f"no agent {text} in a row")
 
 
 class Play(AnyPlay):
-    """An env that is played."""
+    """Plays a single env."""
 
     def __init__(self, env: Any, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
         super().__init__(env, findings, seed, late_rewards, respawn)
@@ -73,14 +73,14 @@ class Play(AnyPlay):
         self._known: list[Any] = []
         self._spaces: dict[Any, tuple[gym.Space, gym.Space]] = {}
         self._acting: dict[Any, Any] = {}  # agent -> the mask of its next action, or None
-        self._seen: set[Any] = set()  # in this episode; the next two, too
+        self._seen: set[Any] = set()  # in this episode, like the next two attributes
         self._finished: dict[Any, int] = {}  # agent -> env_t
         self._paid_unseen: set[Any] = set()
         self._env_t = 0
-        self._trace: list[tuple[dict | None, tuple]] = []  # (actions or None for the reset, what they brought)
+        self._trace: list[tuple[dict | None, tuple]] = []  # (actions, or None for the reset; results)
 
     def _prepare(self) -> None:
-        """Look at possible_agents and their spaces."""
+        """Check possible_agents and their spaces."""
         try:
             self._known = possible_agents_of(self._env)
         except EnvCheckError as error:
@@ -102,13 +102,13 @@ class Play(AnyPlay):
                 kind = "space" if isinstance(error, EnvCheckError) else MASK_KIND
                 self._findings.problem(kind, str(error), agent)
                 return False
-            action_space = deepcopy(action_space)  # its generator is the env's own business
+            action_space = deepcopy(action_space)  # leaves the generator of the env's own space alone
             action_space.seed(self._seed + len(self._spaces))
             self._spaces[agent] = observation_space, action_space
         return True
 
     def play(self, steps: int) -> None:
-        """Play episodes until so many steps are made, and the first of them again."""
+        """Play episodes until `steps` steps are made, then repeat the first steps."""
         self._prepare()
         self._reset(seed=self._seed)
         while True:
@@ -129,13 +129,13 @@ class Play(AnyPlay):
         look_for_differences(self._env, self._findings, self._seed, self._trace)
 
     def compare(self, other: Any) -> None:
-        """Play the beginning in another env, which was made in the same way, if this one repeats it."""
+        """Repeat the first steps in another env made in the same way, provided that this one repeats them."""
         if self._trace and not any(finding.kind == "seed" for finding in self._findings.problems.values()):
             look_at_another(other, self._findings, self._seed, self._trace)
 
     def _look_back_at_episode(self) -> None:
         for agent in self._paid_unseen - self._seen:
-            text = "was paid but not observed in the whole episode, so no action is rewarded"
+            text = "received rewards but was not observed in the whole episode, so no action is rewarded"
             self._findings.note("never observed", text, agent)
 
     def _look_back_at_agents(self) -> None:
@@ -177,7 +177,7 @@ class Play(AnyPlay):
         self._look_at_infos(infos)
 
     def _step(self) -> bool:
-        """Make one step; returns whether the episode is over."""
+        """Make one step; returns True if the episode is over."""
         actions = {agent: random_action(self._spaces[agent][1], mask) for agent, mask in self._acting.items()}
         private = deepcopy(actions)
         self._env_t += 1
@@ -202,7 +202,7 @@ class Play(AnyPlay):
         return "__all__" in finishing
 
     def _called(self, call: str, *args: Any, **kwargs: Any) -> tuple[dict, ...]:
-        """What reset() or step() returned, in the right form."""
+        """Call `reset()` or `step()`, and check the form of the result."""
         result = self._answer(call, self._env_t, *args, **kwargs)
         try:
             check_dicts(call, result, 0, self._env_t)
@@ -256,8 +256,8 @@ class Play(AnyPlay):
             if problem:
                 self._findings.problem("reward", f"reward: {problem}", agent)
             if agent in self._finished and not self._late_rewards:
-                text = (f"was paid {reward} after it had finished in env step {self._finished[agent]}; drop it from "
-                        f'step(), or set post_death="accumulate" or "drop"')  # fmt: skip
+                text = (f"received a reward of {reward} after it had finished in env step {self._finished[agent]}; "
+                        f'drop it from step(), or set post_death="accumulate" or "drop"')  # fmt: skip
                 self._findings.problem("after the end", text, agent, "rewards")
             if agent not in self._seen:
                 self._paid_unseen.add(agent)

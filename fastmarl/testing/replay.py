@@ -1,4 +1,4 @@
-"""The same seed and the same actions again: what an environment must repeat, and what it must not hang on."""
+"""Replays an environment with the same seed and actions, to find differences that should not occur."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.spaces.masks import MASK_KEYS
 from fastmarl.testing.report import Findings
 
-ODD_STEPS = 8  # the reset and 7 steps
+ODD_STEPS = 8  # the reset and 7 steps, deliberately not a round number
 
 
 class _Difference(NamedTuple):
@@ -26,40 +26,40 @@ class _Difference(NamedTuple):
 
 
 def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
-    """Report another course after the same seed and actions, or after somebody wrote into observations.
+    """Report if the env differs in a replay with the same seed and actions, or after observations were overwritten.
 
     Args:
-        env, findings: what was played, and where problems and notes go to.
-        seed: of the reset that the steps came after.
-        trace: actions (None: the reset), and copies of what they brought, infos excepted.
+        env, findings: The played env, and the receiver of problems and notes.
+        seed: Seed of the reset before the steps.
+        trace: Actions (None for the reset), and copies of their results without infos.
     """
     findings.episode = 0
     first_difference = partial(_first_difference, env, seed, trace)
-    # What is carried over from one episode to the next may come round after steps of a round number.
+    # State carried over from one episode to the next may repeat after a round number of steps.
     unspoilt = _first_difference(env, seed, trace[:ODD_STEPS], spoil=False) or first_difference(spoil=False)
     difference = unspoilt or first_difference(spoil=True)
     if difference is None:
         return
     findings.env_t = difference.env_t
     if unspoilt is None and difference.env_t > 0 and first_difference(spoil=False) is None:
-        text = (f"other {difference.what} came after somebody had written into observations: the env goes on from "
-                f"the arrays that it returned; return copies")  # fmt: skip
+        text = (f"different {difference.what} came after observations had been overwritten: the env continues from the "
+                f"arrays that it returned; return copies")  # fmt: skip
         findings.note("aliased state", text, difference.agent)
     else:
-        text = (f"other {difference.what} came after the same reset(seed={seed}) and the same actions; draw all "
+        text = (f"different {difference.what} came after the same reset(seed={seed}) and the same actions; draw all "
                 f"randomness from a generator that reset() makes from its seed")  # fmt: skip
         findings.problem("seed", text, difference.agent)
 
 
 def look_at_another(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
-    """Report another course of another env, which was made in the same way; see `look_for_differences()`."""
+    """Report if another env, made in the same way, differs; see `look_for_differences()`."""
     findings.episode = 0
     difference = _first_difference(env, seed, trace, spoil=False)
     if difference is not None:
         findings.env_t = difference.env_t
-        text = (f"another env, made in the same way, brought other {difference.what} after the same reset(seed={seed}) "
-                f"and the same actions, so recorded episodes can't be replayed; draw nothing in the constructor, or "
-                f"from global generators")  # fmt: skip
+        text = (f"another env, made in the same way, gave different {difference.what} after the same "
+                f"reset(seed={seed}) and the same actions, so recorded episodes can't be replayed; draw nothing in the "
+                f"constructor, or from global generators")  # fmt: skip
         findings.note("seed", text, difference.agent)
 
 
@@ -82,7 +82,7 @@ def _first_difference(
 
 
 def _differing(before: tuple[dict, ...], now: tuple[dict, ...]) -> tuple[str, Any] | None:
-    """The first returned value that differs, and its agent."""
+    """Return the name and agent of the first result that differs, or None."""
     for name, one, other in zip(RETURNED["step"], before, now, strict=False):
         if not same(one, other):
             agents = [agent for agent in one | other if not same(one.get(agent), other.get(agent))]
@@ -91,14 +91,14 @@ def _differing(before: tuple[dict, ...], now: tuple[dict, ...]) -> tuple[str, An
 
 
 def _spoil(observations: dict, restored: ExitStack) -> None:
-    """Overwrite observations with zeros, which fit most purposes; in the end they hold what they held.
+    """Overwrite observations with zeros, which suit most envs; `restored` puts the old values back.
 
-    Masks are left as they are: PettingZoo's wrapper for illegal actions looks at those it returned.
+    Masks are left unchanged, because PettingZoo's wrapper for illegal actions reads those that it returned.
     """
     for value in observations.values():
         if isinstance(value, Mapping):
             value = {key: entry for key, entry in value.items() if key not in MASK_KEYS}
         for array in arrays_in(value):
             if array.flags.writeable and array.dtype != object:
-                restored.callback(np.copyto, array, array.copy())  # the last first: one may be overwritten twice
+                restored.callback(np.copyto, array, array.copy())  # in reverse order, as one may be overwritten twice
                 array[...] = np.zeros((), array.dtype)

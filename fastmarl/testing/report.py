@@ -1,4 +1,4 @@
-"""What `check_env` found, and how it looks on a terminal."""
+"""The report of `check_env()`, and its form in a terminal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LINES_OF_A_KIND = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found, where it came first and how often.
+    """A finding, with its first occurrence and the number of occurrences.
 
     Attributes:
-        env_t: env steps since the reset of that episode; None: this was not found while playing.
+        env_t: Env steps since the reset of that episode; None if it was not found while playing.
     """
 
     kind: str
@@ -33,11 +33,11 @@ class Finding:
 
 
 class Findings:
-    """Of each (kind, agent, where) the first, and how often it came.
+    """Collects the first occurrence of each (kind, agent, where), and counts further ones.
 
     Attributes:
-        episode, env_t: where the env is now; the player keeps them up to date.
-        problems, notes: those of `Report`, by (kind, agent, where).
+        episode, env_t: Current position of the env, kept up to date by the player.
+        problems, notes: Those of `Report`, by (kind, agent, where).
     """
 
     def __init__(self) -> None:
@@ -60,15 +60,16 @@ class Findings:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_env` found; true if there are no problems. `str()` of it is for the terminal.
+    """Result of `check_env()`, true if there are no problems. `str()` formats it for a terminal.
 
     Attributes:
-        env: the name of its class.
-        problems: what a runner refuses, or what breaks a promise that the env made.
-        notes: what is allowed, but often not meant.
-        agents: ids of the agents that were observed.
-        agent_steps: actions that were given.
-        episodes: those that came to an end.
+        env: Name of the env's class.
+        problems: Findings that a runner rejects, or that break a promise of the env.
+        notes: Findings that are allowed, but often unintended.
+        agents: Ids of the agents that were observed.
+        env_steps: Number of env steps.
+        agent_steps: Number of actions.
+        episodes: Number of finished episodes.
         seeds_each_episode: False for a batch whose envs share a generator.
     """
 
@@ -83,13 +84,15 @@ class Report:
 
     @property
     def replayable(self) -> bool:
-        """Whether the env makes the same episode again from its seed and its actions, as far as was seen: what
-        `EnvRunnerConfig(record_actions=...)` needs."""
+        """True if the env, as far as was seen, reproduces an episode from its seed and actions.
+
+        `EnvRunnerConfig(record_actions=...)` requires this.
+        """
         return self.seeds_each_episode and not any(each.kind == "seed" for each in [*self.problems, *self.notes])
 
     @property
     def ok(self) -> bool:
-        """No problems; there may be notes."""
+        """True if there are no problems; there may be notes."""
         return not self.problems
 
     def __bool__(self) -> bool:
@@ -120,6 +123,6 @@ def _count(n: int, noun: str) -> str:
 
 
 def location_of(error: BaseException) -> str:
-    """File and line where an exception was raised."""
+    """Return the file and line where an exception was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno}"

@@ -620,7 +620,7 @@ def test_names_of_outputs_are_those_of_all_modules(make):
     expected = make(chunks, outputs=["weights_seq_no"])
     oracle.assert_same_bits(make(chunks, outputs=(name for name in ["weights_seq_no"])), expected)
     assert all("weights_seq_no" in batch for batch in expected.values()) and len(expected) == 2
-    with pytest.raises(BatchError, match=r"names of outputs, such as \['weights_seq_no'\], got the text"):
+    with pytest.raises(BatchError, match=r"names of outputs, such as \['weights_seq_no'\], got the string"):
         make(chunks, outputs="weights_seq_no")
 
 

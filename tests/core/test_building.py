@@ -104,11 +104,11 @@ def test_slices_keep_flags_and_who_waits():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda e: e.add_env_reset(observations={"a": 0}), "has begun, and is at env step 1"),
-        (lambda e: step(e, "b", "b"), "agent 'b': can't act twice upon one observation"),
+        (lambda e: e.add_env_reset(observations={"a": 0}), "has already begun and is at env step 1"),
+        (lambda e: step(e, "b", "b"), "agent 'b': can't act twice on one observation"),
         (lambda e: step(e, "c", "c"), "agent 'c': can't act before its first observation"),
-        (lambda e: step(e, "", "a"), "agent 'a': is observed twice, and has not acted in between"),
-        (lambda e: step(e, "d", "d"), "agent 'd': has ended, and can have no more data"),
+        (lambda e: step(e, "", "a"), "agent 'a': is observed twice without acting in between"),
+        (lambda e: step(e, "d", "d"), "agent 'd': has ended and can't receive more data"),
         (lambda e: step(e, "a", "a", paid={"d": 1.0}), "agent 'd': has ended"),
         (
             lambda e: e.add_env_step({"a": np.zeros(3)}, {"a": 1}, {}),
@@ -121,7 +121,7 @@ def test_slices_keep_flags_and_who_waits():
         (lambda e: e.agent_episodes["a"].add_env_reset(0), "has begun, with 2 observations"),
         (lambda e: SingleAgentEpisode().add_env_step(0, 0, 0), "no observation yet; call add_env_reset"),
         (lambda e: SingleAgentEpisode(observations=[0, 1], rewards=[], actions=[]), "expected 1 items of actions"),
-        (lambda e: MultiAgentEpisode(observations=[{"a": 0}, {"a": 1}]), "is observed at env step 1 again"),
+        (lambda e: MultiAgentEpisode(observations=[{"a": 0}, {"a": 1}]), "is observed again at env step 1 "),
     ],
 )
 def test_what_is_refused_changes_nothing(call, text):
@@ -136,7 +136,7 @@ def test_what_is_refused_changes_nothing(call, text):
 def test_nothing_is_added_to_an_episode_that_is_over():
     episode = step(begun("a"), "a", "a", terminateds={"__all__": True})
     for call in (lambda: step(episode, "a", "a"), episode.cut):
-        with pytest.raises(EpisodeError, match="is over, at env step 1"):
+        with pytest.raises(EpisodeError, match="ended at env step 1"):
             call()
 
 

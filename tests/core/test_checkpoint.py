@@ -293,7 +293,7 @@ def test_what_is_no_file_is_refused(saved, which, make):
     file = each_file(folder)[which]
     file.unlink()
     make(file)
-    with pytest.raises(CheckpointError, match=f"{file.name} is no file"):
+    with pytest.raises(CheckpointError, match=f"{file.name} is not a regular file"):
         load_state(folder)
 
 

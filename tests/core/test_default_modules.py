@@ -269,7 +269,7 @@ def test_lstm_over_time_equals_step_by_step(name, shared):
     ("model_config", "says"),
     [
         ({"fcnet_hidden": [8]}, "no option 'fcnet_hidden' in model_config; did you mean 'fcnet_hiddens'"),
-        ({"xyz": 1}, "no option 'xyz' in model_config; there are .*use_lstm"),
+        ({"xyz": 1}, "no option 'xyz' in model_config; available: .*use_lstm"),
         ({"fcnet_activation": "tanhh"}, "fcnet_activation must be one of .*'tanh'.*, got 'tanhh'"),
         ({"fcnet_hiddens": 64}, "fcnet_hiddens must be a list of positive integers, got 64"),
         ({"head_fcnet_hiddens": [0]}, "head_fcnet_hiddens must be a list of positive integers, got"),

@@ -541,7 +541,7 @@ UNKNOWN = {  # name -> message
     "no_such_package:Env": "the package 'no_such_package' is not installed",
     "fastmarl.no_such_module:Env": "No module named 'fastmarl.no_such_module'",
     "fastmarl.testing:No-v0": "Environment `No` doesn't exist",
-    ":CountingEnv": "'' is no name of a module",
+    ":CountingEnv": "'' is not a module name",
     "mpe2.simple_spred_v3": "no module mpe2.simple_spred_v3; did you mean 'mpe2.simple_spread_v3'",
     "magent2.batle_v4": "did you mean 'magent2.battle_v4'",
     "mpe2.simple_spread": r"which has none; .*; did you mean 'mpe2.simple_spread_v3'\?",
@@ -627,7 +627,7 @@ def test_good_results_pass():
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        ({"a": 0}, "expected (observations, infos) from reset(), got observations alone, as in old Gym"),
+        ({"a": 0}, "expected (observations, infos) from reset(), got only observations, as in old Gym"),
         (({"a": 0},), "got 1 values"),
         (None, "got NoneType None"),
         (({"a": 0}, None), "expected a dict by agent id as infos from reset(), got NoneType None"),

@@ -343,8 +343,8 @@ def test_a_module_may_have_an_output_of_that_name(connectors, tmp_path):
 @pytest.mark.parametrize(
     ("connectors", "problem"),
     [
-        ([NormalizeAndClipActions, GetActions], "stand there once at most, in this order"),
-        ([GetActions, GetActions], "stand there once at most, in this order"),
+        ([NormalizeAndClipActions, GetActions], "may occur once each, in this order"),
+        ([GetActions, GetActions], "may occur once each, in this order"),
         (MeanStdFilter(), "module_to_env_connector of module 'default_policy': expected .*OutputConnector, got"),
         (Sticky, r"make an object: Sticky\(\)"),
     ],

@@ -318,7 +318,7 @@ def test_reset_without_infos():
         def reset(self, *, seed=None, options=None):
             return super().reset()[0]
 
-    with pytest.raises(MultiAgentEnvError, match=r"env 0, env step 0: expected .* got observations alone, as in old"):
+    with pytest.raises(MultiAgentEnvError, match=r"env 0, env step 0: expected .* got only observations, as in old"):
         make_runner(Old).sample(num_timesteps=1)
 
 

@@ -194,7 +194,7 @@ def test_at_the_end_of_an_episode_and_of_a_call():
 
 def test_connectors_of_rewards():
     options = {"reward_scale": 2.0}
-    with pytest.raises(EpisodeError, match="reward_scale or clip_rewards no rewards are on record as they are paid"):
+    with pytest.raises(EpisodeError, match="with reward_scale or clip_rewards, rewards can't be set"):
         sample(**options, **on_step(lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=-1)))
     (episode,), _ = sample(
         **options,
@@ -206,12 +206,12 @@ def test_connectors_of_rewards():
 @pytest.mark.parametrize(
     ("write", "error", "text"),
     [
-        (lambda e: e.add_env_step({}, {}, {}), EpisodeError, "under way in a runner, where its env adds the steps"),
+        (lambda e: e.add_env_step({}, {}, {}), EpisodeError, "under way in a runner, which adds its steps"),
         (lambda e: e.agent_episodes["fast"].add_env_step(0, 0, 0), EpisodeError, "under way in a runner"),
         (lambda e: e.agent_episodes["fast"].infos.set([{}], at_indices=[0]), EpisodeError, "infos are the env's"),
-        (lambda e: e.set_rewards(new_data={"none": 1.0}), KeyError, "no steps of the agents"),
+        (lambda e: e.set_rewards(new_data={"none": 1.0}), KeyError, "no steps of agents"),
         (lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=7), IndexError, "there are no rewards at .7."),
-        (lambda e: e.set_rewards(new_data={"fast": [1.0] * 9}), IndexError, "1 items are to be written, but .* 9"),
+        (lambda e: e.set_rewards(new_data={"fast": [1.0] * 9}), IndexError, "expected 1 items in new_data, got 9"),
         (lambda e: e.set_observations(new_data={"fast": [1.0]}, at_indices=0), EpisodeError, "float32 and shape .2,."),
         (lambda e: e.set_actions(new_data={"fast": 0.5}, at_indices=0), EpisodeError, "expected items of int"),
     ],

@@ -289,7 +289,7 @@ def test_these_rules_are_the_originals(kind):
         ({"max_num_food": 0}, "at least 1, got 2, 0, 50"),
         ({"sight": -1}, "sight must be at least 0, or None for the whole field, got -1"),
         ({"sight": 0, "grid_observation": True}, "sight must be at least 1"),
-        ({"players": 10, "field_size": (3, 3)}, "more than there are cells, 9, got 10"),
+        ({"players": 10, "field_size": (3, 3)}, "at most the number of cells, 9, got 10"),
         ({"min_player_level": 3}, "min_player_level must be at least 0 and at most max_player_level, got 3 and 2"),
         ({"min_food_level": -1}, "min_food_level must be at least 0"),
         ({"min_food_level": [1, 2, 3]}, r"must be a number or 2 of them, got \[1, 2, 3\]"),

@@ -150,7 +150,7 @@ def test_a_module_of_another_class_must_be_given(kind, tmp_path):
 def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
     runner, _ = overheard_runner("any torch module")
     path = runner.save_to_path(tmp_path / "module")
-    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state is not one of this Plain: net"):
+    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state does not fit this Plain: net"):
         fastmarl.Policy.from_checkpoint(path, {MAIN: Plain(n_obs=6)})
     with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are not among the saved modules"):
         fastmarl.Policy.from_checkpoint(path, {"x": Plain()})

@@ -156,7 +156,7 @@ def test_an_episode_that_does_not_tell_env_steps_is_refused(pair):
     for buffer in theirs.env_t_to_agent_t.values():
         buffer.data = []
     if theirs.agent_episodes:
-        with pytest.raises(EpisodeError, match="does not tell the env steps of its"):
+        with pytest.raises(EpisodeError, match="lacks the env steps of its"):
             from_rllib(theirs)
 
 

@@ -252,7 +252,7 @@ def test_nothing_is_found_in_the_bundled_ones(name):
         (Outside, {"bounds"}, r"agent '.': env .: observation\['observation'\] has values from -"),
         (NotANumber, {"bounds"}, "env step 2, agent '.': env .: .* holds NaN"),
         (BadReward, {"reward"}, "env step 1, agent 'b': env 1: expected a finite reward, got inf"),
-        (PaysTheDead, {"after the end"}, "agent 'a': env .: was paid .* after it had ended"),
+        (PaysTheDead, {"after the end"}, "agent 'a': env .: received a reward of .* after it had ended"),
         (ShowsTheDead, {"after the end"}, "agent 'a': env .: is present after it had ended"),
         (ReplacesArrays, {"raised"}, r"cannot assign to field 'rewards'"),
         (

@@ -109,14 +109,14 @@ def test_each_problem_is_named_and_nothing_else(name):
 
 
 NOTES = {
-    "gaps": ({"odd_mask": Ellipsis}, ODD_AT, r"info['action_mask'] is there in some env steps and not in others"),
+    "gaps": ({"odd_mask": Ellipsis}, ODD_AT, r"info['action_mask'] is present in some env steps but not in others"),
     "two places": ({"place": "action_mask", "info": {"action_mask": [1, 1, 1]}}, 0,
-                   "info['action_mask'] differs from observation['action_mask'], which alone counts"),
+                   "info['action_mask'] differs from observation['action_mask'], which takes precedence"),
     "name": ({"place": "action_mask", "mask_space": None, "odd_mask": 0, "info": {"avail_actions": [1, 1, 1]}}, 0,
-             "info['avail_actions'] is not looked at; call it 'action_mask'"),
+             "info['avail_actions'] is ignored; call it 'action_mask'"),
     "logits": ({"odd_mask": [1, -np.inf, -np.inf]}, ODD_AT, "info['action_mask'] holds -inf; 0 rules a choice out"),
     "no choices": ({"action_space": gym.spaces.Box(-1, 1, (3,))}, 0,
-                   "info['action_mask'] is not looked at: no mask fits the action space Box"),
+                   "info['action_mask'] is ignored: no mask fits the action space Box"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The agent episodes of many chunks as a table of numbers; those that nobody has asked for are not built.
+"""The agent episodes of many chunks as a table of numbers, made without building them.
 
 Axes in names: E chunk, S agent episode.
 """
@@ -21,24 +21,24 @@ from fastmarl.core.native._chunks import lanes_with_steps
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
-# Columns of the table; the first eight are those of Scatter.lanes_now().
+# Columns of the table; the first eight are those of `Scatter.lanes_now()`.
 ROW, COUNT, LOOKBACK, T_STARTED, FINAL, END_ENV_T, DONE, MODULE, SOURCE, CHUNK = range(10)
 NOTHING = -1
 
 
 class AgentEpisodeTable:
-    """Agent episodes: chunk after chunk, in each in order of the agents' appearance.
+    """A table of agent episodes, in order of the chunks and, within each, of the agents' appearance.
 
     Args:
-        chunks: see `in_numbers()`.
+        chunks: See `in_numbers()`.
 
     Attributes:
-        agent_ids, episode_ids: lists, by S.
-        own_ids: list, by S, the agent episode's own id; None: it is made of the other two.
-        numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; a module is NOTHING as long as nobody has asked.
-            Where the rows are in no block, COUNT is the number of observations, and ROW, FINAL, END_ENV_T are NOTHING.
-        length_S: int64, steps after the lookback; 0 only where somebody has made an agent episode without any.
-        sources: by index, where the columns are; each block is there once.
+        agent_ids, episode_ids: Lists, indexed by S.
+        own_ids: List, indexed by S, of the agent episodes' own ids; None if derived from the other two ids.
+        numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; MODULE is NOTHING until `modules()` resolves it.
+            For rows outside of blocks, COUNT is the number of observations, and ROW, FINAL and END_ENV_T are NOTHING.
+        length_S: Number of steps after the lookback, int64; 0 only for ones built by hand without steps.
+        sources: Location of the columns, by SOURCE; each block occurs once.
     """
 
     def __init__(self, chunks: Iterable[Unbuilt | MultiAgentEpisode]):
@@ -66,7 +66,7 @@ class AgentEpisodeTable:
 
     @classmethod
     def of(cls, agent_episodes: Iterable[SingleAgentEpisode]) -> Self:
-        """These alone; their modules are not known."""
+        """Make a table of these agent episodes; their modules stay unknown."""
         table = cls([])
         table.numbers = _array(table._rows(agent_episodes, NOTHING))
         table.length_S = _steps.lengths(table.numbers)
@@ -74,11 +74,11 @@ class AgentEpisodeTable:
 
     @property
     def module_ids(self) -> list[str]:
-        """By index."""
+        """Module ids by their index in the table."""
         return list(self._index_of_module)
 
     def modules(self, chosen: np.ndarray) -> np.ndarray:
-        """int64 [s], module indices of these agent episodes; chunks are asked if nobody has."""
+        """Return the module indices of these agent episodes, int64 [s], asking the chunks for unknown ones."""
         unknown = chosen[self.numbers[chosen, MODULE] == NOTHING]
         self.numbers[unknown, MODULE] = [
             self._module(self._built[chunk].module_for(self.agent_ids[s]))
@@ -87,7 +87,7 @@ class AgentEpisodeTable:
         return self.numbers[chosen, MODULE]
 
     def by_module(self) -> dict[str, np.ndarray]:
-        """Module id -> int64 [s], its agent episodes with steps; modules in order of appearance."""
+        """Return module id -> its agent episodes with steps, int64 [s]; modules are in order of appearance."""
         if self._built:
             self.modules(np.flatnonzero(self.length_S))
         module_ids = self.module_ids
@@ -95,7 +95,7 @@ class AgentEpisodeTable:
         return {module_ids[module]: chosen for module, chosen in by_module.items()}
 
     def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
-        """The numbers of these chunks' agent episodes; notes who they are."""
+        """Return the numbers of these chunks' agent episodes, and register their ids."""
 
         def number_of(module: int) -> tuple[int, int]:
             return self._module(chunks.module_ids[module]), self._source(chunks.blocks[module])
@@ -109,7 +109,7 @@ class AgentEpisodeTable:
         return numbers
 
     def _rows(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> list[tuple[int, ...]]:
-        """The numbers of a chunk's agent episodes; notes who they are."""
+        """Return the numbers of a chunk's agent episodes, and register their ids."""
         rows: list[tuple[int, ...]] = []
         for agent_episode in agent_episodes:
             self.agent_ids.append(agent_episode.agent_id)

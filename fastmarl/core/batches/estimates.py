@@ -1,4 +1,4 @@
-"""Advantages, value targets and discounted returns, trajectory by trajectory."""
+"""Estimates of advantages, value targets and discounted returns, computed per trajectory."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from fastmarl.core.kernels.returns import gae, n_step_returns, vtrace
 ValueFunction = Callable[[Any], Any]
 Array = Any  # a NumPy array or a tensor
 
-NO_VALUES = "; actions chosen at random have no recorded values, so leave 'vf_preds' out and give value_fn"
+NO_VALUES = "; actions chosen at random have no recorded values, so leave 'vf_preds' out and pass value_fn"
 NO_LOGP = "; actions chosen at random have none"
 NO_LAST = "; these are those of 'final_obs'"
 
@@ -23,20 +23,21 @@ def add_gae(
 ) -> None:
     """Add "advantages" and "value_targets", float32 [n], to a module's batch from `columns()`.
 
-    Generalised advantage estimates (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized
-    Advantage Estimation") of each trajectory by itself, in float64; the targets are advantages plus values. After a
-    trajectory's last step comes 0 if the agent terminated, else, if it was truncated or cut there, the value of its
-    last observation. A step is an agent's step, however many env steps it took.
+    These are generalised advantage estimates (Schulman et al. 2016, "High-Dimensional Continuous Control Using
+    Generalized Advantage Estimation"), computed for each trajectory in float64. Targets are advantages plus values. The
+    value after a trajectory's last step is 0 if the agent terminated; if it was truncated or cut, it is the value of
+    the last observation. A step is one of the agent's own steps, however many env steps it took.
 
     Args:
-        batch: its "vf_preds" [n], if it has them, are the values.
-        gamma, lambda_: discount, and how far ahead rewards are trusted more than values; in [0, 1].
-        value_fn: observations [k, ...] -> values [k]; asked for "obs" if there are no "vf_preds", and for "final_obs".
-        last_values: [s], of "final_obs", instead of `value_fn`'s; those of agents that terminated don't matter.
+        batch: A module's batch; its "vf_preds" [n] are used as values if present.
+        gamma, lambda_: Discount factor and trace decay, both in [0, 1].
+        value_fn: Function from observations [k, ...] to values [k], called with "final_obs", and with "obs" if the
+            batch has no "vf_preds".
+        last_values: Values of "final_obs", [s], used instead of `value_fn`; those of terminated agents are ignored.
 
     Raises:
-        BatchError: values are missing, NaN or of another number, a factor is not in [0, 1], a reward is NaN, or the
-            rows are not those of "seq_lens".
+        BatchError: If values are missing, NaN, or of a wrong number; if a factor is not in [0, 1]; if a reward is NaN;
+            or if the rows do not add up to "seq_lens".
     """
     rewards, lengths, ended = _trajectories(batch)
     if Columns.VF_PREDS in batch:
@@ -50,13 +51,13 @@ def add_gae(
 
 
 def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float) -> None:
-    """The same for a group's batch from `aligned()`: float32 [T, E, A], 0 where an agent is not active.
+    """Add GAE's "advantages" and "value_targets" to a group's batch from `aligned()`: float32 [T, E, A], 0 if inactive.
 
-    An agent's steps are the env steps at which it acts, so what follows the value of one is that of the next.
+    An agent's steps are the env steps at which it acts, so the next value is that of its next action.
 
     Args:
-        values: [T + 1, E] (a central critic's, of "env_state") or [T + 1, E, A], at every env step.
-        batch, gamma, lambda_: see add_gae().
+        values: Values of every env step, [T + 1, E] (from a central critic of "env_state") or [T + 1, E, A].
+        batch, gamma, lambda_: See `add_gae()`.
     """
     active_EAT = batch[Columns.ACTIVE].transpose(1, 2, 0)
     e, a, t = np.nonzero(active_EAT)
@@ -90,22 +91,22 @@ def add_vtrace(
     values: Array = None,
     last_values: Array = None,
 ) -> None:
-    """Add "advantages" and "value_targets", float32 [n], to a module's batch from `columns()` that was sampled with
-    older weights: V-trace (Espeholt et al. 2018, "IMPALA", equation 1 and section 4.2).
+    """Add V-trace's "advantages" and "value_targets", float32 [n], to a module's batch from `columns()`.
 
-    With the weights that have sampled, these are those of `add_gae()` with a `lambda_` of 1.
+    V-trace (Espeholt et al. 2018, "IMPALA", equation 1 and section 4.2) corrects for a batch sampled with older
+    weights. For a batch sampled with the same weights, the result equals that of `add_gae()` with `lambda_=1`.
 
     Args:
-        batch: "action_logp" [n] tells how probable the actions were.
-        logp: [n], log-probabilities of the same actions with the newest weights.
-        gamma: see add_gae().
-        lambda_: in [0, 1], how much is kept of what later steps say, with each step.
-        clip_rho, clip_pg_rho: most that the ratio of probabilities counts in targets and advantages.
-        value_fn: observations [k, ...] -> values [k], with the newest weights.
-        values, last_values: [n], of "obs", and [s], of "final_obs", instead of `value_fn`'s.
+        batch: A module's batch, with the log-probabilities of its actions when they were sampled: "action_logp" [n].
+        logp: Log-probabilities of the same actions under the newest weights, [n].
+        gamma: See `add_gae()`.
+        lambda_: Trace decay, in [0, 1].
+        clip_rho, clip_pg_rho: Upper bounds of the probability ratio in targets and in advantages.
+        value_fn: Function from observations [k, ...] to values [k], with the newest weights.
+        values, last_values: Values of "obs" [n] and of "final_obs" [s], used instead of `value_fn`.
 
     Raises:
-        BatchError: values or log-probabilities are missing, NaN or of another number, or a factor can't be right.
+        BatchError: If values or log-probabilities are missing, NaN, or of a wrong number, or a factor is out of range.
     """
     _check_factor("gamma", gamma)
     _check_factor("lambda_", lambda_)
@@ -113,14 +114,14 @@ def add_vtrace(
         if not clip > 0:
             raise BatchError(f"expected {name} above 0, got {clip}")
     if Columns.ACTION_LOGP not in batch:
-        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; there are {list(batch)}")
+        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; the batch has {list(batch)}")
     rewards, lengths, ended = _trajectories(batch)
     n = len(rewards)
     logps = [_checked(given, n, "log-probabilities", NO_LOGP) for given in (logp, batch[Columns.ACTION_LOGP])]
     if np.isneginf(logps[1]).any():
         raise BatchError(f"row {int(np.flatnonzero(np.isneginf(logps[1]))[0])} of {n} has an action that was "
                          f"impossible when it was chosen: its {Columns.ACTION_LOGP!r} is -inf")  # fmt: skip
-    with np.errstate(over="ignore"):  # what is infinite is clipped
+    with np.errstate(over="ignore"):  # infinite ratios are clipped
         ratio_N = np.exp(logps[0] - logps[1])
     value_N, last_S = _values_and_last(batch, ended, value_fn, values, last_values, "add_vtrace()")
     target_N, advantage_N = np.empty(n, np.float32), np.empty(n, np.float32)
@@ -138,17 +139,18 @@ def add_n_step_returns(
     values: Array = None,
     last_values: Array = None,
 ) -> None:
-    """Add "value_targets" and "advantages", float32 [n], to a module's batch from `columns()`: the discounted rewards
-    of `n_step` steps and the value of what comes after them (Sutton and Barto 2018, "Reinforcement Learning", equation
-    7.1); the advantages are these less the values.
+    """Add n-step "value_targets" and "advantages", float32 [n], to a module's batch from `columns()`.
+
+    Targets are the discounted rewards of `n_step` steps plus the value after them (Sutton and Barto 2018,
+    "Reinforcement Learning", equation 7.1); advantages are targets minus values.
 
     Args:
-        batch, gamma: see add_gae().
-        n_step: 1 or more; at a trajectory's end there are fewer.
-        value_fn, values, last_values: see add_vtrace().
+        batch, gamma: See `add_gae()`.
+        n_step: Number of steps, 1 or more; there are fewer at a trajectory's end.
+        value_fn, values, last_values: See `add_vtrace()`.
 
     Raises:
-        BatchError: see there; or `n_step` is less than 1, or no integer.
+        BatchError: As in `add_gae()`, or if `n_step` is not an integer of 1 or more.
     """
     _check_factor("gamma", gamma)
     if n_step < 1 or n_step % 1:
@@ -164,7 +166,7 @@ def add_n_step_returns(
 def _values_and_last(
     batch: Batch, ended: np.ndarray, value_fn: ValueFunction | None, values: Array, last_values: Array, asked_by: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of "obs" [n], and of "final_obs" [s], 0 where the trajectory terminated."""
+    """Return the values of "obs" [n] and of "final_obs" [s]; the latter are 0 for terminated trajectories."""
     if values is None:
         values = _asked(value_fn, batch[Columns.OBS], f"needs value_fn or values, for {asked_by}")
     if last_values is None:
@@ -176,9 +178,9 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
     """Add "returns_to_go", float32 [n], to a module's batch from `columns()`: discounted rewards from each step on.
 
     Args:
-        batch, gamma: see add_gae().
-        value_fn: observations [k, ...] -> values [k], for what comes after trajectories that did not terminate. None:
-            nothing does.
+        batch, gamma: See `add_gae()`.
+        value_fn: Function from observations [k, ...] to values [k], used to bootstrap trajectories that did not
+            terminate; None means no bootstrapping.
     """
     rewards, lengths, ended = _trajectories(batch)
     last_values = np.zeros(len(lengths)) if value_fn is None else value_fn(batch[Columns.FINAL_OBS])
@@ -190,7 +192,7 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
 
 
 def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(rewards, float64 [n]; steps of each trajectory, int64 [s]; whether it terminated, bool [s])."""
+    """Return rewards (float64 [n]), steps of each trajectory (int64 [s]), and if it terminated (bool [s])."""
     if not isinstance(batch, Mapping) or Columns.SEQ_LENS not in batch:
         found = f"a dict of {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
         raise BatchError(f"expected one module's batch, such as columns(episodes)['p0'], got {found}")
@@ -201,7 +203,7 @@ def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     for name in (Columns.REWARDS, Columns.TERMINATEDS):
         if (shape := np.shape(batch[name])) != (n,):
             raise BatchError(f"expected {n} rows in {name!r}, the sum of {Columns.SEQ_LENS!r}, got an array of shape "
-                             f"{shape}; estimate before rows are chosen, padded or joined")  # fmt: skip
+                             f"{shape}; estimate before you select, pad or join rows")  # fmt: skip
     ended = np.asarray(batch[Columns.TERMINATEDS], bool)[np.cumsum(lengths) - 1]
     return _checked(batch[Columns.REWARDS], n, "rewards"), lengths, ended
 
@@ -215,7 +217,7 @@ def _gae(
     gamma: float,
     lambda_: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(advantages, value targets), float32 [n]."""
+    """Return (advantages, value targets), float32 [n]."""
     _check_factor("gamma", gamma)
     _check_factor("lambda_", lambda_)
     value_N = _checked(values, len(rewards))
@@ -225,7 +227,7 @@ def _gae(
 
 
 def _last_values(values: Array, ended: np.ndarray) -> np.ndarray:
-    """Of the last observations, 0 where the trajectory terminated."""
+    """Return the values of the last observations, with 0 for terminated trajectories."""
     of_last = _array(values)
     if of_last.shape == ended.shape:
         of_last = np.where(ended, 0.0, of_last)
@@ -254,5 +256,5 @@ def _check_factor(name: str, value: float) -> None:
 
 
 def _array(values: Array) -> np.ndarray:
-    """float64, of an array or a tensor."""
+    """Convert an array or a tensor to float64."""
     return np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, np.float64)

@@ -1,4 +1,4 @@
-"""Episodes as flat columns by module: what feedforward learners train on."""
+"""Episodes as flat columns by module, for feedforward learners."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -13,28 +13,33 @@ Batch = dict[str, Any]
 def columns(
     episodes: Iterable[MultiAgentEpisode], *, outputs: Iterable[str] | None = None, next_obs: bool = False
 ) -> dict[str, Batch]:
-    """Module id -> the steps of its agents, trajectory after trajectory, without lookbacks.
+    """Convert episodes to flat columns by module id, one trajectory after another, without lookbacks.
 
-    A trajectory is an agent episode. Trajectories are in order of the episodes, and within each in order of the
-    agents' appearance. There are n steps of s trajectories:
+    A trajectory is an agent episode. Trajectories are in order of the episodes and, within each, of the agents'
+    appearance. For n steps of s trajectories, a module's batch has these columns:
 
-    - "obs", "actions" [n, ...], nested as they are; "rewards" float64 [n].
-    - "terminateds", "truncateds": bool [n], at the last step of trajectories that ended so. Neither: it was cut.
-    - each of `outputs` [n, ...]; and "action_mask" [n, choices], where masks were recorded apart from observations.
-    - "seq_lens": int64 [s], steps of each trajectory.
+    - "obs", "actions" [n, ...], nested like their spaces; "rewards" float64 [n].
+    - "terminateds", "truncateds": bool [n], True at the last step of trajectories that ended this way. A trajectory
+      with neither was cut.
+    - each of `outputs` [n, ...], and "action_mask" [n, choices] if masks were recorded apart from observations.
+    - "seq_lens": int64 [s], number of steps of each trajectory.
     - "final_obs" [s, ...]: the observation after each trajectory's last step.
     - "eps_id", "agent_id": object [s].
     - "new_obs" [n, ...], with `next_obs`: the observation after each step.
 
-    All arrays are copies, made once: they may be written to.
+    All arrays are fresh copies that you may write to.
 
     Args:
-        episodes: chunks as `sample()` returns them, of as many calls as you like.
-        outputs: names of recorded outputs, NaN (0 for integers) where an agent has none; None: all that all of the
-            module's agents have, but "state_in" and "state_out", and those with the name of another column.
+        episodes: Chunks from one or more calls of `sample()`.
+        outputs: Names of recorded outputs, filled with NaN (0 for integers) for agents that lack one. None means all
+            outputs common to the module's agents, except "state_in", "state_out", and names of other columns.
+        next_obs: If True, add "new_obs".
+
+    Returns:
+        Module id -> name -> column.
 
     Raises:
-        BatchError: an output was not recorded, or a module's agents have different spaces.
+        BatchError: If an output was not recorded, or a module's agents have different spaces.
     """
     outputs = names_of(outputs)
     return {

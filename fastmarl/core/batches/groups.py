@@ -1,4 +1,4 @@
-"""Who has which slot in aligned columns. Axes in names: E chunk, A slot in a group, S agent episode."""
+"""Assignment of agents to slots in aligned columns. Axes in names: E chunk, A slot in a group, S agent episode."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from fastmarl.core.errors import BatchError, shown
 AgentID = Hashable
 Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
 Members = dict[str, np.ndarray]
-"""Group -> object [E, A], its agents in order of their slots, None behind; or [1, A]: the same in all chunks."""
+"""Group -> its agents in order of their slots, padded with None: object [E, A], or [1, A] if equal in all chunks."""
 
 
 def members_of(
@@ -21,7 +21,7 @@ def members_of(
     groups: Groups | None,
     agents: Sequence[AgentID] | None,
 ) -> Members:
-    """The agents of each group; arguments as those of `aligned()`, whose agent episodes are in the table."""
+    """Return the agents of each group. Arguments are those of `aligned()`; the table holds the agent episodes."""
     if isinstance(groups, Mapping):
         if agents is not None:
             raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
@@ -41,17 +41,17 @@ def members_of(
 
 
 def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
-    """Raises BatchError unless these are all agents that have steps: those of others would be lost."""
+    """Raise BatchError if an agent with steps is missing here, because its steps would be lost."""
     acted = dict.fromkeys(table.agent_ids[s] for s in np.flatnonzero(table.length_S).tolist())
     for agent_id in agents:
         acted.pop(agent_id, None)
     if acted:
         raise BatchError(f"expected all agents in `agents`, but {shown(list(acted))} have steps, too; leave agents out "
-                         f"with `groups`, as by a function that answers None for them")  # fmt: skip
+                         f"with `groups`, for example by a function that returns None for them")  # fmt: skip
 
 
 def _members_of_modules(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> Members:
-    """Module -> the agents that it acted for in some chunk."""
+    """Return module -> the agents that it acted for in any chunk."""
     module_S = table.modules(np.arange(len(table.agent_ids))).tolist()
     of_module: dict[int, set[AgentID]] = {}
     for module, agent_id in dict.fromkeys(zip(module_S, table.agent_ids, strict=True)):
@@ -72,12 +72,12 @@ def _padded(members_E: list[list[AgentID]]) -> np.ndarray:
 def in_slots(
     table: AgentEpisodeTable, members: Members, n_chunks: int, *, by_module: bool
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Group -> places in the table of its agent episodes with steps, their chunks, and their slots, each int64 [s].
+    """Return, by group, the table indices, chunks and slots of its agent episodes with steps, each int64 [s].
 
-    Those of one module come together, so that what lies in one block is read at once.
+    Agent episodes of one module are adjacent, so that data in one block is read at once.
 
     Args:
-        by_module: groups are modules, and have their own agent episodes only.
+        by_module: True if groups are modules, which keep only their own agent episodes.
     """
     wanted = dict.fromkeys(agent_id for ids_EA in members.values() for agent_id in ids_EA.ravel().tolist())
     wanted.pop(None, None)

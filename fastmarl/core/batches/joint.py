@@ -27,35 +27,38 @@ def aligned(
     agents: Sequence[AgentID] | None = None,
     outputs: Iterable[str] | None = None,
 ) -> dict[str, Batch]:
-    """Group -> the steps of its agents by env step: T env steps of E chunks, with A slots for agents.
+    """Convert episodes to columns by group, aligned by env step: T env steps of E chunks, with A slots for agents.
 
-    Row t of a chunk is env step first_env_t + t. That is the chunk's first step, or an earlier one if an agent acted
-    at it and waited: every transition of every chunk is in exactly one row, that of its action.
+    Row t of a chunk is env step first_env_t + t. The first row is the chunk's first step, or an earlier one if an agent
+    acted there and then waited. Thus every transition is in exactly one row, that of its action.
 
-    - "active": bool [T, E, A], whether the agent acted at this step. Everything else is 0 where it did not: before it
-      joined, while it waited, after it ended ("death masking", Yu et al. 2022, "The Surprising Effectiveness of PPO in
-      Cooperative Multi-Agent Games"), in empty slots, after the chunk's end.
+    - "active": bool [T, E, A], True if the agent acted at this step. All other columns are 0 where it did not: before
+      it joined, while it waited, after it ended ("death masking", Yu et al. 2022, "The Surprising Effectiveness of PPO
+      in Cooperative Multi-Agent Games"), in empty slots, and after the chunk's end.
     - "obs", "actions", each of `outputs`, and "action_mask" as in `columns()`: [T, E, A, ...].
     - "rewards": float64 [T, E, A].
-    - "terminateds", "truncateds": bool [T, E, A], at an agent's last action if it ended so.
-    - "final_obs" [E, A, ...]: each agent's last observation; "final_t": int64 [E, A], the row at which it came.
-    - "env_state" [T + 1, E, ...], the same array for all groups, if the chunks have env states: those of the rows, and
-      of the one after the last.
-    - "seq_lens": int64 [E], rows of each chunk; "first_env_t": int64 [E].
+    - "terminateds", "truncateds": bool [T, E, A], True at an agent's last action if it ended this way.
+    - "final_obs" [E, A, ...]: each agent's last observation; "final_t": int64 [E, A], the row in which it arrived.
+    - "env_state" [T + 1, E, ...], if the chunks have env states: those of all rows and of the step after the last. All
+      groups share this array.
+    - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E].
     - "agent_id": object [E, A], None for empty slots.
 
     Args:
-        episodes: chunks as `sample()` returns them.
-        groups: group -> agents, in order of their slots; or `(agent_id, episode) -> group`, None for agents that are
-            left out; or None: each module's agents are a group.
-        agents: all agents in the order in which groups get their slots, where `groups` is not a dict. None: in order of
-            appearance in `episodes`, which may be another one for other episodes.
-        outputs: names of recorded outputs; None: those that all agents of the group have, but "state_in", "state_out",
-            and those with the name of another column.
+        episodes: Chunks as returned by `sample()`.
+        groups: Group -> agents in order of their slots; or a function `(agent_id, episode) -> group`, which returns
+            None to leave an agent out; or None to make each module's agents a group.
+        agents: All agents, in the order in which slots are assigned unless `groups` is a dict. None means in order of
+            appearance in `episodes`, which may differ from call to call.
+        outputs: Names of recorded outputs. None means all outputs common to the group's agents, except "state_in",
+            "state_out", and names of other columns.
+
+    Returns:
+        Group -> name -> column.
 
     Raises:
-        BatchError: the agents of a group have different spaces, an output was not recorded, `agents` lacks one that has
-            steps, or only some of the chunks have env states, or they have different ones.
+        BatchError: If agents of a group have different spaces, an output was not recorded, `agents` lacks an agent that
+            has steps, or env states differ in form or exist in some of the chunks only.
     """
     episodes, outputs = list(episodes), names_of(outputs)
     chunks = [*in_numbers(episodes)]
@@ -79,7 +82,7 @@ def aligned(
 
 
 def _times(chunks: list[Unbuilt | MultiAgentEpisode]) -> tuple[np.ndarray, np.ndarray]:
-    """env_t_started and env_t, int64 [E]."""
+    """Return env_t_started and env_t of all chunks, each int64 [E]."""
     times = [each.times if isinstance(each, Unbuilt) else [(each.env_t_started, each.env_t)] for each in chunks]
     first_E, end_E = np.concatenate([np.empty((0, 2), np.int64), *times]).T.copy()
     return first_E, end_E
@@ -93,8 +96,8 @@ class _Team:
     """The trajectories of one group.
 
     Args:
-        ids_EA: see `Members`.
-        chunk_S, slot_S: int64, of each trajectory.
+        ids_EA: See `Members`.
+        chunk_S, slot_S: Chunk and slot of each trajectory, int64.
     """
 
     def __init__(self, trajectories: Trajectories, ids_EA: np.ndarray, chunk_S: np.ndarray, slot_S: np.ndarray):
@@ -112,7 +115,7 @@ def _columns(team: _Team, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Co
     trajectories, chunk_S = team.trajectories, team.chunk_S
     shape_EA = len(first_E), team.ids_EA.shape[1]
     n_entries, entry_S = math.prod(shape_EA), chunk_S * shape_EA[1] + team.slot_S
-    # Row t of a chunk begins at entry t * n_entries.
+    # Row t of a chunk starts at entry t * n_entries.
     before_S = entry_S - first_E[chunk_S] * n_entries
     entry_N = team.env_t_N * n_entries + np.repeat(before_S, trajectories.length_S)
     spread = _Spread((int(n_rows_E.max()), *shape_EA), entry_N)
@@ -130,13 +133,13 @@ class _Spread:
     """Puts items at entries of an array that is 0 elsewhere.
 
     Args:
-        shape: of the array, without that of an item.
-        entry_N: int64 [n], of each item, counted along all axes of `shape`; all different.
+        shape: Shape of the array, without that of an item.
+        entry_N: Entry of each item, int64 [n], as a flat index into `shape`; without duplicates.
     """
 
     def __init__(self, shape: tuple[int, ...], entry_N: np.ndarray):
         self._shape = shape
-        # Gathered in the array's order, the items take one pass; empty entries get the first item, and are cleared.
+        # Gathering in the array's order takes one pass: empty entries get the first item and are cleared afterwards.
         self._item_of_entry = np.zeros(math.prod(shape), np.int64)
         self._item_of_entry[entry_N] = np.arange(len(entry_N))
         self._is_filled = np.zeros(len(self._item_of_entry), bool)
@@ -144,11 +147,11 @@ class _Spread:
         self._empty = np.flatnonzero(~self._is_filled)
 
     def __call__(self, leaf: np.ndarray) -> np.ndarray:
-        """[n, ...] -> [*shape, ...], a copy."""
+        """Spread [n, ...] to [*shape, ...], as a copy."""
         return self._finished(leaf.take(self._item_of_entry, 0))
 
     def read(self, trajectories: Trajectories, names: Collection[str], steps: np.ndarray) -> Batch:
-        """Columns of the items, which are these steps."""
+        """Read columns of the items, which are these steps, and spread them."""
         if trajectories.is_one_run:
             columns = trajectories.read_all(names, steps.take(self._item_of_entry))
             return {name: map_struct(self._finished, column) for name, column in columns.items()}
@@ -156,17 +159,17 @@ class _Spread:
         return {name: map_struct(self, column) for name, column in columns.items()}
 
     def is_filled(self) -> np.ndarray:
-        """bool [*shape]"""
+        """Return which entries hold an item, bool [*shape]."""
         return self._is_filled.reshape(self._shape)
 
     def _finished(self, leaf: np.ndarray) -> np.ndarray:
-        """[entries, ...] -> [*shape, ...]"""
+        """Clear the empty entries of [entries, ...], and reshape it to [*shape, ...]."""
         leaf[self._empty] = np.zeros((), leaf.dtype)
         return leaf.reshape(*self._shape, *leaf.shape[1:])
 
 
 def _env_states(states_E: list[np.ndarray | None], first_E: np.ndarray, n_rows_E: np.ndarray) -> np.ndarray:
-    """[T + 1, E, ...]"""
+    """Stack the chunks' env states to [T + 1, E, ...], zero-padded."""
     model = next(states for states in states_E if states is not None)
     out = np.zeros((int(n_rows_E.max()) + 1, len(states_E), *model.shape[1:]), model.dtype)
     for chunk, (states, n_rows) in enumerate(zip(states_E, n_rows_E.tolist(), strict=True)):
@@ -177,6 +180,6 @@ def _env_states(states_E: list[np.ndarray | None], first_E: np.ndarray, n_rows_E
                              f"record_env_state=True")  # fmt: skip
         if states.dtype != model.dtype or states.shape[1:] != model.shape[1:]:
             raise BatchError(f"the env states of chunk {chunk} are {states.dtype} of shape {states.shape[1:]}, those "
-                             f"of others {model.dtype} of shape {model.shape[1:]}; align them apart")  # fmt: skip
+                             f"of others {model.dtype} of shape {model.shape[1:]}; align them separately")  # fmt: skip
         out[: n_rows + 1, chunk] = states[-n_rows - 1 :]
     return out

@@ -1,4 +1,4 @@
-"""Episodes as padded sequences by module: what recurrent learners train on.
+"""Episodes as padded sequences by module, for recurrent learners.
 
 Axes in names: S trajectory, N step, B sequence, T step of a sequence.
 """
@@ -26,32 +26,36 @@ def sequences(
     outputs: Iterable[str] | None = None,
     extra_columns: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Batch]:
-    """Module id -> the steps of its agents in b sequences of T = burn_in + max_seq_len steps, zero padded behind.
+    """Convert episodes to b sequences by module id, of T = burn_in + max_seq_len steps each, zero-padded at the end.
 
-    Each trajectory is cut into sequences of `max_seq_len` of the agent's own steps, the last one shorter; those follow
-    each other in the order of `columns()`. Each begins with up to `burn_in` steps of its own past, as far as the
-    chunk and its lookback reach: they warm up the recurrent state, and are not in the loss.
+    Each trajectory is cut into sequences of `max_seq_len` of the agent's own steps, of which the last may be shorter.
+    They are in the order of `columns()`. Each sequence is preceded by up to `burn_in` earlier steps, as far as the
+    chunk and its lookback reach; these warm up the recurrent state and are excluded from the loss.
 
-    - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`, "action_mask" where there are masks:
-      [b, T, ...], as in `columns()`.
-    - "seq_lens": int64 [b], steps that are no padding, burn-in included.
+    - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`, and "action_mask" if masks were
+      recorded: [b, T, ...], as in `columns()`.
+    - "seq_lens": int64 [b], number of steps without padding, including burn-in.
     - "loss_mask": bool [b, T], False in burn-in and padding.
-    - "state_in" [b, ...], nested as the module has it: the recurrent state of each sequence's first step, be it
-      burn-in. Of recurrent modules only, like "state_out": the state after each sequence's last step.
+    - "state_in" [b, ...], nested like the module's state: the recurrent state at each sequence's first step, including
+      burn-in; "state_out": the state after each sequence's last step. Recurrent modules only.
     - "final_obs" [b, ...]: the observation after each sequence's last step.
     - "eps_id", "agent_id": object [b].
 
     Args:
-        episodes: chunks as `sample()` returns them.
-        outputs: names of recorded outputs; None: all but "state_in" and "state_out", and those with the name of
-            another column.
-        extra_columns: module id -> name -> array [n, ...] or nested ones, a row for each row of `columns(episodes)`,
-            such as advantages. They are 0 in a lookback.
+        episodes: Chunks as returned by `sample()`.
+        max_seq_len: Number of steps of a sequence, without burn-in.
+        burn_in: Maximum number of burn-in steps.
+        outputs: Names of recorded outputs. None means all except "state_in", "state_out", and names of other columns.
+        extra_columns: Module id -> name -> array [n, ...] (or nested arrays) with the rows of `columns(episodes)`, such
+            as advantages. They are 0 in a lookback.
+
+    Returns:
+        Module id -> name -> column.
 
     Raises:
-        BatchError: an output was not recorded, a module's agents have different spaces, an extra column has another
-            length or is of a module that has no steps here, or a sequence begins with an action that was chosen at
-            random, without a recurrent state.
+        BatchError: If an output was not recorded; if a module's agents have different spaces; if an extra column has a
+            wrong length or belongs to a module without steps; or if a sequence begins with a randomly chosen action,
+            which has no recurrent state.
     """
     if max_seq_len < 1 or burn_in < 0:
         raise BatchError(f"expected max_seq_len of at least 1 and burn_in of at least 0, got {max_seq_len}, {burn_in}")
@@ -69,18 +73,18 @@ def sequences(
 
 @dataclass
 class _Cuts:
-    """Where the sequences are."""
+    """Positions of the sequences in the trajectories."""
 
     trajectory_B: np.ndarray
-    first_B: np.ndarray  # position of the first step, be it burn-in
+    first_B: np.ndarray  # position of the first step, including burn-in
     length_B: np.ndarray
-    step_BT: np.ndarray  # positions of the steps; in the padding, of the sequence's first
+    step_BT: np.ndarray  # positions of the steps; padding repeats the sequence's first
     is_step_BT: np.ndarray
     in_loss_BT: np.ndarray
 
     @cached_property
     def padding(self) -> np.ndarray:
-        """Where steps are padding, of B * T."""
+        """Indices of padding among the B * T steps."""
         return np.flatnonzero(~self.is_step_BT)
 
     @property
@@ -88,7 +92,7 @@ class _Cuts:
         return self.first_B + self.length_B - 1
 
     def zero_padding(self, leaf: np.ndarray) -> np.ndarray:
-        """[B * T, ...] -> [B, T, ...]"""
+        """Zero the padding of [B * T, ...], and reshape it to [B, T, ...]."""
         leaf[self.padding] = 0
         return leaf.reshape(*self.step_BT.shape, *leaf.shape[1:])
 
@@ -97,7 +101,7 @@ def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
     n_S = -(-trajectories.length_S // max_seq_len)
     trajectory_B = np.repeat(np.arange(len(n_S)), n_S)
     index_B = np.arange(len(trajectory_B)) - np.repeat(np.cumsum(n_S) - n_S, n_S)
-    before_B = index_B * max_seq_len  # steps of the trajectory before the sequence, without lookback
+    before_B = index_B * max_seq_len  # steps of the trajectory before the sequence, without the lookback
     learned_B = np.minimum(max_seq_len, trajectories.length_S[trajectory_B] - before_B)
     burned_B = np.minimum(burn_in, trajectories.lookback_S[trajectory_B] + before_B)
     first_B = trajectories.first_S[trajectory_B] + before_B - burned_B
@@ -124,7 +128,7 @@ def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] 
 
 
 def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
-    """The recurrent states before and after each sequence, if there are any."""
+    """Return the recurrent states before and after each sequence, if there are any."""
     name = recorded_name(Recorded.STATE_IN, trajectories.output_keys())
     if name not in trajectories.output_keys():
         return {}
@@ -136,7 +140,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
             agent_id, episode_id = trajectories.agent_ids[index], trajectories.episode_ids[index]
             raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence begins with an action chosen at "
                              f"random, or by a module without memory, so there is no recurrent state; leave such "
-                             f"episodes out, and go on with force_reset=True")  # fmt: skip
+                             f"episodes out, and continue with force_reset=True")  # fmt: skip
     return {
         Columns.STATE_IN: state_in,
         Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),
@@ -144,7 +148,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
 
 
 def _extra(trajectories: Trajectories, cuts: _Cuts, name: str, column: Any) -> Any:
-    """A flat column, cut like the recorded ones."""
+    """Cut a flat column into the same sequences as the recorded ones."""
     n = int(trajectories.length_S.sum())
     before_S = np.cumsum(trajectories.length_S) - trajectories.length_S
     row_BT = cuts.step_BT + (before_S - trajectories.first_S)[cuts.trajectory_B][:, None]

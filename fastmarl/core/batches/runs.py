@@ -1,4 +1,4 @@
-"""Where the columns of trajectories are: in the block that they were recorded in, or in arrays of their own.
+"""Access to the columns of trajectories, in a block or in arrays of their own.
 
 Axes in names: S trajectory, N step.
 """
@@ -25,8 +25,8 @@ class BlockRun:
         numbers: int64 [s, 10], see `AgentEpisodeTable`.
 
     Attributes:
-        rows: int64 [N], of each step, where it is in the columns.
-        last_row_S: int64, where each trajectory's last observation is, unless it has a final one.
+        rows: Index of each step in the columns, int64 [N].
+        last_row_S: Index of each trajectory's last observation, int64; unused if it has a final one.
     """
 
     def __init__(self, block: Block, numbers: np.ndarray):
@@ -44,26 +44,26 @@ class BlockRun:
         return self._block.output(Columns.ACTIONS)
 
     def paid(self) -> np.ndarray:
-        """Rewards, before `recorded_rewards()`."""
+        """Return the received rewards, before `recorded_rewards()` is applied."""
         return self._block.reward_R
 
     def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
         return self._block.recorded_rewards(paid)
 
     def output(self, name: Any) -> Any:
-        """An output of any name, also that of another column."""
+        """Return an output of any name, even that of another column."""
         return self._block.output(name)
 
     def env_ts(self) -> np.ndarray:
         return self._block.env_t_R
 
     def final_observations(self) -> Any:
-        """By FINAL of the table."""
+        """Return the final observations, indexed by the table's FINAL."""
         return self._block.layout.nest(list(self._block.final_obs))
 
 
 class SourceRun:
-    """One trajectory whose columns are elsewhere: joined chunks, slices, restored ones; see `BlockRun`."""
+    """A single trajectory outside of blocks: joined chunks, slices, or restored episodes; see `BlockRun`."""
 
     def __init__(self, source: Source):
         self._source = source
@@ -99,7 +99,7 @@ Run = BlockRun | SourceRun
 
 
 def runs_of(sources: Sequence[Block | Source], numbers: np.ndarray) -> tuple[list[Run], list[int]]:
-    """(runs, in order; index of the first agent episode of each)."""
+    """Return the runs in order, and the index of each one's first agent episode."""
     is_block = np.array([isinstance(source, Block) for source in sources], np.int64)
     firsts = _steps.firsts_of_runs(numbers[:, SOURCE], is_block)
     runs: list[Run] = []

@@ -1,4 +1,4 @@
-"""Steps of many trajectories as one long column, read straight from the blocks they lie in.
+"""Steps of many trajectories as one long column, read directly from the blocks that hold them.
 
 Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, the agent's
 action on it, and its reward.
@@ -33,7 +33,7 @@ NOT_OUTPUTS = frozenset((
     Columns.TRUNCATEDS, Columns.SEQ_LENS, Columns.LOSS_MASK, Columns.EPS_ID, Columns.AGENT_ID, Columns.ACTIVE,
     Columns.ENV_STATE, Columns.FINAL_T, Columns.FIRST_ENV_T,
 ))  # fmt: skip
-"""Names of columns of batches that a module's output may have, too; there they mean what they always mean."""
+"""Names of batch columns that are never outputs, even if a module's output has the same name."""
 
 
 FlatStruct = list[tuple[tuple, Any]]  # see flatten_struct()
@@ -41,22 +41,23 @@ Item = TypeVar("Item")
 
 
 class Places(NamedTuple):
-    """Of some steps."""
+    """Location of some steps."""
 
-    rows: np.ndarray  # int64 [n], where they are in their run
-    counts: np.ndarray  # int64 [runs], how many are in each
+    rows: np.ndarray  # int64 [n], row of each step in its run
+    counts: np.ndarray  # int64 [runs], number of steps in each run
 
 
 class Trajectories:
-    """Agent episodes, one after the other; their lookbacks are steps like the others.
+    """Agent episodes in sequence; the steps of their lookbacks are included.
 
     Args:
-        table: of agent episodes.
-        chosen: int64 [s], which of them, each with a step or more; those of one block should be adjacent.
+        table: Table of agent episodes.
+        chosen: Indices of the agent episodes, int64 [s], each with at least one step; those of one block should be
+            adjacent.
 
     Attributes:
-        begin_S: int64, position of each trajectory's first step, the lookback's.
-        lookback_S, length_S: int64, steps in the lookback and after it.
+        begin_S: Position of each trajectory's first step, including the lookback, int64.
+        lookback_S, length_S: Number of steps in the lookback and after it, int64.
         numbers: int64 [s, 10], see `AgentEpisodeTable`.
     """
 
@@ -73,30 +74,30 @@ class Trajectories:
 
     @property
     def is_one_run(self) -> bool:
-        """Whether all lie in one block, or there is one trajectory only."""
+        """True if all lie in one block, or if there is only one trajectory."""
         return len(self._runs) == 1
 
     @property
     def ended_S(self) -> dict[str, np.ndarray]:
-        """ "terminateds" and "truncateds", bool."""
+        """Whole trajectories' "terminateds" and "truncateds", bool [S]."""
         return {name: self._done_S & flag > 0 for name, flag in FLAGS.items()}
 
     @property
     def first_S(self) -> np.ndarray:
-        """int64: position of each trajectory's first step after the lookback."""
+        """Position of each trajectory's first step after the lookback, int64."""
         return self.begin_S + self.lookback_S
 
     @property
     def last_S(self) -> np.ndarray:
-        """int64: position of each trajectory's last step."""
+        """Position of each trajectory's last step, int64."""
         return self.first_S + self.length_S - 1
 
     def steps_after_lookback(self) -> np.ndarray:
-        """int64 [N]: positions of all steps except the lookbacks'."""
+        """Return the positions of all steps except those of the lookbacks, int64 [N]."""
         return _steps.ranges(self.first_S, self.length_S)
 
     def end_flags(self) -> dict[str, np.ndarray]:
-        """ "terminateds" and "truncateds", bool [N], of the steps after the lookbacks: True at the last ones."""
+        """Return "terminateds" and "truncateds", bool [N], for the steps after the lookbacks; True at last steps."""
         return {name: _steps.end_flags(self._done_S, self.length_S, flag) for name, flag in FLAGS.items()}
 
     @cached_property
@@ -105,14 +106,14 @@ class Trajectories:
 
     @cached_property
     def episode_ids(self) -> list[str | None]:
-        """Of the chunks."""
+        """Episode ids of the chunks."""
         return self._of_chosen(self._table.episode_ids)
 
     def _of_chosen(self, items: list[Item]) -> list[Item]:
         return list(map(items.__getitem__, self._chosen.tolist()))
 
     def ids(self) -> dict[str, np.ndarray]:
-        """ "eps_id" and "agent_id", object [S]."""
+        """Return "eps_id" and "agent_id", object [S]."""
         own_ids = self._of_chosen(self._table.own_ids)
         ids = [
             f"{episode_id}_{agent_id}" if own_id is None else own_id
@@ -121,16 +122,18 @@ class Trajectories:
         return {Columns.EPS_ID: as_objects(ids), Columns.AGENT_ID: as_objects(self.agent_ids)}
 
     def output_keys(self) -> list[str]:
-        """Names of the recorded outputs, of those that any trajectory has."""
+        """Return the names of the outputs that any trajectory has."""
         return list(dict.fromkeys(key for run in self._runs for key in run.output_keys()))
 
     def wanted_outputs(self, outputs: Collection[str] | None) -> list[Any]:
-        """These; None: those of all trajectories, but no recurrent states, and none with the name of another column.
-        Action masks that any trajectory has are always among them, unless they have different sizes; in trajectories
-        without such, nothing is ruled out.
+        """Return the names of the outputs to read.
+
+        If `outputs` is None, these are the outputs that all trajectories have, except recurrent states and names of
+        other columns. Action masks that any trajectory has are always included, unless their sizes differ; trajectories
+        without them get masks that allow all actions.
 
         Raises:
-            BatchError: one of them was not recorded, or has the name of another column.
+            BatchError: If an output was not recorded, or has the name of another column.
         """
         recorded = self.output_keys()
         if outputs is None:
@@ -146,26 +149,26 @@ class Trajectories:
         return self._with_masks(outputs)
 
     def _with_masks(self, outputs: Iterable[Any]) -> list[Any]:
-        """These, and the recorded action masks: what rates an action needs the mask under which it was chosen."""
+        """Add the recorded action masks, since evaluating an action requires the mask under which it was chosen."""
         wanted, name = list(outputs), recorded_name(Recorded.ACTION_MASK, self.output_keys())
         forms = [_form(flatten_struct(run.output(name))) for run in self._runs if name in run.output_keys()]
-        is_one_column = bool(forms) and all(form == forms[0] for form in forms)  # not so in groups of several modules
+        is_one_column = bool(forms) and all(form == forms[0] for form in forms)  # not always so in groups of modules
         return [*wanted, name] if is_one_column and name not in wanted else wanted
 
     def read(self, name: str, steps: np.ndarray) -> Any:
-        """A column's items at these positions, nested as it is, copied; blank where a trajectory lacks an output.
+        """Return copies of a column's items at these positions, with blanks where a trajectory lacks an output.
 
         Args:
-            name: one of RECORDED, or of a recorded output.
-            steps: int64 [n]; unless `is_one_run`, the trajectories that they belong to must not decrease.
+            name: One of RECORDED, or the name of a recorded output.
+            steps: Positions, int64 [n]; unless `is_one_run`, they must be grouped by trajectory in ascending order.
 
         Raises:
-            BatchError: the trajectories' items have different dtypes, shapes or structures.
+            BatchError: If the trajectories' items differ in dtype, shape or structure.
         """
         return self.read_all([name], steps)[name]
 
     def read_all(self, names: Iterable[str], steps: np.ndarray) -> dict[str, Any]:
-        """Several columns at the same positions; see read()."""
+        """Read several columns at the same positions; see `read()`."""
         places = self._places(steps)
         return {name: self._read(name, places) for name in names}
 
@@ -179,7 +182,7 @@ class Trajectories:
         columns = [run.output(name) if name in run.output_keys() else None for run in self._runs]
         if any(column is None for column in columns):
             blank = blank_like(next(column for column in columns if column is not None), 1, name)
-            n = int(self._row_N.max()) + 1  # whichever rows a run asks for, in a block of any size
+            n = int(self._row_N.max()) + 1  # enough for any row of any block
             blank = map_struct(lambda leaf: np.broadcast_to(leaf, (n, *leaf.shape[1:])), blank)
             columns = [blank if column is None else column for column in columns]
         return self._gathered(name, columns, places)
@@ -194,12 +197,12 @@ class Trajectories:
         return rewards
 
     def read_outputs(self, names: Iterable[Any], steps: np.ndarray) -> dict[Any, Any]:
-        """Outputs that all trajectories have, of any name, also that of another column; see read()."""
+        """Read outputs that all trajectories have, even under the name of another column; see `read()`."""
         places = self._places(steps)
         return {name: self._gathered(name, [run.output(name) for run in self._runs], places) for name in names}
 
     def env_ts(self, steps: np.ndarray) -> np.ndarray:
-        """int64 [n]: the env step at which each observation arrived; `steps` as in read()."""
+        """Return the env step at which each observation arrived, int64 [n]; for `steps`, see `read()`."""
         return self._env_ts(self._places(steps))
 
     def _env_ts(self, places: Places) -> np.ndarray:
@@ -212,11 +215,11 @@ class Trajectories:
         rows = _take(self._row_N, steps)
         if self.is_one_run:
             return Places(rows, np.array([len(steps)]))
-        # A run's steps are adjacent, though not ascending: enough for a search of where they end.
+        # A run's steps are adjacent though not ascending, which is enough to search for their ends.
         return Places(rows, np.diff(np.searchsorted(steps, self._end_of_run), prepend=0))
 
     def _gathered(self, name: str, columns: list[Any], places: Places) -> Any:
-        """Of each run's whole column, the items at these places."""
+        """Gather the items at these places from the runs' whole columns."""
         of_run = list(map(flatten_struct, columns))
         if not self.is_one_run:
             self._check_forms(name, of_run)
@@ -224,17 +227,17 @@ class Trajectories:
         return map_struct(lambda _: self._gather(list(next(leaves)), places), columns[0])
 
     def _gather(self, columns: list[np.ndarray], places: Places) -> np.ndarray:
-        """Of each run's column, the rows at these places, copied."""
+        """Copy the rows at these places from the runs' columns."""
         if columns[0].dtype.hasobject:
             pieces = np.split(places.rows, np.cumsum(places.counts)[:-1])
             return np.concatenate([column.take(piece, 0) for column, piece in zip(columns, pieces, strict=True)])
         return _store.gather(columns, places.rows, places.counts)
 
     def final_obs(self) -> Any:
-        """The observation after each trajectory's last step, [S, ...], copied.
+        """Return the observation after each trajectory's last step, [S, ...], copied.
 
         Raises:
-            BatchError: see read().
+            BatchError: See `read()`.
         """
         if self._have_all_ended:
             return self._finals(self._final_S, self._n_of_run)
@@ -248,30 +251,30 @@ class Trajectories:
         return last
 
     def _finals(self, rows: np.ndarray, counts: np.ndarray) -> Any:
-        """Final observations, so many of each run."""
+        """Gather final observations; `counts` has the number of them in each run."""
         places = Places(np.ascontiguousarray(rows), counts)
         return self._gathered(Columns.OBS, [run.final_observations() for run in self._runs], places)
 
     def final_env_t(self) -> np.ndarray:
-        """int64 [S]: env step of the observation after each trajectory's last step."""
+        """Return the env step of the observation after each trajectory's last step, int64 [S]."""
         if self._have_all_ended:
             return self._end_env_t_S
         return np.where(self._final_S >= 0, self._end_env_t_S, self._env_ts(self._last_places()))
 
     def _last_places(self) -> Places:
-        """Of the trajectories' last observations, unless they have final ones."""
+        """Return the places of the last observations, valid for trajectories without a final one."""
         return Places(np.concatenate([run.last_row_S for run in self._runs]), self._n_of_run)
 
     @property
     def _n_of_run(self) -> np.ndarray:
-        """int64: how many trajectories each run has."""
+        """Number of trajectories in each run, int64."""
         return np.diff([*self._first_of_run, len(self._chosen)])
 
     def obs_after(self, steps: np.ndarray) -> Any:
-        """The observation after each of these steps, copied: the next step's, or the trajectory's final one.
+        """Return the observation after each of these steps, copied: that of the next step, or the final one.
 
         Args:
-            steps: int64 [n], ascending, with the last step of each trajectory among them.
+            steps: Positions, int64 [n], ascending; must include the last step of each trajectory.
         """
         is_last_step = np.zeros(self.last_S[-1] + 1, bool)
         is_last_step[self.last_S] = True
@@ -285,7 +288,7 @@ class Trajectories:
         return map_struct(with_finals, self.read(Columns.OBS, steps + ~is_last))
 
     def _check_forms(self, name: str, of_run: list[FlatStruct]) -> None:
-        """Raises BatchError unless the runs' columns have the same dtypes, shapes and structures."""
+        """Raise BatchError unless the runs' columns have equal dtypes, shapes and structures."""
         expected = _form(of_run[0])
         for flat, first in zip(of_run, self._first_of_run, strict=True):
             if (form := _form(flat)) != expected:
@@ -296,35 +299,35 @@ class Trajectories:
 
 
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
-    """Module id -> trajectories of its agents: episodes in order, in each the agents in order of appearance."""
+    """Return module id -> trajectories of its agents, in order of the episodes and of the agents' appearance."""
     table = without_collection(AgentEpisodeTable, in_numbers(episodes))
     return {module_id: Trajectories(table, chosen) for module_id, chosen in table.by_module().items()}
 
 
 def names_of(outputs: Iterable[str] | None) -> list[str] | None:
-    """As a list, which each module may go through.
+    """Return the names as a list, since each module iterates over them.
 
     Raises:
-        BatchError: they are one text.
+        BatchError: If they are given as a single string.
     """
     if isinstance(outputs, str):
-        raise BatchError(f"expected names of outputs, such as [{outputs!r}], got the text {outputs!r}")
+        raise BatchError(f"expected names of outputs, such as [{outputs!r}], got the string {outputs!r}")
     return None if outputs is None else list(outputs)
 
 
 def trajectories_of(agent_episodes: Iterable[SingleAgentEpisode]) -> Trajectories:
-    """These, each with a step or more; those of one block should be adjacent."""
+    """Make trajectories of these agent episodes, each with at least one step; those of one block should be adjacent."""
     table = AgentEpisodeTable.of(agent_episodes)
     return Trajectories(table, np.arange(len(table.agent_ids)))
 
 
 def as_objects(items: Sequence[Hashable]) -> np.ndarray:
-    """object [n]; tuples stay items."""
+    """Return an object array [n], in which tuples stay single items."""
     return np.fromiter(items, object, len(items))
 
 
 def _take(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """column.take(rows, 0), but the interpreter's lock is kept; see _steps."""
+    """Return column.take(rows, 0), but without releasing the interpreter's lock; see `_steps`."""
     return _store.gather([column], rows, np.array([len(rows)]))
 
 

@@ -1,1 +1,4 @@
-"""Between envs and modules: changes of observations, rewards, outputs and actions. See docs/connectors.md."""
+"""Connectors between envs and modules, which transform observations, rewards, outputs and actions.
+
+See docs/connectors.md.
+"""

@@ -1,4 +1,4 @@
-"""What a connector is, and what it knows of the rows it works on."""
+"""Base classes of connectors, and the rows that they are called with."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from fastmarl.core.store.lanes import LaneTable
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Things that a connector may look at beside its rows.
+    """Objects that a connector may look at besides its rows.
 
     Attributes:
-        episode_of: env index -> its running episode as recorded up to now; reading it takes time.
-        module: all modules of the runner.
-        metrics: the runner's.
+        episode_of: env index -> its running episode as recorded so far; reading it takes time.
+        module: All modules of the runner.
+        metrics: The runner's metrics logger.
     """
 
     episode_of: Callable[[int], MultiAgentEpisode]
@@ -35,17 +35,17 @@ class Surroundings:
 
 @public("fastmarl.connectors")
 class Rows:
-    """The rows a connector is called with: in each, one agent's observation of one env step, in order of arrival.
+    """The rows that a connector is called with: each is one agent's observation, in order of arrival.
 
-    Its arrays are right during the call only.
+    Its arrays are valid during the call only.
 
     Attributes:
-        lanes: int32 [n], the agent's lane: a number below `n_lanes` that is its own from its first observation in an
-            episode to its last, and is then used again.
-        is_final: the rows are final observations.
-        block: the record: `obs` (leaves), `outputs` and `reward_R`, by row.
-        explore: as `sample()` says; None: the rows are being recorded, and nothing acts yet.
-        columns: more columns of the module's batch, arrays [n, ...] by name; see `Connector.adds_columns`.
+        lanes: Lane of each row's agent, int32 [n]: a number below `n_lanes` that belongs to the agent from its first
+            observation in an episode to its last, and is then reused.
+        is_final: True if the rows are final observations.
+        block: The recorded data by row: `obs` (leaves), `outputs` and `reward_R`.
+        explore: The argument of `sample()`; None if the rows are only being recorded and no module acts yet.
+        columns: Further columns of the module's batch, arrays [n, ...] by name; see `Connector.adds_columns`.
     """
 
     __slots__ = ("_first", "_prev", "_surroundings", "_table", "block", "columns", "explore", "is_final", "lanes")
@@ -76,28 +76,28 @@ class Rows:
 
     @property
     def n_lanes(self) -> int:
-        """Size that arrays by lane need at present. It grows; `make_env()` and `make_module()` restart it."""
+        """Current size for arrays indexed by lane. It only grows until `make_env()` or `make_module()` resets it."""
         return len(self._table.row_L)
 
     @property
     def is_first(self) -> np.ndarray:
-        """bool [n]: the agent's first observation; what is kept of its lane is of another agent."""
+        """True for agents' first observations, bool [n]; data kept for such a lane belongs to an earlier agent."""
         if self.is_final:
             return np.zeros(len(self), bool)
         table, lanes = self._table, self.lanes
         return table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
 
     def former(self, n: int) -> np.ndarray:
-        """int64 [len, n]: the previous rows of the same agents in the block, in order; -1 where there is none.
+        """Return the n previous rows of the same agents in the block, in order, int64 [len, n]; -1 if there is none.
 
-        A connector that asks for n must have a `min_lookback_rows` of at least n - 1.
+        A connector that asks for n rows must have a `min_lookback_rows` of at least n - 1.
         """
         rows = np.empty((len(self), n), np.int64)
         former_rows(self._prev, self.block.prev_R, rows)
         return rows
 
     def with_former(self, n: int) -> np.ndarray:
-        """The same with the rows themselves at the end: `former(n - 1)` and they. Not of final observations."""
+        """Return `former(n - 1)` followed by the rows themselves, int64 [len, n]. Not for final observations."""
         rows = np.empty((len(self), n), np.int64)
         own = np.arange(self._first, self._first + len(self))
         former_rows(own, self.block.prev_R, rows)
@@ -105,22 +105,22 @@ class Rows:
 
     @property
     def agents(self) -> list[tuple[int, Hashable]]:
-        """[n], (env index, agent id)."""
+        """(env index, agent id) of each row."""
         return [(int(self._table.env_L[lane]), self._table.agent_ids[lane]) for lane in self.lanes.tolist()]
 
     def surroundings(self) -> Surroundings:
-        """The runner and its episodes up to now.
+        """Return the runner's modules and metrics, and its episodes so far.
 
         Raises:
-            ConfigError: there are no episodes: a `Policy` acts, or the rows are being recorded.
+            ConfigError: If there are no episodes, because a `Policy` acts or the rows are only being recorded.
         """
         if self._surroundings is None:
-            raise ConfigError("running episodes can be looked at only where a runner acts: not in a Policy, and not "
-                              "by connectors that record")  # fmt: skip
+            raise ConfigError("running episodes are available only where a runner acts: not in a Policy, and not to "
+                              "connectors that record")  # fmt: skip
         return self._surroundings
 
     def error(self, i: int, problem: str) -> ObservationError:
-        """An error to raise over row `i`, that names env, agent and env step."""
+        """Return an error about row `i`, to be raised, that names the env, agent and env step."""
         lane = int(self.lanes[i])
         env_index = int(self._table.env_L[lane])
         return ObservationError(
@@ -129,117 +129,129 @@ class Rows:
 
 
 class ConnectorPiece:
-    """The common part of connectors on either side of a module: data by lane, and a state."""
+    """Common base of connectors before and after a module: data by lane, and a state."""
 
     lane_arrays: tuple[str, ...] | None = None
-    """Names of the attributes that hold what is kept by lane, each an array with one entry for a lane. With these,
-    running episodes go on in another runner; (): nothing is kept. None: it is not known, so all episodes restart
-    there."""
+    """Names of the attributes that hold data by lane, each an array with one entry per lane.
+
+    They let running episodes continue in another runner. () means that nothing is kept. None means unknown, so all
+    episodes restart there.
+    """
 
     def get_state(self) -> dict[str, Any]:
-        """Return all that a connector in another runner must know to do the same, as plain arrays and numbers.
+        """Return everything that a connector in another runner needs to behave the same, as plain arrays and numbers.
 
-        {} means nothing. Data by lane is not part of it, see `lane_arrays`.
+        {} means nothing. Data by lane is excluded; see `lane_arrays`.
         """
         return {}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`, without a change to anything: a runner checks all
-        parts of a state before it takes any."""
+        """Raise ConfigError if `set_state()` can't take `state`, without changing anything.
+
+        A runner checks all parts of a state before it sets any.
+        """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state()` returned."""
+        """Restore the result of `get_state()`."""
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """One state, of what the connectors of several runners have got to know; the first one's by default."""
+        """Merge what the connectors of several runners have learned; by default, return the first state."""
         return states[0]
 
 
 @public("fastmarl.connectors")
 class Connector(ConnectorPiece):
-    """Makes of the observations that agents get what their module sees; see docs/connectors.md.
+    """Converts the observations that agents receive into what their module sees; see docs/connectors.md.
 
-    Each module has connectors of its own: the runner works with copies of the objects it is given.
+    Each module has its own connectors: the runner copies the objects it is given.
     """
 
     records = True
-    """Whether what the connector makes is recorded, so that training sees it, too. Else it is made for acting only, and
-    a learner makes it again from the episodes."""
+    """True if the connector's output is recorded, so that training sees it, too.
+
+    If False, the output is only used for acting, and a learner has to make it again from the episodes.
+    """
 
     reads_record = False
-    """Whether it looks up observations in the record: then, if it does not record itself, it must be the first of such.
+    """True if the connector looks up recorded observations.
+
+    If it does not record, it must then be the first of the connectors that don't.
     """
 
     adds_columns = False
-    """True if it adds to `rows.columns`. Only a connector that does not record can do so."""
+    """True if the connector adds to `rows.columns`, which requires `records = False`."""
 
     min_lookback_rows = 0
-    """How many of an agent's observations before its last one must be carried over into the next `sample()` call."""
+    """Number of observations before an agent's last one to be carried over into the next `sample()` call."""
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The space of what the connector makes of the observations of one agent; called once, first of all.
+        """Return the space of the connector's output for one agent; called once, before anything else.
 
         Raises:
-            ConfigError: the connector can't work on these spaces.
+            ConfigError: If the connector can't work on these spaces.
         """
         return input_observation_space
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
-        """What is made of n observations: called once with each, for the rows of one module in one tick or fewer.
+        """Transform n observations. Each is passed once, in calls with at most the rows of one module in one tick.
 
         Args:
-            obs: arrays [n, ...] nested as the input space. They must not be written to.
-            rows: whose they are.
+            obs: Arrays [n, ...], nested like the input space; they must not be written to.
+            rows: The rows of these observations.
 
         Returns:
-            Arrays [n, ...] nested as the output space.
+            Arrays [n, ...], nested like the output space.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a __call__(obs, rows)")
 
 
 @public("fastmarl.connectors")
 class OutputConnector(ConnectorPiece):
-    """Changes what a module outputs, or the actions that envs get; see docs/connectors.md.
+    """Changes a module's outputs, or the actions that envs receive; see docs/connectors.md.
 
-    Each module has connectors of its own: the runner works with copies of the objects it is given.
+    Each module has its own connectors: the runner copies the objects it is given.
     """
 
     def __call__(self, outputs: dict[str, Any], rows: Rows) -> dict[str, Any]:
-        """The outputs of a module for n rows, changed; called once a tick, but not for random actions.
+        """Change the outputs of a module for n rows; called once a tick, but not for random actions.
 
         Args:
-            outputs: name -> arrays [n, ...], nested where the module or the action space nests them; they are the
-                connector's to change. After `GetActions` "actions" and, if they were drawn, "action_logp" are among
-                them; after `NormalizeAndClipActions` also "actions_for_env", which envs get.
-            rows: whose they are.
+            outputs: name -> arrays [n, ...], nested like the module's outputs or the action space, which the connector
+                may change in place. After `GetActions` they include "actions" and, if these were drawn, "action_logp";
+                after `NormalizeAndClipActions` also "actions_for_env", which envs receive.
+            rows: The rows of these outputs.
 
         Returns:
-            Outputs of the same form. All are recorded, so names, dtypes and shapes stay the same from tick to tick.
+            Outputs of the same form. All of them are recorded, so names, dtypes and shapes must not vary by tick.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a __call__(outputs, rows)")
 
 
 @public("fastmarl.connectors")
 class GetActions(OutputConnector):
-    """The place in `module_to_env_connector` where actions are chosen by "action_dist_inputs", where the outputs have
-    none by then."""
+    """Marks the place in `module_to_env_connector` where actions are drawn from "action_dist_inputs".
+
+    Outputs that already have actions by then are left as they are.
+    """
 
     lane_arrays = ()
 
 
 @public("fastmarl.connectors")
 class NormalizeAndClipActions(OutputConnector):
-    """The place in `module_to_env_connector` where "actions_for_env" are made of "actions", by the options
-    `normalize_actions` and `clip_actions`; what comes before it sees to what is learned from, what comes after it to
-    what happens."""
+    """Marks the place in `module_to_env_connector` where "actions_for_env" are made from "actions".
+
+    The options `normalize_actions` and `clip_actions` decide how. Connectors before it change what is learned from;
+    connectors after it change what envs receive.
+    """
 
     lane_arrays = ()
 
 
 def are_boxes(space: gym.Space) -> list[bool]:
-    """Of each leaf of an observation space, whether it is a Box and no action mask."""
+    """Return, for each leaf of an observation space, True if it is a Box and not an action mask."""
     return [
         isinstance(leaf_space, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
         for leaf, leaf_space in zip(RowLayout(space).leaves, leaf_spaces(space), strict=True)

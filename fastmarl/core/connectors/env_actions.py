@@ -1,7 +1,8 @@
-"""A policy's raw actions -> what the envs get; and random actions.
+"""Conversion of a policy's raw actions to those that envs receive, and random actions.
 
-The record keeps the raw actions: 0 .. n-1 for Discrete, normalised or unclipped ones for Box. The env gets what its
-space promises: `start` added, scaled or clipped to the bounds (RLlib's `normalize_actions`, `clip_actions`).
+Raw actions are recorded: 0 .. n-1 for Discrete, normalised or unclipped values for Box. Envs receive what their action
+space promises: values with `start` added, scaled or clipped to the bounds (RLlib's `normalize_actions`,
+`clip_actions`).
 """
 
 import math
@@ -36,17 +37,17 @@ FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
 class EnvActions(ModuleActions):
-    """One module's actions of the current tick, for dicts by agent (see `_actions.ActionDicts`) or as arrays.
+    """The actions of a module in the current tick, passed on as dicts by agent (`_actions.ActionDicts`) or as arrays.
 
     Args:
-        module_id, space: the module and its action space.
-        connectors: the module's connectors of outputs, if it has any.
-        normalize, clip: RLlib's options; normalize wins.
-        as_arrays: they will be taken with `take()`, and not in dicts by agent.
+        module_id, space: The module and its action space.
+        connectors: The module's output connectors, if it has any.
+        normalize, clip: RLlib's options; `normalize` takes precedence.
+        as_arrays: True if actions will be read with `take()` instead of as dicts by agent.
 
     Attributes:
-        shapes: of the leaves of one raw action, by key.
-        narrow_dtypes: of the leaves of an action as envs get it, the smallest that hold what the space has.
+        shapes: Shapes of the leaves of one raw action, by key.
+        narrow_dtypes: Smallest dtypes that can hold the leaves of an action as envs receive it.
     """
 
     def __init__(
@@ -77,14 +78,15 @@ class EnvActions(ModuleActions):
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray], rows: Rows | None = None) -> None:
         """Take the actions of rows first .. first + n from a module's outputs.
 
-        Where connectors may change what envs get, that is added to the outputs.
+        If connectors may change what envs receive, the result is added to the outputs.
 
         Args:
-            rows: the same rows, for connectors; None: none of them is asked.
+            rows: The same rows, for connectors; None skips connectors.
 
         Raises:
-            ModuleOutputError: they don't have the action space's shape or structure, or its dtype can't hold them.
-            ConnectorError: what a connector has made of them doesn't.
+            ModuleOutputError: If the actions do not have the action space's shape or structure, or its dtype can't
+                hold them.
+            ConnectorError: If this is true of what a connector returned.
         """
         arrays = []
         for key, shape, leaf in self._leaves:
@@ -108,7 +110,7 @@ class EnvActions(ModuleActions):
         outputs: dict[Key, np.ndarray],
         rows: Rows | None,
     ) -> list[np.ndarray]:
-        """Let connectors change these actions for the env, and add the result to the outputs, to be recorded."""
+        """Let connectors change these actions for the env, and add the result to the outputs to be recorded."""
         own: dict[Key, np.ndarray] = {_key_for_env(key): array for key, array in zip(self.shapes, arrays, strict=True)}
         made = {**outputs, **own}
         if rows is not None:
@@ -126,36 +128,37 @@ class EnvActions(ModuleActions):
         return [made[key] for key in own]
 
     def of_row(self, raw: np.ndarray) -> Any:
-        """What the env gets for a raw action [1, ...], where the space is no Dict or Tuple; the caller's own.
+        """Return what the env receives for a raw action [1, ...], as a copy. Not for Dict and Tuple spaces.
 
         Raises:
-            ModuleOutputError: the space's dtype can't hold it.
+            ModuleOutputError: If the space's dtype can't hold it.
         """
         _, _, leaf = self._leaves[0]
         action = leaf.for_env(raw)[0]
         return int(action) if leaf.is_discrete else action.copy()
 
     def take(self) -> tuple[slice, list[np.ndarray]]:
-        """(rows, an array [n, ...] for each leaf of the space, int64 for Discrete) of those that have acted since.
+        """Return the rows that have acted since the last call, and an array [n, ...] for each leaf of the space.
 
-        The next `set()` writes to the arrays again.
+        Discrete leaves are int64. The next `set()` overwrites the arrays.
         """
         arrays, self._arrays = self._arrays, []
         return self._acted, arrays
 
     def sent(self, columns: Mapping[Key, np.ndarray], first: int, end: int) -> list[np.ndarray]:
-        """What the envs got for rows first .. end of a block: an array for each leaf of the space, which the next call,
-        or the next tick, may write to again.
+        """Return what the envs received for rows first .. end of a block, as an array for each leaf of the space.
+
+        The next call or tick may overwrite the arrays.
 
         Args:
-            columns: what was recorded, by key.
+            columns: The recorded outputs by key.
         """
         if self._connectors is not None:
             return [columns[_key_for_env(key)][first:end] for key in self.shapes]
         return [leaf.for_env(columns[key][first:end]) for key, _, leaf in self._leaves]
 
     def forget(self) -> None:
-        """Hold no actions."""
+        """Drop the current actions."""
         self._arrays = []
         self.set_values(0, [])
 
@@ -170,11 +173,11 @@ class EnvActions(ModuleActions):
             self.set_values(first, list(arrays[0]))
 
     def random(self, n: int, rng: np.random.Generator, legal: np.ndarray | None = None) -> dict[Key, np.ndarray]:
-        """Raw actions drawn uniformly, with their log-probabilities, as a module would output them.
+        """Draw raw actions uniformly, with their log-probabilities, in the form of a module's outputs.
 
         Args:
-            n: how many.
-            legal: bool [n, choices] for a Discrete or MultiDiscrete space: what may be drawn.
+            n: Number of actions.
+            legal: Legal choices of a Discrete or MultiDiscrete space, bool [n, choices]; None allows all.
         """
         if legal is not None:
             draws = ChoiceDraws(rng, choices_of(self._space), self._space.shape or ())
@@ -196,7 +199,7 @@ class EnvActions(ModuleActions):
 
 
 class _LeafActions:
-    """Actions of one leaf of an action space. Arrays that it returns may be written to again by the next call."""
+    """Actions of one leaf of an action space. Each call may overwrite the arrays that earlier ones returned."""
 
     def __init__(self, module_id: str, space: gym.Space, normalize: bool, clip: bool):
         self._module_id = module_id
@@ -206,8 +209,8 @@ class _LeafActions:
         self._shape = space.shape or ()
         self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype).newbyteorder("=")
         self._memory = np.empty((0, *self._shape), self._dtype)
-        self._bounds: tuple[np.ndarray, np.ndarray] | None = None  # that raw actions are scaled or clipped to
-        self._start: np.ndarray | None = None  # that is added to them
+        self._bounds: tuple[np.ndarray, np.ndarray] | None = None  # to which raw actions are scaled or clipped
+        self._start: np.ndarray | None = None  # added to raw actions
         if isinstance(space, gym.spaces.Box):
             self._is_bounded = bool(space.bounded_below.all() and space.bounded_above.all())
             self._is_scaled = normalize and self._is_bounded
@@ -223,10 +226,10 @@ class _LeafActions:
                               f"Box, or a Dict or Tuple of these")  # fmt: skip
 
     def for_env(self, raw: np.ndarray) -> np.ndarray:
-        """C-contiguous, of the space's dtype (int64 for Discrete); `raw` itself if it is that already.
+        """Convert to a C-contiguous array of the space's dtype (int64 for Discrete); may return `raw` itself.
 
         Raises:
-            ModuleOutputError: the dtype can't hold them.
+            ModuleOutputError: If the dtype can't hold the actions.
         """
         if self._bounds is not None:
             return self._within(raw, *self._bounds)
@@ -241,13 +244,13 @@ class _LeafActions:
         return out
 
     def _check_held(self, actions: np.ndarray) -> None:
-        """Raises ModuleOutputError if they would wrap in a space of integers, or lose a fraction in one of choices."""
+        """Raise ModuleOutputError if actions would wrap in an integer space, or a choice has a fractional part."""
         if self._dtype.kind not in "iu" or np.can_cast(actions.dtype, self._dtype) or not actions.size:
             return
         if actions.dtype.kind == "f":
-            actions = actions.astype(np.float64)  # float16 can't be compared with limits
+            actions = actions.astype(np.float64)  # float16 can't be compared with the limits
         limits = np.iinfo(self._dtype)
-        is_held = limits.min - 1 < actions.min() and actions.max() < limits.max + 1  # NaN is nowhere
+        is_held = limits.min - 1 < actions.min() and actions.max() < limits.max + 1  # False for NaN
         if not is_held or (actions.dtype.kind == "f" and not self._is_box and (actions % 1).any()):
             whole = "" if self._is_box else "whole "
             problem = (f"expected {whole}actions that {self._dtype} can hold, for {self.space}, got "
@@ -255,7 +258,7 @@ class _LeafActions:
             raise ModuleOutputError(self._module_id, problem)
 
     def _within(self, raw: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Scaled or clipped to these bounds."""
+        """Scale or clip to these bounds."""
         out, shape_NK = self._room(len(raw)), (len(raw), len(low))
         change: Callable[..., None]
         if self._is_far and self._is_scaled:
@@ -273,7 +276,7 @@ class _LeafActions:
         return self._memory[:n]
 
     def random(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """(raw actions [n, *shape], the log-probability (density) of each)."""
+        """Return raw actions [n, *shape], and the log-probability (density) of each."""
         space, shape = self.space, self._shape
         if isinstance(space, gym.spaces.Discrete):
             return rng.integers(int(space.n), size=n), -math.log(space.n)
@@ -293,7 +296,7 @@ class _LeafActions:
     def _random_far(
         self, n: int, rng: np.random.Generator, low: np.ndarray, high: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Between bounds beyond float32, or even farther apart than float64 reaches; in the space's dtype."""
+        """Draw between bounds beyond float32, or farther apart than float64 reaches, in the space's dtype."""
         share = rng.random((n, *self._shape))
         log_width = np.log(np.maximum(high / 2 - low / 2, TINY)) + math.log(2)
         return (low * (1 - share) + high * share).astype(self._dtype), -float(log_width.sum())
@@ -304,12 +307,12 @@ def _key(leaf: Leaf) -> Key:
 
 
 def _key_for_env(key: Key) -> Key:
-    """The key of what envs get, for a key of actions."""
+    """Return the key of what envs receive for a key of actions."""
     return Columns.ACTIONS_FOR_ENV if isinstance(key, str) else (Columns.ACTIONS_FOR_ENV, *key[1:])
 
 
 def _narrow_dtype(space: gym.Space) -> np.dtype | None:
-    """None: that of the space."""
+    """Return the smallest dtype for actions of this space; None means that of the space."""
     if isinstance(space, gym.spaces.MultiBinary):
         return np.dtype(np.int8)
     if not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):

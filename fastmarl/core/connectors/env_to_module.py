@@ -1,4 +1,4 @@
-"""The connectors of all modules of a runner, and what they know."""
+"""The connectors of all modules of a runner, and their state."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -28,11 +28,11 @@ State = dict[str, dict[str, Any]]  # module id -> connector's name -> its state
 
 @public("fastmarl.connectors")
 class EnvToModule(Mapping[str, ModuleConnectors]):
-    """Module id -> its connectors, of modules that have any; and the state of those of one kind.
+    """Module id -> its connectors, for modules that have any, and the state of those of one kind.
 
     Args:
-        of_modules: module id -> its connectors.
-        kind: of connectors, whose state this knows.
+        of_modules: Module id -> its connectors.
+        kind: Class of the connectors whose state is handled here.
     """
 
     def __init__(self, of_modules: Mapping[str, ModuleConnectors], kind: type[ConnectorPiece] = Connector):
@@ -49,20 +49,20 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return len(self._of_modules)
 
     def sides(self) -> "dict[str, EnvToModule]":
-        """Option -> the same connectors, for the state of those that it has given."""
+        """Return option -> the same connectors, limited to the state of those that the option has given."""
         return {option: EnvToModule(self, kind) for option, kind in KINDS.items()}
 
     def _named(self, module_id: str) -> dict[str, Any]:
         return named([each for each in self[module_id].connectors if isinstance(each, self._kind)])
 
     def put(self, module_id: str, connectors: ModuleConnectors | None) -> None:
-        """Have these for a module, or none, from now on."""
+        """Replace a module's connectors; None removes them."""
         self._of_modules.pop(module_id, None)
         if connectors is not None:
             self._of_modules[module_id] = connectors
 
     def get_state(self) -> State:
-        """What the connectors have got to know; {} if they know nothing."""
+        """Return what the connectors have learned; {} if nothing."""
         states = {
             module_id: {name: state for name, each in self._named(module_id).items() if (state := each.get_state())}
             for module_id in self
@@ -70,7 +70,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return {module_id: state for module_id, state in states.items() if state}
 
     def check_state(self, state: State) -> None:
-        """Raises ConfigError if `state` names modules or connectors that are not here, or is one of others."""
+        """Raise ConfigError if `state` names unknown modules or connectors, or belongs to different ones."""
         check_mapping("the state of connectors", state)
         for module_id, each in state.items():
             check_mapping(f"the state of the connectors of {module_id!r}", each)
@@ -82,17 +82,19 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         ]
         if unknown:
             there = [f"{module_id}/{name}" for module_id, each in known.items() for name in each]
-            raise ConfigError(f"the state of connectors has {sorted(unknown)}, but those with a state here are {there}")
+            raise ConfigError(
+                f"the state of connectors has {sorted(unknown)}, but the connectors with a state are {there}"
+            )
         for module_id, each in state.items():
             connectors = self._named(module_id) if each else {}
             for name, given in each.items():
                 connectors[name].check_state(given)
 
     def set_state(self, state: State) -> None:
-        """Take all or some of what `get_state()` or `merge_states()` returned.
+        """Restore all or part of the result of `get_state()` or `merge_states()`.
 
         Raises:
-            ConfigError: see check_state(). Nothing was changed.
+            ConfigError: See `check_state()`; nothing changes then.
         """
         self.check_state(state)
         for module_id, each in state.items():
@@ -101,12 +103,12 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
                 connectors[name].set_state(given)
 
     def merge_states(self, states: Sequence[State]) -> State:
-        """One state, of those of several runners: what they have counted since they were last given one is added up.
+        """Merge the states of several runners by adding up what each has counted since its last merged state.
 
-        Give the result to all of them with `set_state()`. Nothing is changed here.
+        Give the result to all of these runners with `set_state()`. Nothing changes here.
 
         Raises:
-            ConfigError: they are states of other connectors.
+            ConfigError: If they are states of different connectors.
         """
         merged: State = {}
         for module_id, each in self.get_state().items():
@@ -122,7 +124,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
 
 
 def named(connectors: Sequence[Any]) -> dict[str, Any]:
-    """Connectors by name: the class, and the index too if several are of that class."""
+    """Return connectors by name: the class name, followed by the index if several share that class."""
     classes = [class_name(connector) for connector in connectors]
     return {
         name if classes.count(name) == 1 else f"{name}_{index}": connector
@@ -131,18 +133,18 @@ def named(connectors: Sequence[Any]) -> dict[str, Any]:
 
 
 def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: Any, device: str) -> list[ConnectorPiece]:
-    """The connectors of one module, as `option` has them: copies, or what its function makes.
+    """Return copies of the connectors that `option` gives for one module, or call its function to make them.
 
     Args:
         option: "env_to_module_connector" or "module_to_env_connector".
-        given: None, a connector, a list of them, a function that makes such, or a dict of any of these by module id.
-            The function is called as RLlib calls it: with `(env, spaces, device)`, and after the module with
-            `(env, spaces)`.
-        module_id: of the module.
-        env, spaces, device: for the function; spaces are (observation space, action space) by module id.
+        given: None, a connector, a list of them, a function that makes these, or a dict of any of these by module id.
+            The function is called like RLlib's: with `(env, spaces, device)` before the module, `(env, spaces)` after
+            it.
+        module_id: Id of the module.
+        env, spaces, device: Arguments for the function; spaces are (observation space, action space) by module id.
 
     Raises:
-        ConfigError: something is no connector for this side.
+        ConfigError: If something is not a connector for this side of the module.
     """
     if isinstance(given, Mapping):
         given = given.get(module_id)

@@ -1,4 +1,4 @@
-"""Nested observations as one vector."""
+"""Flattens nested observations to one vector."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
 
 @public("fastmarl.connectors")
 class FlattenObservations(Connector):
-    """Dict, Tuple and everything in them as one float32 vector, in the order of `gymnasium.spaces.flatten`.
+    """Flattens Dict and Tuple observations to one float32 vector, in the order of `gymnasium.spaces.flatten`.
 
-    Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action mask
-    becomes part of the vector, and is still applied.
+    Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action mask becomes part of
+    the vector and is still applied.
     """
 
     lane_arrays = ()
@@ -30,7 +30,7 @@ class FlattenObservations(Connector):
         spaces: list[Any] = leaf_spaces(input_observation_space)
         unfit = [space for space in spaces if not isinstance(space, NUMERIC)]
         if unfit:
-            raise ConfigError(f"FlattenObservations can't make numbers of {unfit[0]} in {input_observation_space}; "
+            raise ConfigError(f"FlattenObservations can't convert {unfit[0]} in {input_observation_space} to numbers; "
                               f"drop that leaf in a connector before it")  # fmt: skip
         self._layout = RowLayout(input_observation_space)
         self._leaf_spaces = spaces
@@ -54,7 +54,7 @@ class FlattenObservations(Connector):
 
 
 def _one_hot(values: np.ndarray, space: Any, out: np.ndarray, rows: Rows) -> None:
-    """Write values [n, ...] of a Discrete or MultiDiscrete space to `out` [n, choices of all its numbers]."""
+    """Write values [n, ...] of a Discrete or MultiDiscrete space as one-hot rows to `out` [n, sum of all choices]."""
     sizes = np.ravel(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec).astype(np.int64)
     choices = values.reshape(len(rows), len(sizes)).astype(np.int64) - np.ravel(space.start)
     unfit = ((choices < 0) | (choices >= sizes)).any(1)

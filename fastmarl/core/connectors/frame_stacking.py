@@ -1,4 +1,4 @@
-"""An agent's last observations, side by side."""
+"""Concatenates an agent's last observations."""
 
 import math
 from typing import Any
@@ -17,11 +17,11 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
 @public("fastmarl.connectors")
 class FrameStacking(Connector):
-    """Shows the module the last `num_frames` observations of an agent side by side in the last axis, the oldest first.
+    """Concatenates an agent's last `num_frames` observations along the last axis, oldest first.
 
-    Boxes of shape [..., c] become [..., num_frames * c], single numbers [num_frames]; before an agent's first
-    observation there are zeros. Only Boxes are stacked, action masks excepted. Episodes hold single frames:
-    `stacked()` turns them into what the module saw.
+    Boxes of shape [..., c] become [..., num_frames * c], single numbers [num_frames]. Before an agent's first
+    observation there are zeros. Only Boxes are stacked, except action masks. Episodes hold single frames; `stacked()`
+    converts them to what the module saw.
     """
 
     lane_arrays = ()
@@ -58,18 +58,19 @@ class FrameStacking(Connector):
 
 
 def stacked(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> Any:
-    """An agent's observations as a module behind `FrameStacking(num_frames)` sees them.
+    """Return an agent's observations as a module behind `FrameStacking(num_frames)` sees them.
 
     Args:
-        part: an agent episode sampled with that connector, or a slice of one.
-        indices: which of the n + 1 observations after the lookback: None (all), a slice, a list or array of ints.
+        part: An agent episode sampled with that connector, or a slice of one.
+        num_frames: Number of frames.
+        indices: Selects from the n + 1 observations after the lookback: None (all), a slice, a list or array of ints.
 
     Returns:
-        Arrays [n, ...] nested as the observation space: views of the episode, not to be written to, where its memory
-        allows, else copies of what is asked for.
+        Arrays [n, ...], nested like the observation space: read-only views of the episode if its memory layout allows,
+        else copies of the selected observations.
 
     Raises:
-        EpisodeError: it does not reach back far enough, or has no observation space.
+        EpisodeError: If the episode does not reach back far enough, or has no observation space.
     """
     n_before = min(num_frames - 1, part.t_started)
     if part.lookback < n_before:
@@ -77,9 +78,7 @@ def stacked(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> A
                            f"{part.lookback}; sample with FrameStacking({num_frames}), or keep more when slicing: "
                            f"len_lookback_buffer={n_before}")  # fmt: skip
     if part.observation_space is None:
-        raise EpisodeError(
-            f"agent {part.agent_id!r}: the episode has no observation_space; give it one in from_state()"
-        )
+        raise EpisodeError(f"agent {part.agent_id!r}: the episode has no observation_space; pass one to from_state()")
     layout, first = RowLayout(part.observation_space), part.lookback - n_before
     chosen = slice(None) if indices is None else indices
     leaves = layout.leaves_of(part.column("observations").data)
@@ -96,7 +95,7 @@ def _stacked_space(box: Any, num_frames: int) -> gym.Space:
 
 
 def _gather(recorded: np.ndarray, rows_NF: np.ndarray) -> np.ndarray:
-    """[n, ..., frames * channels] of a recorded leaf [rows, ..., channels]."""
+    """Stack frames of a recorded leaf [rows, ..., channels] to [n, ..., frames * channels]."""
     n, num_frames = rows_NF.shape
     shape = recorded.shape[1:] or (1,)
     points, channels = math.prod(shape[:-1]), shape[-1]
@@ -106,7 +105,7 @@ def _gather(recorded: np.ndarray, rows_NF: np.ndarray) -> np.ndarray:
 
 
 def _windows(frames: np.ndarray, num_frames: int, n_before: int, chosen: Any) -> np.ndarray:
-    """The stacks of frames [n_before + n, ...], with zeros for what is missing before them: [n, ..., frames * c]."""
+    """Stack frames [n_before + n, ...] to [n, ..., frames * c], with zeros for missing frames before them."""
     lacking = num_frames - 1 - n_before
     if frames.ndim == 1:
         frames = frames[:, None]

@@ -1,4 +1,4 @@
-"""Observations with mean 0 and standard deviation 1."""
+"""Normalises observations to mean 0 and standard deviation 1."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from fastmarl.core.states import check_keys
 
 
 class Moments(NamedTuple):
-    """What is counted of one Box: all three are replaced at once, so an interrupt can't leave them inconsistent."""
+    """Statistics of one Box. All three are replaced at once, so that an interrupt can't leave them inconsistent."""
 
     stats: RunningMoments
     base: RunningMoments
@@ -29,16 +29,16 @@ class Moments(NamedTuple):
 class MeanStdFilter(Connector):
     """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
 
-    Every observation that an env sends is counted once, final ones too, and is then normalised by the statistics
-    that include it. Boxes become float32, number by number; discrete leaves and action masks stay as they are. The
-    agents of a module share its statistics, as they share its weights.
+    Every observation that an env sends is counted once, including final ones, and then normalised by statistics that
+    include it. Boxes become float32 and are normalised element by element; discrete leaves and action masks stay as
+    they are. The agents of a module share its statistics, as they share its weights.
 
     Args:
-        de_mean_to_zero: subtract the mean.
-        de_std_to_one: divide by the standard deviation.
-        clip_by_value: clip results to -clip_by_value .. clip_by_value; None: don't.
-        update_stats: count what is seen; False: the statistics stay as they are, for evaluation. The attribute of the
-            same name may be changed at any time.
+        de_mean_to_zero: Subtract the mean.
+        de_std_to_one: Divide by the standard deviation.
+        clip_by_value: Clip results to -clip_by_value .. clip_by_value; None disables clipping.
+        update_stats: Count observations. False freezes the statistics, for evaluation. The attribute of the same name
+            may be changed at any time.
     """
 
     lane_arrays = ()
@@ -80,12 +80,12 @@ class MeanStdFilter(Connector):
 
     @property
     def stats(self) -> list[RunningMoments]:
-        """Of each Box: what observations are normalised by."""
+        """Statistics by which observations are normalised, one per Box."""
         return [moments.stats for moments in self._moments]
 
     @property
     def delta(self) -> list[RunningMoments]:
-        """The same of what was counted here since a state was last taken that `merge_states()` had made, alone."""
+        """Statistics of what was counted here since the last state from `merge_states()` was set, one per Box."""
         return [moments.delta for moments in self._moments]
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
@@ -106,42 +106,41 @@ class MeanStdFilter(Connector):
         )
         if self.update_stats:
             delta = copy(moments.delta)
-            delta.update(values if unfit < 0 else values[:unfit])  # those before it were counted
+            delta.update(values if unfit < 0 else values[:unfit])  # rows before the unfit one were counted
             self._moments[box] = moments._replace(stats=stats, delta=delta)
         if unfit >= 0:
             raise rows.error(unfit, f"MeanStdFilter needs finite numbers, got {leaf[unfit]}")
         return out.reshape(leaf.shape)
 
     def get_state(self) -> dict[str, Any]:
-        """ "stats", and the two that it is made of: "base", what runners have in common, and "delta", counted here."""
+        """Return "stats" and its two parts: "base", shared by all runners, and "delta", counted here."""
         return {name: [getattr(moments, name).get_state() for moments in self._moments] for name in Moments._fields}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if `state` is one of other observations, or none."""
+        """Raise ConfigError if `state` is invalid or belongs to different observations."""
         check_keys("the state of a MeanStdFilter", state, Moments._fields)
         for name in Moments._fields:
             if not isinstance(state[name], Sequence):
                 raise ConfigError(f"{name!r} of a MeanStdFilter must be a list, got {type(state[name]).__name__}")
             given, sizes = [_size(each) for each in state[name]], [moments.mean.size for moments in self.stats]
             if given != sizes:
-                raise ConfigError(f"this state of a MeanStdFilter is one of Boxes with {given} numbers, but its "
+                raise ConfigError(f"this state of a MeanStdFilter is for Boxes with {given} numbers, but its "
                                   f"observations have {sizes}")  # fmt: skip
             for moments, each in zip(self.stats, state[name], strict=True):
                 moments.check_state(each)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with a state: where another runner stood, `delta` included, or with what `merge_states()` has made of
-        several, whose `delta` is empty.
+        """Restore a state of another runner, including its `delta`, or one from `merge_states()`, whose delta is empty.
 
         Raises:
-            ConfigError: see check_state(). Nothing was changed.
+            ConfigError: See `check_state()`; nothing changes then.
         """
         self.check_state(state)
         boxes = zip(*(state[name] for name in Moments._fields), strict=True)
         self._moments = [Moments(*map(_moments_of, states)) for states in boxes]
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What all have counted: the longest of their "base"s, which they have in common, and each one's "delta"."""
+        """Add up what all have counted: the longest of their "base"s, which they share, and each one's "delta"."""
         for state in states:
             self.check_state(state)
         merged = []
@@ -156,13 +155,13 @@ class MeanStdFilter(Connector):
 
 
 def _size(state: Any) -> int | None:
-    """How many numbers a row has, of the state of its moments."""
+    """Return the number of elements in a row, given the state of its moments."""
     mean = state.get("mean") if isinstance(state, Mapping) else None
     return int(np.size(mean)) if isinstance(mean, np.ndarray | list) else None
 
 
 def _moments_of(state: Mapping[str, Any]) -> RunningMoments:
-    """As they stood when they gave this state, which was checked."""
+    """Restore moments from a state that was already checked."""
     moments = RunningMoments(np.size(state["mean"]))
     moments.set_state(state)
     return moments

@@ -1,4 +1,4 @@
-"""The connectors of one module, one behind the other: before it, and after it."""
+"""The chain of connectors before and after one module."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,28 +18,28 @@ from fastmarl.core.store.lanes import LaneTable
 
 
 class ModuleConnectors:
-    """Makes of what envs send what is recorded, and of that the module's batches; then changes its outputs.
+    """Converts what envs send to what is recorded, and that to the module's batches; then changes the module's outputs.
 
     Args:
-        module_id: of the module.
-        connectors: in the order in which they work: those that record, others of observations, those of outputs.
-        observation_space, action_space: of the module's agents.
-        keep_dtype: see RowLayout.
+        module_id: Id of the module.
+        connectors: In order of application: those that record, other connectors of observations, those of outputs.
+        observation_space, action_space: Spaces of the module's agents.
+        keep_dtype: See `RowLayout`.
 
     Attributes:
         spaces: (observation space, action space) of the module's agents.
-        sent_space: of what the envs send.
-        raw_layout: of that; None if it is also what is recorded.
-        recorded_layout: of what is recorded.
-        layout, observation_space: of what the module sees.
-        batches: whether that differs from what is recorded.
-        min_lookback_rows: rows of each agent that must be carried over beside its last one.
-        outputs: those of outputs.
-        adds_columns: whether the module's batches may have more columns than observations.
-        columns: those of the last batch, arrays [n, ...] by name.
+        sent_space: Space of what the envs send.
+        raw_layout: Layout of what the envs send; None if that is also what is recorded.
+        recorded_layout: Layout of what is recorded.
+        layout, observation_space: Layout and space of what the module sees.
+        batches: True if the module sees something else than what is recorded.
+        min_lookback_rows: Number of rows of each agent to carry over besides its last one.
+        outputs: The output connectors.
+        adds_columns: True if the module's batches may have further columns besides observations.
+        columns: Further columns of the last batch, arrays [n, ...] by name.
 
     Raises:
-        ConfigError: something is no connector, they stand in a wrong order, or don't fit the spaces.
+        ConfigError: If something is not a connector, or connectors are in the wrong order or do not fit the spaces.
     """
 
     def __init__(
@@ -75,28 +75,28 @@ class ModuleConnectors:
         self._surroundings: Surroundings | None = None
 
     def make(self, space: gym.Space) -> bool:
-        """Whether a module with this observation space sees what they make."""
+        """Return True if a module with this observation space fits what the connectors produce."""
         taken = RowLayout(space, keep_dtype=self._keep_dtype)
         return {leaf.path: leaf for leaf in taken.leaves} == {leaf.path: leaf for leaf in self.layout.leaves}
 
     def bind(self, table: LaneTable, surroundings: Surroundings | None = None) -> None:
-        """Work on rows of these lanes."""
+        """Work on rows of these lanes from now on."""
         self._table, self._surroundings = table, surroundings
 
     @property
     def tells_lanes(self) -> bool:
-        """Whether all connectors say what they keep by lane."""
+        """True if all connectors declare which data they keep by lane."""
         return all(connector.lane_arrays is not None for connector in self.connectors)
 
     def of_lanes(self, lanes: np.ndarray) -> list[dict[str, np.ndarray]]:
-        """By connector: what it keeps of these lanes (int32 [n]), arrays [n, ...] by name."""
+        """Return, by connector, the data kept for these lanes (int32 [n]): arrays [n, ...] by name."""
         return [
             {name: _taken(getattr(connector, name), lanes) for name in connector.lane_arrays or ()}
             for connector in self.connectors
         ]
 
     def check_of_lanes(self, n: int, state: Any) -> None:
-        """Raises ConfigError unless `of_lanes()` of n lanes could have returned `state`."""
+        """Raise ConfigError unless `of_lanes()` of n lanes could have returned `state`."""
         what = f"what the connectors of module {self.module_id!r} keep by lane"
         if not isinstance(state, list) or len(state) != len(self.connectors):
             raise ConfigError(f"{what} must be a list of {len(self.connectors)} dicts, got {state!r:.200}")
@@ -107,7 +107,7 @@ class ModuleConnectors:
                 column_of(f"{what}: {name}", values, n, own.dtype, own.shape[1:])
 
     def put_of_lanes(self, lanes: np.ndarray, n_lanes: int, state: list[dict[str, np.ndarray]]) -> None:
-        """Have it kept of these lanes (int32 [n]), of `n_lanes` that there are; what is kept of others stays."""
+        """Set the data kept for these lanes (int32 [n]) out of `n_lanes`; data of other lanes stays."""
         for connector, arrays in zip(self.connectors, state, strict=True):
             for name, values in arrays.items():
                 before = getattr(connector, name)[:n_lanes]
@@ -117,7 +117,7 @@ class ModuleConnectors:
                 setattr(connector, name, of_lanes)
 
     def record(self, block: Block) -> None:
-        """Fill the recorded leaves of what has come since the last time, in the order of arrival."""
+        """Fill the recorded leaves of all observations since the last call, in order of arrival."""
         n_finals, first_final = block.rows.n_finals, block.n_finals_connected
         if first_final < n_finals:
             at_F = block.final_at_F[first_final:n_finals]
@@ -128,11 +128,11 @@ class ModuleConnectors:
         self._record_rows(block, block.rows.n)
 
     def rows(self, block: Block, first: int, end: int, *, explore: bool) -> Rows:
-        """Rows upon which the module acts."""
+        """Return the rows that the module is about to act on."""
         return Rows(self._table, block, first, end, is_final=False, explore=explore, surroundings=self._surroundings)
 
     def batch(self, block: Block, first: int, end: int, *, explore: bool) -> list[np.ndarray]:
-        """The leaves of what the module sees at rows first .. end, [n, ...] each."""
+        """Return the leaves of what the module sees at rows first .. end, [n, ...] each."""
         rows = self.rows(block, first, end, explore=explore)
         leaves = self._run(self._n_recording, len(self._of_obs), [leaf[first:end] for leaf in block.obs], rows)
         self.columns = rows.columns
@@ -146,7 +146,7 @@ class ModuleConnectors:
             block.n_connected = end
 
     def _record_finals(self, block: Block, first: int, end: int, at: int) -> None:
-        """Final observations that came when there were `at` rows; -1: that did not come, so the last row stands."""
+        """Record final observations that arrived after `at` rows; -1: none arrived, so repeat the last row."""
         if at < 0:
             for leaf, final_leaf in zip(block.obs, block.final_obs, strict=True):
                 final_leaf[first:end] = leaf[block.final_prev_F[first:end]]
@@ -161,7 +161,7 @@ class ModuleConnectors:
             leaf[first:end] = values
 
     def _run(self, first: int, end: int, leaves: list[np.ndarray], rows: Rows) -> list[np.ndarray]:
-        """What connectors first .. end make of these leaves, one after the other."""
+        """Apply connectors first .. end, one after the other, to these leaves."""
         obs = self._layouts[first].nest(leaves)
         for index in range(first, end):
             obs = self._of_obs[index](obs, rows)
@@ -169,7 +169,7 @@ class ModuleConnectors:
         return leaves
 
     def _leaves(self, index: int, obs: Any, n: int) -> list[np.ndarray]:
-        """What a connector made, checked against the space that it promised."""
+        """Check a connector's output against the space that it promised, and return its leaves."""
         layout = self._layouts[index + 1]
         name = class_name(self._of_obs[index])
         try:
@@ -185,14 +185,14 @@ class ModuleConnectors:
                 got = described(values) if is_array else type(values).__name__
                 problem = (
                     f"expected obs{path} of shape {(n, *leaf.shape)} and dtype {leaf.dtype}, as "
-                    f"recompute_output_observation_space() has it, got {got}"
+                    f"declared by recompute_output_observation_space(), got {got}"
                 )
                 raise ConnectorError(self.module_id, name, problem)
         return leaves
 
 
 def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-    """Entries of lanes that it is too short for are 0: nothing has been kept of them yet."""
+    """Read entries of lanes, with 0 for lanes beyond the array's end, for which nothing has been kept yet."""
     taken = np.zeros((len(lanes), *of_lanes.shape[1:]), of_lanes.dtype)
     is_there = lanes < len(of_lanes)
     taken[is_there] = of_lanes[lanes[is_there]]
@@ -203,7 +203,7 @@ def _of_observations(module_id: str, connectors: Sequence[Any]) -> list[Connecto
     """Return the connectors that change observations.
 
     Raises:
-        ConfigError: something is no connector, or they stand in a wrong order.
+        ConfigError: If something is not a connector, or they are in the wrong order.
     """
     of_obs, made_for_acting = list[Connector](), ""
     for connector in connectors:

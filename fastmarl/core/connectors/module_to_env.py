@@ -1,4 +1,4 @@
-"""From a module's outputs to actions: connectors of the user's own, in their places among RLlib's default ones."""
+"""Applies user-defined connectors to a module's outputs, at their places among RLlib's default ones."""
 
 from collections.abc import Sequence
 
@@ -19,16 +19,16 @@ class OutputConnectors:
     """The output connectors of one module.
 
     Args:
-        module_id: of the module.
-        connectors: in order. Where `GetActions` is not among them it comes first, and `NormalizeAndClipActions` last,
-            as in RLlib's pipeline.
+        module_id: Id of the module.
+        connectors: In order of application. A missing `GetActions` is put first, a missing `NormalizeAndClipActions`
+            last, as in RLlib's pipeline.
 
     Attributes:
-        before_actions, after_actions, after_clipping: those that change the logits, the actions on record, and what
-            envs get instead.
+        before_actions, after_actions, after_clipping: Connectors that change the logits, the recorded actions, and what
+            envs receive instead.
 
     Raises:
-        ConfigError: they stand in a wrong order.
+        ConfigError: If they are in the wrong order.
     """
 
     def __init__(self, module_id: str, connectors: Sequence[OutputConnector]):
@@ -37,7 +37,7 @@ class OutputConnectors:
         found = [kind for kind in kinds if kind in PLACES]
         if found != [kind for kind in PLACES if kind in found]:
             raise ConfigError(f"module_to_env_connector of module {module_id!r}: GetActions and "
-                              f"NormalizeAndClipActions stand there once at most, in this order; got "
+                              f"NormalizeAndClipActions may occur once each, in this order; got "
                               f"{[kind.__name__ for kind in kinds]}")  # fmt: skip
         clips_at = kinds.index(NormalizeAndClipActions) if NormalizeAndClipActions in kinds else len(kinds)
         acts_at = kinds.index(GetActions) if GetActions in kinds else -1
@@ -49,14 +49,14 @@ class OutputConnectors:
         return bool(self.before_actions or self.after_actions or self.after_clipping)
 
     def run(self, connectors: Sequence[OutputConnector], outputs: Outputs, rows: Rows) -> Outputs:
-        """Pass a module's outputs through these connectors, one after the other. Returns arrays of their own.
+        """Pass a module's outputs through these connectors in turn, and return new arrays.
 
         Raises:
-            ConnectorError: one of them returned something else than outputs for these rows.
+            ConnectorError: If one of them returns anything but outputs for these rows.
         """
         if not connectors:
             return outputs
-        # What is changed must neither be the module's memory nor that of the next tick.
+        # Connectors change arrays in place, which must be neither the module's memory nor that of the next tick.
         outputs = {key: array.copy() for key, array in outputs.items()}
         for connector in connectors:
             name = class_name(connector)
@@ -77,5 +77,5 @@ class OutputConnectors:
 
 
 def has_actions(outputs: Outputs) -> bool:
-    """Return true if actions are among a module's outputs."""
+    """Return True if a module's outputs include actions."""
     return any(name_of(key) == Columns.ACTIONS for key in outputs)

@@ -1,4 +1,4 @@
-"""Running mean and standard deviation of observations, returns, or anything in rows."""
+"""Running mean and standard deviation of observations, returns, or any other rows of numbers."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from fastmarl.core.states import check_keys, float_array, whole_number
 
 @public("fastmarl")
 class RunningMoments:
-    """Count, mean and variance of all rows seen, by column; those of several runners can be merged.
+    """Count, mean and variance of all rows seen, by column. Moments of several runners can be merged.
 
     ```python
     moments = fastmarl.RunningMoments(18)
@@ -26,7 +26,7 @@ class RunningMoments:
     ```
 
     Args:
-        size: numbers in a row.
+        size: Number of elements in a row.
     """
 
     def __init__(self, size: int):
@@ -35,7 +35,7 @@ class RunningMoments:
         self._m2 = np.zeros(size)  # sum of squared deviations from the mean
 
     def update(self, rows: np.ndarray) -> None:
-        """Add rows [n, ...] of `size` numbers each, of any real dtype."""
+        """Add rows [n, ...] with `size` elements each, of any real dtype."""
         values = _compiled(np.ascontiguousarray(rows)).reshape(len(rows), self.mean.size)
         mean, m2 = self.mean.copy(), self._m2.copy()
         self._become(int(update_moments(values, self.count, mean, m2)), mean, m2)
@@ -50,17 +50,21 @@ class RunningMoments:
         destd: bool = True,
         clip: float = math.inf,
     ) -> int:
-        """Write rows [n, size] to `out`, float32 [n, size], with mean 0 and standard deviation 1.
+        """Write rows [n, size], normalised to mean 0 and standard deviation 1, to `out`, float32 [n, size].
 
-        Each row is added (if `update`) and then normalised by all rows so far, so it does not matter how rows are put
-        together to calls. Before any row the mean is 0 and the standard deviation 1.
+        Each row is added (if `update`) and then normalised by all rows so far, so the result does not depend on how
+        rows are split into calls. Before any row, the mean is 0 and the standard deviation 1.
 
         Args:
-            demean, destd: subtract the mean; divide by the standard deviation.
-            clip: clip to -clip .. clip.
+            rows: Rows to normalise.
+            out: Array for the result.
+            update: Add the rows to the statistics.
+            demean, destd: Subtract the mean; divide by the standard deviation.
+            clip: Clip the result to -clip .. clip.
 
         Returns:
-            -1, or the first row with a number that is not finite: it and what follows were not added, nor written.
+            -1, or the index of the first row with an infinite number or NaN; that row and later ones are neither added
+            nor written.
         """
         mean, m2 = (self.mean.copy(), self._m2.copy()) if update else (self.mean, self._m2)
         unfit = int(count_and_normalize(_compiled(rows), self.count, mean, m2, update, demean, destd, clip, out))
@@ -69,23 +73,23 @@ class RunningMoments:
         return unfit
 
     def _become(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
-        """Take all three at once: an interrupt leaves none without the others."""
+        """Replace all three attributes at once, so that an interrupt can't leave them inconsistent."""
         self.__dict__.update(count=count, mean=mean, _m2=m2)
 
     def __copy__(self) -> Self:
-        """Another with the same arrays, which no method writes to: each change makes new ones."""
+        """Return a copy that shares the arrays, which methods replace but never write to."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     def copy(self) -> Self:
-        """Another that has seen the same."""
+        """Return an independent copy, with arrays of its own."""
         other = type(self)(self.mean.size)
         other.count, other.mean, other._m2 = self.count, self.mean.copy(), self._m2.copy()
         return other
 
     def merge(self, other: Self) -> None:
-        """Add all that another has seen (Chan, Golub, LeVeque 1983)."""
+        """Add everything that `other` has seen (Chan, Golub, LeVeque 1983)."""
         count = self.count + other.count
         if count == 0:
             return
@@ -95,32 +99,32 @@ class RunningMoments:
 
     @property
     def var(self) -> np.ndarray:
-        """float64 [size]: variance of the rows themselves (divided by their number); ones before there are any."""
+        """Variance of the rows (divided by their number), float64 [size]; ones before there are any rows."""
         return self._m2 / self.count if self.count else np.ones_like(self._m2)
 
     @property
     def std(self) -> np.ndarray:
-        """float64 [size]: square root of `var`."""
+        """Square root of `var`, float64 [size]."""
         return np.sqrt(self.var)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything, as plain arrays and numbers."""
+        """Return the complete state as plain arrays and numbers."""
         return {"count": self.count, "mean": self.mean.copy(), "m2": self._m2.copy()}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raises ConfigError if `state` is not what `get_state()` of as many columns returns."""
+        """Raise ConfigError if `state` is not a result of `get_state()` with the same number of columns."""
         self._read(state)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state()` returned.
+        """Restore the result of `get_state()`.
 
         Raises:
-            ConfigError: see check_state(). Nothing was changed.
+            ConfigError: See `check_state()`; nothing changes then.
         """
         self._become(*self._read(state))
 
     def _read(self, state: Mapping[str, Any]) -> tuple[int, np.ndarray, np.ndarray]:
-        """Copies of a state's (count, mean, m2)."""
+        """Return copies of a state's count, mean and m2."""
         check_keys("the state of running moments", state, ("count", "mean", "m2"))
         count = whole_number("the count of running moments", state["count"])
         mean, m2 = (
@@ -132,5 +136,5 @@ class RunningMoments:
 
 
 def _compiled(rows: np.ndarray) -> np.ndarray:
-    """Numbers of a dtype that numba has: float16 and longdouble come as float64."""
+    """Convert float16 and longdouble, which numba lacks, to float64."""
     return rows.astype(np.float64) if rows.dtype.kind == "f" and rows.dtype.itemsize not in (4, 8) else rows

@@ -1,4 +1,4 @@
-"""An agent's previous actions and rewards, added to its observations."""
+"""Adds an agent's previous actions and rewards to its observations."""
 
 from typing import Any
 
@@ -17,15 +17,14 @@ from fastmarl.core.store.block import Block
 
 @public("fastmarl.connectors")
 class PrevActionsPrevRewards(Connector):
-    """Makes of each observation a dict of it and the agent's previous actions and rewards, the oldest first.
+    """Converts each observation to a dict of itself and the agent's previous actions and rewards, oldest first.
 
-    The actions are the recorded ones (the policy's raw ones) as float32, Discrete and MultiDiscrete leaves one-hot. The
-    rewards are the recorded ones as float32: each is the sum of what was paid between an action and the next
-    observation. Where an agent has made fewer steps there are zeros. Put FlattenObservations behind it for nets that
-    take vectors.
+    Actions are the recorded raw actions of the policy as float32, with Discrete and MultiDiscrete leaves one-hot.
+    Rewards are the recorded ones as float32; each is the sum of the rewards between an action and the next observation.
+    Steps before the agent's first one are zeros. For networks that take vectors, put FlattenObservations after this.
 
     Args:
-        n_prev_actions, n_prev_rewards: how many; with 0 the entry is left out.
+        n_prev_actions, n_prev_rewards: Number of actions and rewards; 0 leaves the entry out.
     """
 
     lane_arrays = ()
@@ -72,14 +71,14 @@ class PrevActionsPrevRewards(Connector):
         return made
 
     def _actions(self, block: Block, former: np.ndarray) -> np.ndarray:
-        """float32 [n, n_prev_actions * size]."""
+        """Return the previous actions as float32 [n, n_prev_actions * size]."""
         n, n_prev = former.shape
         out = np.zeros((n, n_prev, self._size), np.float32)
         begin = 0
-        for key, choices, size in self._leaves if block.outputs else ():  # none: no agent has acted before
+        for key, choices, size in self._leaves if block.outputs else ():  # no outputs: no agent has acted before
             values, column = block.outputs[key], out[:, :, begin : begin + size]
             if choices is None:
-                if values.dtype == np.float16:  # which numba lacks
+                if values.dtype == np.float16:  # numba lacks it
                     values = values.astype(np.float32)
                 stack_frames(values.reshape(len(values), 1, size), former, column[:, None])
             else:
@@ -89,9 +88,9 @@ class PrevActionsPrevRewards(Connector):
 
 
 def _encoding(space: Any) -> tuple[np.ndarray | None, int]:
-    """(numbers of choices of each number that becomes one-hot, or None; how many numbers a leaf becomes)."""
+    """Return the numbers of choices of a one-hot leaf, or None, and the number of elements that a leaf becomes."""
     if choices := choices_of(space):
         return np.array(choices, np.int64), sum(choices)
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
         return None, int(np.prod(space.shape))
-    raise ConfigError(f"PrevActionsPrevRewards can't make numbers of the action space {space}")
+    raise ConfigError(f"PrevActionsPrevRewards can't convert the action space {space} to numbers")

@@ -1,4 +1,4 @@
-"""What is recorded of the rewards that envs pay."""
+"""Conversion of the rewards that agents receive to those that are recorded."""
 
 import numpy as np
 
@@ -6,12 +6,12 @@ Clip = bool | float | tuple[float, float] | None
 
 
 class RewardConnector:
-    """Scales and clips the reward of a transition: the sum of all that was paid between an action and the next
-    observation.
+    """Scales and clips the reward of a transition: the sum of all rewards between an action and the next observation.
 
     Args:
-        scale: rewards are multiplied by it, first of all.
-        clip: None or False: not clipped; True: only the sign stays; a number c: clipped to -c .. c; a pair (low, high).
+        scale: Factor applied before clipping.
+        clip: None or False for no clipping; True to keep only the sign; a number c to clip to -c .. c; or a pair (low,
+            high).
     """
 
     def __init__(self, scale: float, clip: Clip):
@@ -24,7 +24,7 @@ class RewardConnector:
             self._bounds = (-clip, clip)
 
     def __call__(self, paid: np.ndarray) -> np.ndarray:
-        """New array of the same shape, float64."""
+        """Return a new array of the same shape, float64."""
         rewards = paid * self._scale
         if self._sign:
             return np.sign(rewards)
@@ -32,5 +32,5 @@ class RewardConnector:
 
 
 def make_reward_connector(scale: float, clip: Clip) -> RewardConnector | None:
-    """What makes the recorded rewards; None if they are those paid."""
+    """Return a connector for these options, or None if rewards are recorded as received."""
     return None if scale == 1 and clip in (None, False) else RewardConnector(scale, clip)

@@ -1,7 +1,7 @@
-"""Connector pieces in the form of RLlib's `ConnectorV2`, on either side of a module.
+"""Connector pieces with RLlib's `ConnectorV2` interface, on either side of a module.
 
 Such a piece is called as `piece(rl_module=, batch=, episodes=, explore=, shared_data=, metrics=)`, once for each module
-with agents that act, and returns a batch. It sees Python objects, row by row; all else goes on in arrays.
+with acting agents, and returns a batch. It sees Python objects, row by row; everything else stays in arrays.
 """
 
 import inspect
@@ -25,7 +25,7 @@ RowKey = tuple[str, Hashable, str]  # episode id, agent id, module id: RLlib's k
 
 
 def is_rllib_piece(given: Any) -> bool:
-    """Return true if it is an object that is called as RLlib calls its connector pieces."""
+    """Return True if `given` is an object with the call signature of RLlib's connector pieces."""
     if isinstance(given, (type, ConnectorPiece)) or inspect.isroutine(given) or not callable(given):
         return False
     try:
@@ -36,16 +36,16 @@ def is_rllib_piece(given: Any) -> bool:
 
 
 def class_name(connector: object) -> str:
-    """The name of a connector's class; of pieces in RLlib's form, those of their own."""
+    """Return the name of a connector's class, or of the wrapped classes for pieces with RLlib's interface."""
     return connector.name if isinstance(connector, RLlibPieces) else type(connector).__name__
 
 
 class RLlibPieces(ConnectorPiece):
-    """Calls pieces, one after the other, with what RLlib gives them.
+    """Calls pieces in turn, with the arguments that RLlib passes.
 
     Args:
-        pieces: of this module alone.
-        module_id: of the module that acts.
+        pieces: Pieces used for this module only.
+        module_id: Id of the module that acts.
     """
 
     def __init__(self, pieces: Sequence[Any], module_id: str):
@@ -63,7 +63,7 @@ class RLlibPieces(ConnectorPiece):
             self._pieces[int(i)].set_state(of_piece)
 
     def _call(self, batch: Any, rows: Rows, episodes: list[MultiAgentEpisode]) -> dict[Any, Any]:
-        """Pass a batch through all of them."""
+        """Pass a batch through all pieces."""
         surroundings = rows.surroundings()
         for piece in self._pieces:
             batch = piece(
@@ -80,7 +80,7 @@ class RLlibPieces(ConnectorPiece):
         return batch
 
     def _column(self, name: Any, items: Any, keys: list[RowKey]) -> Any:
-        """Arrays [n, ...] of a column's items by key: one for each row."""
+        """Stack a column's items, given by key, to arrays [n, ...] with one row per key."""
         if not isinstance(items, Mapping) or any(len(items.get(key, ())) != 1 for key in keys):
             raise self._error(f"expected batch[{name!r}] to be a dict with a list of one item for each of {keys}, got "
                               f"{shown(items)}")  # fmt: skip
@@ -99,9 +99,9 @@ class RLlibPieces(ConnectorPiece):
 class EnvToModulePieces(RLlibPieces, Connector):
     """Pieces between observations and the module.
 
-    The first gets an empty batch, as if it were the first of RLlib's pipeline; all get copies of the episodes. Columns
-    that they add as `{name: {(episode id, agent id, module id): [item]}}` go to the module. The column "obs" takes the
-    place of the episodes' last observations, which may be written to instead. Nothing of that is recorded.
+    As in RLlib's pipeline, the first piece gets an empty batch; all pieces get copies of the episodes. Columns added as
+    `{name: {(episode id, agent id, module id): [item]}}` are passed to the module. The column "obs" replaces the
+    episodes' last observations; alternatively, pieces may write to these. Nothing of this is recorded.
     """
 
     records = False
@@ -137,11 +137,11 @@ class EnvToModulePieces(RLlibPieces, Connector):
 class ModuleToEnvPiece(RLlibPieces, OutputConnector):
     """A piece between the module and the envs.
 
-    Before `GetActions` its batch is `{module id: {output: tensor [n, ...]}}`, after it `{output: {(episode id, agent
-    id, module id): [item]}}`, as in RLlib's pipeline.
+    As in RLlib's pipeline, its batch is `{module id: {output: tensor [n, ...]}}` before `GetActions`, and `{output:
+    {(episode id, agent id, module id): [item]}}` after it.
 
     Args:
-        by_module: whether it comes before `GetActions`.
+        by_module: True if the piece comes before `GetActions`.
     """
 
     def __init__(self, piece: Any, module_id: str, *, by_module: bool):
@@ -167,7 +167,7 @@ class ModuleToEnvPiece(RLlibPieces, OutputConnector):
 
 
 def _item(value: Any) -> Any:
-    """Tensors as arrays; of a batch of one, in RLlib's class for these, its only row."""
+    """Convert tensors to arrays, and RLlib's class for batches of one to their only row."""
     if isinstance(value, (dict, tuple, list)):
         return map_struct(_item, value)
     if isinstance(value, torch.Tensor):
@@ -176,7 +176,7 @@ def _item(value: Any) -> Any:
 
 
 def _episodes_of(agents: Agents, rows: Rows) -> dict[int, MultiAgentEpisode]:
-    """Env index -> its running episode, of the envs of these agents."""
+    """Return env index -> running episode, for the envs of these agents."""
     episode_of = rows.surroundings().episode_of
     return {env_index: episode_of(env_index) for env_index in sorted({env_index for env_index, _ in agents})}
 
@@ -186,5 +186,5 @@ def _keys(agents: Agents, episodes: Mapping[int, MultiAgentEpisode], module_id: 
 
 
 def _single(values: np.ndarray) -> np.ndarray:
-    """As RLlib has a module's batches."""
+    """Convert float64 to float32, as RLlib does for a module's batches."""
     return values.astype(np.float32) if values.dtype == np.float64 else values

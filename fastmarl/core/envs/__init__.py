@@ -1,1 +1,1 @@
-"""Kinds of multi-agent environments, and how they are made, told apart and checked."""
+"""Kinds of multi-agent environments: how they are created, recognised and checked."""

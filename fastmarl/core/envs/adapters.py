@@ -1,4 +1,4 @@
-"""Which kinds of envs are accepted, and what makes each a MultiAgentEnv."""
+"""The accepted kinds of envs, and their adapters to MultiAgentEnv."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACCEPTED = (
     "OpenSpiel game, a Gymnasium env with its agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, "
     "a Gymnasium VectorEnv, a vmas world, a PufferLib env"
 )
-# The first that adapts an env is taken.
+# The first adapter that fits an env is used.
 ADAPTERS = (
     AECPettingZooEnv,
     ParallelPettingZooEnv,
@@ -38,14 +38,14 @@ ADAPTERS = (
 
 
 def as_multi_agent_env(env: Any) -> Any:
-    """The object to sample from: multi-agent envs as they are, others in their adapter (see ADAPTERS).
+    """Return the object to sample from: multi-agent envs unchanged, others wrapped in their adapter (see ADAPTERS).
 
-    RLlib's MultiAgentEnv and envs of your own are recognised by what they have, without importing Ray: reset(), step()
-    and `possible_agents`, get_observation_space(), `observation_spaces` or, if it is no gymnasium.Env,
-    `observation_space`.
+    RLlib's MultiAgentEnv and envs of your own are recognised by their attributes, without importing Ray: `reset()`,
+    `step()`, and one of `possible_agents`, `get_observation_space()`, `observation_spaces` or, if it is not a
+    gymnasium.Env, `observation_space`.
 
     Raises:
-        EnvCheckError: anything else; says what is there and what to do.
+        EnvCheckError: If `env` is anything else; the message names what was found and what to do.
     """
     if isinstance(env, (MultiAgentEnv, ArrayEnv)):
         return env

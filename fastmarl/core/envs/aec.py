@@ -1,4 +1,4 @@
-"""PettingZoo's AECEnv, whose agents move one at a time, in the multi-agent protocol."""
+"""Adapter of PettingZoo's AECEnv, whose agents move one at a time, to the multi-agent protocol."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fastmarl.core.envs.pettingzoo import PettingZooAdapter
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
 
-MOST_IDLE_TURNS = 1000  # given in a row to agents that have ended, besides one for each that is listed
+MOST_IDLE_TURNS = 1000  # consecutive turns of agents that have ended, in addition to one for each listed agent
 
 
 class StepDicts(NamedTuple):
-    """The dicts by agent that `step()` returns."""
+    """The dicts by agent id that `step()` returns."""
 
     obs: dict[Any, Any]
     rewards: dict[Any, float]
@@ -24,43 +24,43 @@ class StepDicts(NamedTuple):
 
 @public("fastmarl.envs")
 class AECPettingZooEnv(PettingZooAdapter):
-    """One step is one turn: the agent whose turn it is is observed, and acts in the next step.
+    """Adapts a PettingZoo AECEnv: one step is one turn. An agent is observed at its turn, and acts in the next step.
 
-    An agent is paid when its turn comes, with what `last()` says: all since its last action. Turns of agents that have
-    ended, in which PettingZoo wants None as the action, are taken here and are no steps: such an agent is observed for
-    the last time and gets its flags. The episode is over when all agents in the env's `agents` have ended; it is then
-    truncated if some agent was truncated in that last step, else terminated.
+    An agent receives its reward when its turn comes: the value of `last()`, accumulated since its last action. Turns of
+    ended agents, in which PettingZoo expects None as the action, are played here and are not steps; such an agent is
+    observed for the last time and gets its flags. The episode is over when all agents in the env's `agents` have ended.
+    It is then truncated if any agent was truncated in that last step, else terminated.
 
-    An agent that the env removes from `agents` without such a turn gets what the env still has of it: its reward,
+    An agent that the env removes from `agents` without such a turn gets what the env still holds for it: its reward,
     flags, info and, if the env can make one, its last observation. Without a flag it waits until the end of the
     episode.
 
     Args:
-        env: a PettingZoo AECEnv; `unwrapped` is it without its wrappers.
+        env: A PettingZoo AECEnv; `unwrapped` is the env without its wrappers.
 
     Attributes:
-        removed: agents that were removed in the last step without a turn of their own.
+        removed: Agents that were removed in the last step without a turn of their own.
     """
 
     def __init__(self, env: Any):
         super().__init__(env)
         self._turn: Any = None  # the agent that acts next
         self._listed: list[Any] = []  # the env's `agents` at that turn
-        self._accounts: Any = None  # the env, or the one in its wrappers that has `_cumulative_rewards`, if one has
-        self._pending: dict[Any, float] = {}  # what agents were to get before the last action
-        self._unpaid: dict[Any, float] = {}  # what agents got before the first step
+        self._accounts: Any = None  # the layer (env or wrapper) that has `_cumulative_rewards`, if any
+        self._pending: dict[Any, float] = {}  # rewards that agents were due before the last action
+        self._unpaid: dict[Any, float] = {}  # rewards from before the first step
         self.removed: list[Any] = []
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
+        """Return True if this is a PettingZoo AECEnv."""
         return hasattr(env, "agent_iter") and hasattr(env, "last")
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         """Begin an episode; see MultiAgentEnv.
 
         Raises:
-            EnvCheckError: no agent can act.
+            EnvCheckError: If no agent can act.
         """
         self.env.reset(seed=seed, options=options)
         self._ended, self._listed, self._pending = set(), list(self.env.agents), {}
@@ -76,8 +76,8 @@ class AECPettingZooEnv(PettingZooAdapter):
         """Take the action of the agent whose turn it is; see MultiAgentEnv.
 
         Raises:
-            ValueError: there is none.
-            EnvCheckError: the env gives turns only to agents that have ended, while others have not.
+            ValueError: If its action is missing.
+            EnvCheckError: If the env gives turns only to ended agents while others have not ended.
         """
         if self._turn not in actions:
             raise ValueError(f"expected the action of {self._turn!r}, whose turn it is, got actions of {list(actions)}")
@@ -94,7 +94,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return obs, rewards, terminateds, truncateds, infos
 
     def get_state(self) -> Any:
-        """The env's, who has ended, and whose turn it is."""
+        """Return the env's state, the ended agents, and the agent whose turn it is."""
         return {**super().get_state(), "turn": self._turn, "unpaid": dict(self._unpaid)}
 
     def set_state(self, state: Any) -> None:
@@ -104,9 +104,9 @@ class AECPettingZooEnv(PettingZooAdapter):
         self._accounts = _layer_with("_cumulative_rewards", self.env)
 
     def _next_turn(self) -> StepDicts:
-        """Go on to an agent that can act, or to the end of the episode.
+        """Advance to an agent that can act, or to the end of the episode.
 
-        The agent is observed, as are those that have ended on the way there.
+        That agent is observed, as are agents that end on the way there.
         """
         env, ended = self.env, self._ended
         obs, rewards, terminateds, truncateds, infos = step = StepDicts({}, {}, {}, {}, {})
@@ -116,7 +116,7 @@ class AECPettingZooEnv(PettingZooAdapter):
             observation, reward, terminated, truncated, info = env.last()
             if not (terminated or truncated):
                 self._turn = agent
-                ended.discard(agent)  # if it was there, it takes part again
+                ended.discard(agent)  # an ended agent may take part again
                 obs[agent], rewards[agent], infos[agent] = observation, reward, info
                 break
             if agent in ended:
@@ -142,31 +142,31 @@ class AECPettingZooEnv(PettingZooAdapter):
         return step
 
     def _add_removed(self, agent: Any, step: StepDicts) -> None:
-        """Add what the env still has of an agent that it has removed without a turn of its own."""
+        """Add what the env still holds for an agent that it removed without a turn of its own."""
         env = self.env
         pending = self._pending.get(agent, 0.0)
         step.rewards[agent] = getattr(self._accounts, "_cumulative_rewards", {}).get(agent, pending)
         terminated, truncated = bool(env.terminations.get(agent)), bool(env.truncations.get(agent))
         if not (terminated or truncated or self._turn is None):
-            return  # to be observed would mean to act
+            return  # an observation would make the agent act
         if terminated or truncated:
             self._ended.add(agent)
         step.terminateds[agent], step.truncateds[agent] = terminated, truncated
         step.infos[agent] = env.infos.get(agent, {})
-        with suppress(Exception):  # code of the env's own, for an agent that it no longer has
+        with suppress(Exception):  # the env's own code, called for an agent that it has removed
             observation = env.observe(agent)
             if observation is not None:
                 step.obs[agent] = observation
 
 
 def _layer_with(name: str, env: Any) -> Any:
-    """The outermost of an env and those in its wrappers that has this attribute itself.
+    """Return the outermost layer (env or wrapper) that has this attribute itself.
 
-    PettingZoo's wrappers look it up layer by layer, which takes longer than many a turn.
+    PettingZoo's wrappers look attributes up layer by layer, which takes longer than many a turn.
     """
     layer = env
     while name not in (own := getattr(layer, "__dict__", {})):
         if "env" not in own:
-            return env  # it says so otherwise, or not at all
+            return env  # the attribute is provided in another way, or missing
         layer = layer.env
     return layer

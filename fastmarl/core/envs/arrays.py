@@ -1,4 +1,4 @@
-"""The protocol of environments that step a whole batch of copies at once, in arrays instead of dicts by agent."""
+"""Protocol of environments that step a batch of copies at once, in arrays instead of dicts by agent."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COMMON = "__common__"
 @public("fastmarl.envs")
 @dataclass(frozen=True)
 class GroupArrays:
-    """What the agents of one group see and get in one step, [env, agent, ...] each; all to be written in place.
+    """Data of one group's agents in one step, with axes [env, agent, ...]; the env writes to these arrays in place.
 
     Attributes:
-        obs: arrays [E, A, ...] in the nesting of the group's observation space.
-        rewards: float64 [E, A]; 0 beforehand.
-        terminated, truncated: bool [E, A]: the agent has ended, by itself; False beforehand.
-        present: bool [E, A]: the agent is observed, and unless it has ended acts next; beforehand who takes part now.
-            What stands in `obs` for others is ignored.
+        obs: Arrays [E, A, ...], nested like the group's observation space.
+        rewards: float64 [E, A], initially 0.
+        terminated, truncated: bool [E, A], initially False; True if the agent itself has ended.
+        present: bool [E, A]; True if the agent is observed and, unless it has ended, acts next. Initially True for
+            agents that take part now. `obs` of other agents is ignored.
     """
 
     obs: Any
@@ -42,12 +42,12 @@ class GroupArrays:
 @public("fastmarl.envs")
 @dataclass(frozen=True)
 class StepArrays:
-    """What one step (or reset) of the batch brings; the env writes into these arrays, and keeps none of them.
+    """Results of one step (or reset) of the batch, which the env writes to these arrays without keeping them.
 
     Attributes:
         groups: GroupArrays by the group's name.
-        terminated, truncated: bool [E]: the env's episode is over, for all; False beforehand.
-        infos: (env index, agent id or "__common__", dict), to be appended where there is something to tell.
+        terminated, truncated: bool [E], initially False; True if the env's episode is over for all agents.
+        infos: List to which the env may append (env index, agent id or "__common__", dict).
     """
 
     groups: dict[str, GroupArrays]
@@ -62,12 +62,14 @@ def write_observations(
     """Write one agent's observations, or a part of them, to its column [E, ...] of a group's array.
 
     Args:
-        given: [E, ...], of all envs and of any dtype.
-        env_indices: the envs that are written.
+        column: The column to write to.
+        given: Observations of all envs, [E, ...], of any dtype.
+        env_indices: Indices of the envs to write.
+        agent_id: Id of the agent, for errors.
 
     Raises:
-        ObservationError: the column's dtype can't hold them (NumPy would wrap integers). Its env index is that in the
-            batch, and its env step 0: the runner knows better.
+        ObservationError: If the column's dtype can't hold the values (NumPy would wrap integers). Its env index refers
+            to the batch and its env step is 0; the runner fills in the actual ones.
     """
     given = given[env_indices]
     row = first_unheld(column.dtype, given)
@@ -78,8 +80,10 @@ def write_observations(
 
 
 def choice_ranges(space: gym.Space) -> tuple[np.ndarray, np.ndarray] | None:
-    """The least and the greatest of each number in a Discrete, MultiDiscrete or MultiBinary action, int64 [numbers];
-    None for a Box, where the options `normalize_actions` and `clip_actions` decide."""
+    """Return the least and greatest value of each element of a Discrete, MultiDiscrete or MultiBinary action.
+
+    Both are int64 [elements]. Returns None for a Box, where the options `normalize_actions` and `clip_actions` decide.
+    """
     if isinstance(space, gym.spaces.MultiBinary):
         least = np.zeros(math.prod(space.shape), np.int64)
         return least, least + 1
@@ -93,7 +97,7 @@ def choice_ranges(space: gym.Space) -> tuple[np.ndarray, np.ndarray] | None:
 def group_by_spaces(
     spaces: Mapping[Hashable, tuple[gym.Space, gym.Space]],
 ) -> tuple[dict[str, list[Hashable]], dict[str, gym.Space], dict[str, gym.Space]]:
-    """Groups of agents with equal (observation space, action space), and these by group: what ArrayEnv takes."""
+    """Group agents with equal (observation space, action space); returns the groups and their spaces for ArrayEnv."""
     distinct: list[tuple[gym.Space, gym.Space]] = []
     groups: dict[str, list[Hashable]] = {}
     for agent, of_agent in spaces.items():
@@ -112,28 +116,27 @@ def group_by_spaces(
 class ArrayEnv:
     """Base class for a batch of environments that step together.
 
-    With `worker_num_splits` there are several batches: `step()` is then called in another thread, while another batch's
-    `reset()` and `state()` may be called in the runner's. They must share nothing that changes.
-
     Agents with equal spaces form a group, whose values are arrays with the axes env and agent. The runner resets envs
-    whose episode is over, with `reset()`; the batch must not do so by itself. It may have a method `state()`: global
-    states [E, ...] for central critics, of which `state_space` describes one.
+    whose episode is over with `reset()`; the batch must not do so by itself. A batch may have a method `state()` that
+    returns global states [E, ...] for central critics; `state_space` describes one of them.
+
+    With `worker_num_splits` there are several batches. `step()` is then called in another thread, while `reset()` and
+    `state()` of another batch may be called in the runner's thread, so batches must not share mutable data.
 
     Args:
-        num_envs: E, the copies in the batch.
-        groups: name -> ids of its agents, in the order of the arrays. Each id is in one group.
-        observation_spaces, action_spaces: of one agent, by the group's name.
+        num_envs: Number E of copies in the batch.
+        groups: Name -> ids of the group's agents, in the order of the arrays. Each id is in one group.
+        observation_spaces, action_spaces: Spaces of one agent, by the group's name.
 
     Attributes:
-        may_take_turns: whether batches of this class share nothing that changes. A class that says False is refused
-            with `worker_num_splits`.
-        supports_checkpoint: whether there are `get_state()` and `set_state()`, by which a runner that is restored goes
-            on in the midst of episodes.
-        seeds_each_episode: whether all that is random in an env's episode comes from the seed of that env in the reset
-            before. Then every reset is seeded, and every episode can be made again; else only an env's first reset is.
+        may_take_turns: True if batches of this class share no mutable data. If False, `worker_num_splits` is rejected.
+        supports_checkpoint: True if there are `get_state()` and `set_state()`, with which a restored runner continues
+            in the middle of episodes.
+        seeds_each_episode: True if all randomness in an env's episode comes from the seed in the preceding reset. Every
+            reset is then seeded, so that every episode can be reproduced; otherwise only an env's first reset is.
 
     Raises:
-        EnvCheckError: a group has no agents or lacks a space, or an id is used twice.
+        EnvCheckError: If a group has no agents or lacks a space, or an id is used twice.
     """
 
     may_take_turns = True
@@ -164,7 +167,7 @@ class ArrayEnv:
         return self
 
     def new_arrays(self) -> StepArrays:
-        """What `reset()` and `step()` are given, with everybody present: to call them by hand."""
+        """Return arrays for calling `reset()` and `step()` by hand, with all agents present."""
         groups = {}
         for name, agents in self.groups.items():
             shape = self.num_envs, len(agents)
@@ -179,10 +182,10 @@ class ArrayEnv:
         """Begin the episodes of some envs: write first observations into `out.groups[...].obs[env_indices]`.
 
         Args:
-            env_indices: int64 [k], ascending.
-            out: where to; `present` is True for all agents beforehand. Rewards and flags are ignored.
-            seeds: k of them, if the runner has a seed: in the first reset of each env, and if `seeds_each_episode` in
-                all others. Else None.
+            env_indices: Indices of the envs to reset, int64 [k], ascending.
+            out: Arrays to write to; `present` is initially True for all agents. Rewards and flags are ignored.
+            seeds: k seeds if the runner has a seed: in the first reset of each env and, with `seeds_each_episode`, in
+                all others. Otherwise None.
         """
         raise NotImplementedError
 
@@ -190,36 +193,38 @@ class ArrayEnv:
         """Step all envs.
 
         Args:
-            actions: by group: [E, A] of int64 for a Discrete space, [E, A, ...] of the space's dtype, or for Dict and
-                Tuple spaces such arrays nested likewise. They are the env's to change, until the next step. Agents that
-                do not act have 0.
-            out: where observations, rewards and flags go to.
+            actions: Actions by group: int64 [E, A] for a Discrete space, [E, A, ...] of the space's dtype otherwise,
+                nested for Dict and Tuple spaces. The env may change them until the next step. They are 0 for agents
+                that do not act.
+            out: Arrays to which observations, rewards and flags are written.
         """
         raise NotImplementedError
 
     def get_state(self) -> Any:
-        """All that the rest of the envs' episodes and all later ones depend on; see `MultiAgentEnv.get_state()`. Some
-        of the envs may not have been reset yet."""
+        """Return all that the rest of the episodes and later ones depend on; see `MultiAgentEnv.get_state()`.
+
+        Some of the envs may not have been reset yet.
+        """
         raise NotImplementedError
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state()` has returned, of this batch or another one made in the same way."""
+        """Continue from a state that `get_state()` of this batch, or one made in the same way, returned."""
         raise NotImplementedError
 
     def render(self) -> Any:
-        """An image, text or None; as the env likes."""
+        """Return an image, text or None, at the env's discretion."""
 
     def close(self) -> None:
-        """Give resources back."""
+        """Release the env's resources."""
 
 
 def info_problem(entry: Any, env: ArrayEnv) -> str | None:
-    """Describe the fault of an entry of `StepArrays.infos`; None if there is none."""
+    """Describe what is wrong with an entry of `StepArrays.infos`, or return None."""
     try:
         env_index, agent_id, info = entry
         is_known = agent_id in env.observation_spaces or agent_id == COMMON
         fits = is_known and 0 <= index(env_index) < env.num_envs and isinstance(info, dict)
-    except (TypeError, ValueError):  # no three values, no key of a dict, no whole number
+    except (TypeError, ValueError):  # not three values, an unhashable id, or a fractional index
         fits = False
     if fits:
         return None

@@ -1,4 +1,4 @@
-"""The multi-agent protocol, which is RLlib's, and what counts as an environment."""
+"""The multi-agent protocol, which is RLlib's, and lookup of agents' spaces."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fastmarl.core.public import public
 class MultiAgentEnv:
     """Base class for environments of several agents. An agent id may be any hashable.
 
-    Agents come with their first observation and may leave at any step. Who is in the observation dict acts in the
-    next step, and only they do.
+    Agents join with their first observation and may leave at any step. Exactly the agents in the observation dict act
+    in the next step.
 
     Attributes:
-        possible_agents: ids of all agents that can ever appear. Empty: any id may appear.
-        agents: ids of those that take part now; for your own use, samplers go by the observations.
-        observation_spaces, action_spaces: gymnasium spaces by agent id.
-        observation_space, action_space: without those, one space for all agents, or a Dict space by agent id.
-        state_space: of what `state()` returns. An env may have this method, without arguments: the global state as
-            an array, for central critics; see `EnvRunnerConfig.record_env_state`.
-        supports_checkpoint: whether `get_state()` and `set_state()` are there, by which a runner that is restored goes
-            on in the middle of an episode. An env without begins another one.
+        possible_agents: Ids of all agents that can ever appear; if empty, any id may appear.
+        agents: Ids of the agents that currently take part. For your own use; samplers rely on the observations.
+        observation_spaces, action_spaces: Gymnasium spaces by agent id.
+        observation_space, action_space: Used without the above: one space for all agents, or a Dict space by agent id.
+        state_space: Space of `state()`. An env may have this method, without arguments, that returns the global state
+            as an array, for central critics; see `EnvRunnerConfig.record_env_state`.
+        supports_checkpoint: True if there are `get_state()` and `set_state()`, with which a restored runner continues
+            in the middle of an episode. Other envs begin a new episode.
     """
 
     possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)
@@ -40,7 +40,7 @@ class MultiAgentEnv:
 
     @property
     def unwrapped(self) -> Any:
-        """The env without wrappers."""
+        """The env without its wrappers."""
         return self
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
@@ -52,53 +52,55 @@ class MultiAgentEnv:
 
         Returns:
             (observations, rewards, terminateds, truncateds, infos), dicts by agent id that need not have all agents.
-            terminateds must have "__all__", truncateds may: True ends the episode. An agent whose flag is True has
-            ended; its observation in that step is its last. infos may have "__common__".
+            terminateds must have "__all__", and truncateds may; True ends the episode. An agent whose flag is True has
+            ended, and its observation in that step is its last. infos may have "__common__".
         """
         raise NotImplementedError
 
     def get_state(self) -> Any:
-        """All that the rest of the episode and all later ones depend on, random generators included.
+        """Return all that the rest of the episode and later ones depend on, including random generators.
 
-        To be saved with a runner it may consist of what `fastmarl.checkpoint.save_state()` takes: nested dicts, lists
-        and tuples of numbers, strings, None and arrays.
+        A state to be saved with a runner may consist of what `fastmarl.checkpoint.save_state()` supports: nested dicts,
+        lists and tuples of numbers, strings, None and arrays.
         """
         raise NotImplementedError
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state()` has returned, of this env or another one made in the same way. It has been
-        reset before, with any seed."""
+        """Continue from a state that `get_state()` of this env, or one made in the same way, returned.
+
+        The env has been reset before, with any seed.
+        """
         raise NotImplementedError
 
     def render(self) -> Any:
-        """An image, text or None; as the env likes."""
+        """Return an image, text or None, at the env's discretion."""
 
     def close(self) -> None:
-        """Give resources back."""
+        """Release the env's resources."""
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
-        """Raises EnvCheckError if the env has none for this agent."""
+        """Return an agent's observation space; raises EnvCheckError if there is none."""
         return _space_of(self, "observation", agent_id)
 
     def get_action_space(self, agent_id: Hashable) -> gym.Space:
-        """Raises EnvCheckError if the env has none for this agent."""
+        """Return an agent's action space; raises EnvCheckError if there is none."""
         return _space_of(self, "action", agent_id)
 
 
 def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
-    """An agent's (observation space, action space), in whatever form the env has them.
+    """Return an agent's (observation space, action space), in whatever form the env declares them.
 
     Raises:
-        EnvCheckError: the env doesn't say, or what it says is no gymnasium space.
+        EnvCheckError: If the env does not declare them, or they are not gymnasium spaces.
     """
     return space_of(env, "observation", agent_id), space_of(env, "action", agent_id)
 
 
 def named_agents(env: Any) -> list[Any]:
-    """The ids by which an env's spaces are given, for envs without `possible_agents`; none if they are not by id.
+    """Return the ids under which an env declares spaces, for envs without `possible_agents`; [] if not by id.
 
-    As in RLlib, Dict spaces are by agent id. One agent's are told apart by `agents` where that names others, else by
-    observation and action space having other keys.
+    Dict spaces are by agent id, as in RLlib. A Dict that is a single agent's space is recognised by `agents` naming
+    other ids or, without such, by observation and action space having different keys.
     """
     by_id = getattr(env, "observation_spaces", None)
     if isinstance(by_id, dict) and by_id:
@@ -113,10 +115,10 @@ def named_agents(env: Any) -> list[Any]:
 
 
 def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
-    """An agent's space of a kind, "observation" or "action"; see `env_spaces()`."""
+    """Return an agent's space of kind "observation" or "action"; see `env_spaces()`."""
     getter = getattr(env, f"get_{kind}_space", None)
     if getattr(getter, "__self__", env) is not env and _finds(env, kind, agent_id):
-        getter = None  # a wrapper handed out the getter of an env inside, which knows nothing of the wrapper's spaces
+        getter = None  # a wrapper passed on the getter of an inner env, which does not know the wrapper's spaces
     try:
         space = _space_of(env, kind, agent_id) if getter is None else getter(agent_id)
     except EnvCheckError:
@@ -131,7 +133,7 @@ def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
 
 
 def _finds(env: Any, kind: str, agent_id: Hashable) -> bool:
-    """Whether the env's attributes have a space for this agent."""
+    """Return True if the env's attributes have a space for this agent."""
     try:
         _space_of(env, kind, agent_id)
     except EnvCheckError:
@@ -146,7 +148,7 @@ def _what_to_do(space: Any, kind: str) -> str:
 
 
 def _space_of(env: Any, kind: str, agent_id: Hashable) -> Any:
-    """From `<kind>_spaces`, or `<kind>_space`: by agent id, or one for all."""
+    """Look a space up in `<kind>_spaces` or `<kind>_space`, which is by agent id or one for all."""
     spaces = getattr(env, f"{kind}_spaces", None)
     if spaces is not None and agent_id in spaces:
         return spaces[agent_id]

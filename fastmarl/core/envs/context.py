@@ -1,4 +1,4 @@
-"""What an environment is made from."""
+"""The configuration passed to functions that make environments."""
 
 import copy
 from collections.abc import Mapping
@@ -6,17 +6,18 @@ from typing import Any
 
 
 class EnvContext(dict):
-    """The `env_config` an env is made from, and which of the runner's `num_envs` envs it is.
+    """The `env_config` of an env, with the position of the env among the runner's `num_envs` envs.
 
-    What makes a batch of envs makes `num_envs` of them, at the first call. Arguments are those of RLlib's class of this
-    name, and `num_envs`.
+    A function that makes a batch of envs is called once and makes `num_envs` of them. Arguments are those of RLlib's
+    class of this name, and `num_envs`.
 
     Args:
-        env_config: the options.
-        worker_index, num_workers: which runner it is for, and of how many.
-        vector_index: which of the runner's envs it is.
-        remote: whether the env will be in a worker process.
-        recreated_worker: whether the runner takes the place of one that was lost.
+        env_config: Options for the env.
+        worker_index, num_workers: Index of the runner, and number of runners.
+        vector_index: Index of the env in the runner.
+        remote: True if the env will be in a worker process.
+        recreated_worker: True if the runner replaces one that was lost.
+        num_envs: Number of the runner's envs.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> "EnvContext":
-        """A copy, with those of these values that are given; `env_config` is copied as a whole."""
+        """Return a copy with the given values replaced; `env_config` is replaced as a whole."""
         given: dict[str, Any] = {
             "worker_index": worker_index,
             "vector_index": vector_index,
@@ -60,7 +61,7 @@ class EnvContext(dict):
         return EnvContext(options, **{**given, **own}, num_envs=self.num_envs)
 
     def set_defaults(self, defaults: Mapping) -> None:
-        """Set options that are missing to these values."""
+        """Set missing options to these values."""
         for name, value in defaults.items():
             self.setdefault(name, value)
 

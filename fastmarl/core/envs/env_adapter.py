@@ -1,13 +1,13 @@
-"""What adapters of environments have in common."""
+"""Common base of environment adapters."""
 
 from typing import Any
 
 
 class EnvAdapter:
-    """Passes on what an adapter does not change.
+    """Passes on everything that an adapter does not change.
 
     Attributes:
-        env: what is adapted.
+        env: The adapted env.
     """
 
     env: Any
@@ -17,7 +17,7 @@ class EnvAdapter:
 
     @property
     def unwrapped(self) -> Any:
-        """The adapted env, without its wrappers."""
+        """The adapted env without its wrappers."""
         return self.env.unwrapped
 
     def render(self) -> Any:

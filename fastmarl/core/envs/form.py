@@ -1,4 +1,4 @@
-"""The form of what an environment says of itself and returns: the runner's checks, which raise at the first mistake."""
+"""The runner's checks of what environments declare and return, which raise at the first mistake."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fastmarl.core.errors import EnvCheckError, MultiAgentEnvError, shown
 RETURNED = {
     "reset": ("observations", "infos"),
     "step": ("observations", "rewards", "terminateds", "truncateds", "infos"),
-}  # call -> what it returns
+}  # method -> names of what it returns
 RESERVED_IDS = {"__all__": "the whole episode in terminateds and truncateds", "__common__": "all agents in infos"}
 
 
 def check_spaces(env: Any, env_index: int) -> None:
-    """Check what can be checked without reset() and step().
+    """Check everything that can be checked without `reset()` and `step()`.
 
     Raises:
-        EnvCheckError: `possible_agents` is no list of different ids that may be used, an agent lacks a space, or the
-            env claims to support checkpoints, but can't.
+        EnvCheckError: If `possible_agents` is not a list of different, permitted ids, an agent lacks a space, or the
+            env claims to support checkpoints but does not.
     """
     try:
         supports_checkpoint(env)
@@ -34,19 +34,19 @@ def check_spaces(env: Any, env_index: int) -> None:
 
 
 def check_reset_result(result: Any, env_index: int) -> None:
-    """Check the form of what reset() returned.
+    """Check the form of what `reset()` returned.
 
     Raises:
-        MultiAgentEnvError: it is no pair (observations, infos) of dicts.
+        MultiAgentEnvError: If it is not a pair (observations, infos) of dicts.
     """
     check_dicts("reset", result, env_index, 0)
 
 
 def check_step_result(result: Any, env_index: int, env_t: int) -> None:
-    """Check the form of what step() returned.
+    """Check the form of what `step()` returned.
 
     Raises:
-        MultiAgentEnvError: it is no tuple of five dicts, `__all__` is missing, or a flag is no bool.
+        MultiAgentEnvError: If it is not a tuple of five dicts, `__all__` is missing, or a flag is not a bool.
     """
     check_dicts("step", result, env_index, env_t)
     for _, agent, problem in flag_problems(result[2], result[3]):
@@ -54,10 +54,10 @@ def check_step_result(result: Any, env_index: int, env_t: int) -> None:
 
 
 def possible_agents_of(env: Any) -> list[Any]:
-    """The ids that an env says can appear; none means any.
+    """Return the ids that can appear according to the env; an empty list means any.
 
     Raises:
-        EnvCheckError: they are no list of different hashables, or one of them is reserved.
+        EnvCheckError: If they are not a list of different hashables, or one of them is reserved.
     """
     agents = getattr(env, "possible_agents", None)
     if agents is None:
@@ -79,7 +79,7 @@ def possible_agents_of(env: Any) -> list[Any]:
 
 
 def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:
-    """Raises MultiAgentEnvError if what reset() or step() returned is no tuple of as many dicts as it should be."""
+    """Raise MultiAgentEnvError if the result of `reset()` or `step()` is not a tuple with the right number of dicts."""
     names = RETURNED[call]
     if not isinstance(result, tuple) or len(result) != len(names):
         problem = f"expected ({', '.join(names)}) from {call}(), got {_what_came(call, result)}"
@@ -92,14 +92,14 @@ def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:
 
 def _what_came(call: str, result: Any) -> str:
     if call == "reset" and isinstance(result, dict):
-        return "observations alone, as in old Gym; return infos, too, if only {}"
+        return "only observations, as in old Gym; return infos, too, even if {}"
     if call == "step" and isinstance(result, tuple) and len(result) == 4:
         return "four values, as in old Gym; split dones into terminateds and truncateds"
     return f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {shown(result)}"
 
 
 def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, Any, str]]:
-    """(kind, agent, problem) of each flag that is no bool, and of a missing `__all__`."""
+    """Yield (kind, agent, problem) for each flag that is not a bool, and for a missing `__all__`."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         for agent, flag in flags.items():
             if not isinstance(flag, bool | np.bool_):
@@ -111,13 +111,13 @@ def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, An
 
 
 def class_of(env: Any) -> tuple[str, str]:
-    """Module and name of an env's class."""
+    """Return the module and name of an env's class."""
     bare = type(getattr(env, "unwrapped", env))
     return bare.__module__, bare.__qualname__
 
 
 def name_of(env: Any) -> str:
-    """PettingZoo's envs have a name; the others' is that of their class."""
+    """Return the name in a PettingZoo env's metadata, or else the name of the env's class."""
     bare = getattr(env, "unwrapped", env)
     metadata = getattr(bare, "metadata", None)
     name = metadata.get("name") if isinstance(metadata, dict) else None

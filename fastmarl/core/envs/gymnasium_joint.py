@@ -1,4 +1,4 @@
-"""Gymnasium envs that hold several agents in a Tuple or a Dict, in the multi-agent protocol."""
+"""Adapters of Gymnasium envs that hold several agents in a Tuple or Dict space."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_
 
 @public("fastmarl.envs")
 class JointGymnasiumEnv(ResumableAdapter):
-    """What both kinds share: a step is one joint action of all agents, and these are always the same. Values are in
-    dicts by agent, unless a kind says otherwise.
+    """Common base of both adapters: a step is one joint action of all agents, which are always the same.
 
-    A flag for all ends the episode. Agents with flags of their own end one by one, and the episode ends with the last
-    of them; it is then truncated if some agent was truncated in that last step, else terminated.
+    Values are in dicts by agent, unless a subclass overrides this.
 
-    An agent that has ended is not observed again. The env still wants an action of it, and gets the first one of a
-    Discrete space, else zeros or what the bounds have closest to them, or a sample where there are no numbers. What
-    the agent is still paid is passed on if it is not 0, for the option `post_death` to decide.
+    A flag for all agents ends the episode. With flags by agent, agents end one by one, and the episode ends with the
+    last of them; it is then truncated if any agent was truncated in that last step, else terminated.
+
+    An agent that has ended is not observed again. The env still requires an action for it: the first one of a Discrete
+    space, zeros or the closest values within the bounds for numbers, and otherwise a sample. Rewards that the agent
+    still receives are passed on unless they are 0; the option `post_death` decides what happens to them.
 
     Args:
-        env: a gymnasium.Env, in whatever wrappers; `unwrapped` is it without them. `gym.make` adds a checker, which
-            warns once that rewards and flags are no single values; `gym.make(..., disable_env_checker=True)` does not.
-        observation_spaces, action_spaces: by agent id.
+        env: A gymnasium.Env, possibly in wrappers; `unwrapped` is the env without them. `gym.make` adds a checker that
+            warns once that rewards and flags are not single values; `gym.make(..., disable_env_checker=True)` avoids
+            this.
+        observation_spaces, action_spaces: Spaces by agent id.
     """
 
     def __init__(self, env: Any, observation_spaces: dict[Any, gym.Space], action_spaces: dict[Any, gym.Space]):
@@ -39,20 +41,20 @@ class JointGymnasiumEnv(ResumableAdapter):
         self.possible_agents: list[Any] = list(observation_spaces)
         self._observation_spaces = observation_spaces
         self._action_spaces = action_spaces
-        self._ended: dict[Any, Any] = {}  # agent -> the action that the env gets of it from now on
+        self._ended: dict[Any, Any] = {}  # agent -> the action that the env gets for it from now on
 
     @property
     def agents(self) -> list[Any]:
-        """Ids of those that take part now."""
+        """Ids of the agents that currently take part."""
         return [agent for agent in self.possible_agents if agent not in self._ended]
 
     @property
     def state_space(self) -> gym.Space | None:
-        """The space of `state()`, if the env has one."""
+        """Space of `state()`, if the env has one."""
         return getattr(self.unwrapped, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """The global state, for central critics, if the env has a `state()`."""
+        """Return the global state for central critics, if the env has a `state()`."""
         return self.unwrapped.state()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
@@ -64,8 +66,8 @@ class JointGymnasiumEnv(ResumableAdapter):
         """Take the actions of all agents that have not ended; see MultiAgentEnv.
 
         Raises:
-            ValueError: an action is missing.
-            EnvCheckError: the env returned values for more or fewer agents than it has.
+            ValueError: If an action is missing.
+            EnvCheckError: If the env returned values for a wrong number of agents.
         """
         joint_action = self._joint_action({**actions, **self._ended} if self._ended else actions)
         obs, rewards, terminated, truncated, info = self.env.step(joint_action)
@@ -85,7 +87,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self._action_spaces[agent_id]
 
     def get_state(self) -> Any:
-        """The env's, and who has ended."""
+        """Return the env's state, and the ended agents."""
         return {"env": self.env.get_state(), "ended": dict(self._ended)}
 
     def set_state(self, state: Any) -> None:
@@ -93,13 +95,13 @@ class JointGymnasiumEnv(ResumableAdapter):
         self._ended = dict(state["ended"])
 
     def _flags(self, flag: Any) -> dict[Any, bool]:
-        """By agent, without those that had ended before; or one for all."""
+        """Return flags by agent, without agents that had already ended, or one flag for all."""
         if not self._is_by_agent(flag):
             return {"__all__": bool(flag)}
         return {agent: bool(value) for agent, value in self._by_agent(flag).items() if agent not in self._ended}
 
     def _end_agents(self, terminateds: dict[Any, bool], truncateds: dict[Any, bool]) -> tuple[dict, dict]:
-        """Remember who ends in this step; returns the flags with "__all__" in both."""
+        """Record the agents that end in this step; returns the flags with "__all__" in both."""
         if any(terminateds.values()) or any(truncateds.values()):
             for agent in self.agents:
                 if terminateds.get(agent) or truncateds.get(agent):
@@ -117,15 +119,15 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self._by_agent(obs)
 
     def _by_agent(self, values: Any) -> dict:
-        """A container of the env's with a value for each agent -> the values by agent id."""
+        """Convert the env's container with one value per agent to a dict by agent id."""
         return values
 
     def _is_by_agent(self, value: Any) -> bool:
-        """Whether this is such a container, rather than one value for all."""
+        """Return True if `value` is such a container, rather than one value for all."""
         return isinstance(value, dict)
 
     def _joint_action(self, actions: dict) -> Any:
-        """All agents' actions in the env's container."""
+        """Put all agents' actions into the env's container."""
         return actions
 
     def _infos(self, info: dict) -> dict[Any, dict]:
@@ -134,15 +136,16 @@ class JointGymnasiumEnv(ResumableAdapter):
 
 @public("fastmarl.envs")
 class TupleGymnasiumEnv(JointGymnasiumEnv):
-    """An env whose spaces are Tuples with one space for each agent, such as
-    `gym.make("lbforaging:Foraging-8x8-2p-3f-v3")` or `gym.make("rware:rware-tiny-2ag-v2")`.
+    """Adapts an env whose spaces are Tuples with one space for each agent.
 
-    Agents are called 0, 1, ... in the order of the spaces. Observations and rewards are tuples, lists or arrays with an
-    entry for each agent; flags are that or a bool. A single reward is the team's: each agent that takes part gets it.
-    The env gets a tuple of actions. Its info, if there is something in it, is `infos["__common__"]`.
+    Examples are `gym.make("lbforaging:Foraging-8x8-2p-3f-v3")` and `gym.make("rware:rware-tiny-2ag-v2")`.
+
+    Agents are numbered 0, 1, ... in the order of the spaces. Observations and rewards are tuples, lists or arrays with
+    one entry per agent; flags are that or a bool. A single reward is the team's: each agent that takes part receives
+    it. The env gets a tuple of actions. A non-empty info becomes `infos["__common__"]`.
 
     Args:
-        env: see JointGymnasiumEnv.
+        env: See JointGymnasiumEnv.
     """
 
     def __init__(self, env: Any):
@@ -150,7 +153,7 @@ class TupleGymnasiumEnv(JointGymnasiumEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
+        """Return True if this is an env with Tuple spaces of equal length."""
         return _has_spaces(env, gym.spaces.Tuple) and len(env.observation_space) == len(env.action_space) > 0
 
     def _by_agent(self, values: Any) -> dict[int, Any]:
@@ -174,17 +177,18 @@ class TupleGymnasiumEnv(JointGymnasiumEnv):
 
 @public("fastmarl.envs")
 class DictGymnasiumEnv(JointGymnasiumEnv):
-    """An env whose spaces are Dicts with one space for each agent, by ints, such as
-    `gym.make("multigrid.envs:MultiGrid-Empty-8x8-v0", agents=2)`.
+    """Adapts an env whose spaces are Dicts with one space for each agent, keyed by ints.
 
-    Observations are dicts by agent; rewards and flags are that or single values, which are for all. Flags may have
-    "__all__". An info with other keys than agents is `infos["__common__"]`.
+    An example is `gym.make("multigrid.envs:MultiGrid-Empty-8x8-v0", agents=2)`.
 
-    Numbered texts in an agent's Dict observation, as multigrid's missions are, come as their numbers: integers in the
-    shape of the MultiDiscrete that their space is derived from.
+    Observations are dicts by agent; rewards and flags are that, or single values that apply to all. Flags may have
+    "__all__". An info with keys other than agent ids becomes `infos["__common__"]`.
+
+    Numbered texts in an agent's Dict observation, such as multigrid's missions, are converted to their numbers:
+    integers in the shape of the MultiDiscrete that their space derives from.
 
     Args:
-        env: see JointGymnasiumEnv.
+        env: See JointGymnasiumEnv.
     """
 
     def __init__(self, env: Any):
@@ -198,7 +202,7 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
+        """Return True if this is an env with Dict spaces that have the same integer keys."""
         if not _has_spaces(env, gym.spaces.Dict):
             return False
         agents = env.observation_space.keys()
@@ -217,19 +221,19 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
 
     def _infos(self, info: dict) -> dict[Any, dict]:
         if info.keys() <= self._info_keys:
-            return dict(info)  # a plain one, whatever the env's does for agents that are not in it
+            return dict(info)  # a plain dict, whatever the env's does for missing agents
         return {"__common__": info}
 
 
 def _has_spaces(env: Any, kind: type) -> bool:
-    """Whether this is a Gymnasium env with spaces of this kind that does not speak the protocol itself."""
+    """Return True for a Gymnasium env with spaces of this kind that does not implement the protocol itself."""
     if not isinstance(env, gym.Env) or any(hasattr(env, name) for name in OF_MULTI_AGENT_ENVS):
         return False
     return all(isinstance(getattr(env, name, None), kind) for name in ("observation_space", "action_space"))
 
 
 def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscrete]:
-    """Key -> plain MultiDiscrete, of the parts whose class is derived from it."""
+    """Return key -> plain MultiDiscrete, for the parts whose class derives from it."""
     return {
         key: gym.spaces.MultiDiscrete(part.nvec, dtype=part.nvec.dtype.type, start=part.start)
         for key, part in space.spaces.items()
@@ -238,7 +242,7 @@ def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscret
 
 
 def _idle_action(space: gym.Space) -> Any:
-    """The action of who has ended."""
+    """Return the action of an agent that has ended."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _idle_action(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

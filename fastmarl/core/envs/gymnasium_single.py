@@ -1,4 +1,4 @@
-"""Gymnasium envs of one agent in the multi-agent protocol."""
+"""Adapter of Gymnasium envs with one agent."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from fastmarl.core.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS, DictGymnasiu
 from fastmarl.core.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.core.envs.resumable import ResumableAdapter
 
-AGENT = 0  # as in envs by RLlib's make_multi_agent()
+AGENT = 0  # like envs made by RLlib's make_multi_agent()
 
 
 def has_one_agent(env: gym.Env) -> bool:
-    """Whether nothing says that this Gymnasium env has several."""
+    """Return True if nothing indicates that this Gymnasium env has several agents."""
     if TupleGymnasiumEnv.adapts(env) or DictGymnasiumEnv.adapts(env):
         return False
     return not (WrappedMultiAgentEnv.adapts(env) or any(hasattr(env, name) for name in OF_MULTI_AGENT_ENVS))
 
 
 class SingleGymnasiumEnv(ResumableAdapter):
-    """An env of one agent, such as `gym.make("CartPole-v1")`. The agent's id is 0.
+    """Adapts an env of one agent, such as `gym.make("CartPole-v1")`. The agent's id is 0.
 
     Args:
-        env: a gymnasium.Env, in whatever wrappers.
+        env: A gymnasium.Env, possibly in wrappers.
     """
 
     def __init__(self, env: Any):

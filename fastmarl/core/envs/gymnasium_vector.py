@@ -1,4 +1,4 @@
-"""Gymnasium's vector envs as a batch that steps in arrays."""
+"""Adapter of Gymnasium's vector envs, as a batch that steps in arrays."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from fastmarl.core.spaces.layout import RowLayout
 
 @public("fastmarl.envs")
 class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
-    """A gymnasium.vector.VectorEnv. Where its envs have Tuple spaces of the same length, agents are 0, 1, ... in the
-    order of the spaces; a reward is then the team's, and each agent gets it. Else there is one agent, 0.
+    """Adapts a gymnasium.vector.VectorEnv.
 
-    An episode ends for all agents at once. Infos of an env are `infos["__common__"]`.
+    If its envs have Tuple spaces of the same length, agents are 0, 1, ... in the order of the spaces; a reward is then
+    the team's, and each agent receives it. Otherwise there is one agent, 0. An episode ends for all agents at once.
+    An env's info becomes `infos["__common__"]`.
 
     Args:
-        env: best with the autoreset mode DISABLED, such as `gymnasium.make_vec("CartPole-v1", 64,
+        env: Preferably with the autoreset mode DISABLED, such as `gymnasium.make_vec("CartPole-v1", 64,
             vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, Gymnasium's
-            default, the step after an episode's end only begins the next one: nobody is observed before its first
-            env step. Such a batch may be unable to begin an episode before the one under way has ended.
+            default, the step after an episode's end only begins the next one: no agent is observed before its first
+            env step. Such a batch may be unable to begin an episode before the current one has ended.
 
     Raises:
-        EnvCheckError: its autoreset mode is SAME_STEP.
+        EnvCheckError: If its autoreset mode is SAME_STEP.
     """
 
     def __init__(self, env: Any):
@@ -40,11 +41,11 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         mode = env.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP):
             raise EnvCheckError(f"expected a vector env with the autoreset mode DISABLED or NEXT_STEP, got {env} with "
-                                f"{mode}; pass autoreset_mode=AutoresetMode.DISABLED to what makes it")  # fmt: skip
+                                f"{mode}; make it with autoreset_mode=AutoresetMode.DISABLED")  # fmt: skip
         self._resets_itself = mode is AutoresetMode.NEXT_STEP
         self._takes_lists = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         self.seeds_each_episode = self._takes_lists and not self._resets_itself
-        self._ended = np.zeros(env.num_envs, np.bool_)  # by the last step
+        self._ended = np.zeros(env.num_envs, np.bool_)  # episodes that ended in the last step
         observation, action = env.single_observation_space, env.single_action_space
         both = isinstance(observation, gym.spaces.Tuple) and isinstance(action, gym.spaces.Tuple)
         self._is_joint = both and len(observation) == len(action) > 0
@@ -58,14 +59,14 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
+        """Return True if this is a Gymnasium vector env."""
         return isinstance(env, VectorEnv)
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         mask = np.zeros(self.num_envs, np.bool_)
         mask[env_indices] = True
         if self._resets_itself and not mask.all():
-            # These envs have ended, and are reset by what the next step does for all; until then nobody is observed.
+            # These envs have ended. The next step of the batch resets them; until then no agent is observed.
             if not self._ended[mask].all():
                 raise EnvCheckError("this vector env can begin single episodes only where one has just ended; make it "
                                     "with AutoresetMode.DISABLED, or don't drop running episodes")  # fmt: skip
@@ -76,7 +77,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         if seeds is not None and self._takes_lists:
             of_all = dict(zip(env_indices.tolist(), seeds, strict=True))
             seed = [of_all.get(env_index) for env_index in range(self.num_envs)]
-        elif seeds is not None:  # of all envs, as these are their first episodes
+        elif seeds is not None:  # one seed for all envs, since these are their first episodes
             seed = seeds[0]
         observations, infos = self.env.reset(seed=seed, options=None if mask.all() else {"reset_mask": mask})
         self._ended[mask] = False
@@ -98,7 +99,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
     def _joint_action(self, actions: dict[str, Any]) -> Any:
         by_agent = []
         for (name, i), layout in zip(self._positions, self._action_layouts, strict=True):
-            # Single envs and wrappers such as StickyAction keep what they get; ours are written to again.
+            # Single envs, and wrappers such as StickyAction, keep their actions, but our arrays are reused.
             columns = [reduce(getitem, leaf.path, actions[name])[:, i].copy() for leaf in layout.leaves]
             by_agent.append(layout.nest(columns))
         return tuple(by_agent) if self._is_joint else by_agent[0]
@@ -122,7 +123,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
 
 
 def _info_of(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
-    """One env's info: Gymnasium has columns by name, and "_name" says which envs have a value in it."""
+    """Return one env's info. Gymnasium has columns by name; "_name" marks the envs that have a value in a column."""
     info = {}
     for name, column in columns.items():
         if f"_{name}" in columns and columns[f"_{name}"][env_index]:

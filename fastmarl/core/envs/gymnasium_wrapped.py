@@ -1,4 +1,4 @@
-"""Multi-agent envs in Gymnasium's wrappers."""
+"""Adapter of multi-agent envs in Gymnasium's wrappers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fastmarl.core.public import public
 
 @public("fastmarl.envs")
 class WrappedMultiAgentEnv(ResumableAdapter):
-    """A multi-agent env in wrappers of Gymnasium, as `gym.make()` adds them, which hand out none of its attributes.
+    """Adapts a multi-agent env in Gymnasium's wrappers, as added by `gym.make()`, which hide the env's attributes.
 
-    An agent's spaces are those of the outermost wrapper that has spaces of its own, else the env's. A wrapper's flag
-    that is no dict, such as TimeLimit's, is for all agents.
+    An agent's spaces are those of the outermost wrapper with spaces of its own, else the env's. A wrapper's flag that
+    is not a dict, such as TimeLimit's, applies to all agents.
 
     Args:
-        env: the outermost wrapper; `unwrapped` is the env.
+        env: The outermost wrapper; `unwrapped` is the env.
     """
 
     def __init__(self, env: gym.Wrapper):
@@ -36,22 +36,22 @@ class WrappedMultiAgentEnv(ResumableAdapter):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
+        """Return True if this is a wrapper around a multi-agent env, but not multi-agent itself."""
         return isinstance(env, gym.Wrapper) and not _is_multi_agent(env) and any(map(_is_multi_agent, _layers(env)))
 
     @property
     def possible_agents(self) -> list[Any]:
-        """The env's."""
+        """The inner env's `possible_agents`."""
         return getattr(self._inside, "possible_agents", [])
 
     @property
     def agents(self) -> list[Any]:
-        """The env's."""
+        """The inner env's `agents`."""
         return getattr(self._inside, "agents", [])
 
     @property
     def observation_spaces(self) -> Any:
-        """By agent, of the layer that says them; None if it says them otherwise, as the next three."""
+        """Spaces by agent id of the layer that declares them; None if it declares them in another form."""
         return getattr(self._with_spaces["observation"], "observation_spaces", None)
 
     @property
@@ -68,18 +68,18 @@ class WrappedMultiAgentEnv(ResumableAdapter):
 
     @property
     def state_space(self) -> gym.Space | None:
-        """The space of `state()`, if the env has one."""
+        """Space of `state()`, if the env has one."""
         return getattr(self._inside, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """The global state, for central critics, if the env has a `state()`."""
+        """Return the global state for central critics, if the env has a `state()`."""
         return self._inside.state()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """As the wrapper's own, with flags in dicts."""
+        """Step the outermost wrapper, and convert flags to dicts."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         return obs, rewards, _in_dict(terminateds), _in_dict(truncateds), infos
 
@@ -95,7 +95,7 @@ def _in_dict(flags: Any) -> Any:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """The wrappers from the outside in, and the env in them."""
+    """Yield the wrappers from the outside in, followed by the env."""
     while isinstance(env, gym.Wrapper):
         yield env
         env = env.env
@@ -107,7 +107,7 @@ def _is_multi_agent(layer: Any) -> bool:
 
 
 def _has_own_space(wrapper: gym.Wrapper, kind: str) -> bool:
-    """Whether a wrapper has other spaces of this kind than the env in it."""
+    """Return True if a wrapper's space of this kind differs from that of the env inside it."""
     if hasattr(wrapper, f"{kind}_spaces") or hasattr(wrapper, f"get_{kind}_space"):
         return True
     own, inside = (getattr(layer, f"{kind}_space", None) for layer in (wrapper, wrapper.env))

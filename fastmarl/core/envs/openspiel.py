@@ -1,4 +1,4 @@
-"""OpenSpiel's games in the multi-agent protocol."""
+"""Adapter of OpenSpiel's games."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from fastmarl.core.envs.base import MultiAgentEnv
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
 
-TENSORS = ("observation_tensor", "information_state_tensor")  # the first that a game provides is taken
-CHANCE, SIMULTANEOUS, TERMINAL = -1, -2, -4  # pyspiel.PlayerId, what current_player() says where it names no player
-NO_ACTION = 0  # what pyspiel wants of a player that has no legal action where others move at the same time
+TENSORS = ("observation_tensor", "information_state_tensor")  # the first one that a game provides is used
+CHANCE, SIMULTANEOUS, TERMINAL = -1, -2, -4  # pyspiel.PlayerId: values of current_player() that are not players
+NO_ACTION = 0  # what pyspiel expects for a player without legal actions while others move at the same time
 
 
 @public("fastmarl.envs")
 class OpenSpielEnv(MultiAgentEnv):
-    """One step is one move: who is at move is observed, and acts in the next step.
+    """Adapts an OpenSpiel game: one step is one move. The player to move is observed, and acts in the next step.
 
-    At a simultaneous node these are all players that have a legal action. Chance is played out here. In the end every
-    player is observed once more, with no action left.
+    At a simultaneous node, all players with a legal action move. Chance events are played out here. At the end every
+    player is observed once more, with no legal action left.
 
-    Agents are 0 .. n - 1. All have the same spaces: an observation is a dict of "observation", float32 [size of the
-    tensor], and "action_mask", int8 [game.num_distinct_actions()], 1 where an action is legal; an action is an index.
+    Agents are 0 .. n - 1 and have equal spaces. An observation is a dict of "observation", float32 [size of the
+    tensor], and "action_mask", int8 [game.num_distinct_actions()], 1 where an action is legal. An action is an index.
 
-    Players are paid by how much a move, and the chance after it, has changed their returns, those that wait, too; if
-    nobody's changed, rewards are {}. Where a game pays in the end alone, rewards are the returns, exactly.
+    A player's reward is the change of its return through a move and the chance events after it. Waiting players receive
+    rewards, too; if no return changed, rewards are {}. In games that score only at the end, rewards are exactly the
+    returns.
 
-    reset(seed=) seeds the chance that is played out here. Games that draw within themselves (their chance mode is
-    SAMPLED_STOCHASTIC) do not hear of it; most have a parameter rng_seed.
+    `reset(seed=)` seeds the chance events that are played out here. It does not affect games that draw internally
+    (chance mode SAMPLED_STOCHASTIC); most of these have a parameter rng_seed.
 
     Args:
-        game: a pyspiel.Game; see `load`.
-        observation: "observation_tensor" or "information_state_tensor". None: the first of them that the game provides.
+        game: A pyspiel.Game; see `load`.
+        observation: "observation_tensor" or "information_state_tensor"; None for the first one that the game provides.
 
     Attributes:
-        game: that game.
-        game_state: the pyspiel.State that is played, None before the first reset().
+        game: The given game.
+        game_state: The current pyspiel.State; None before the first reset().
 
     Raises:
-        EnvCheckError: a mean field game, one whose actions are no numbers, or one without that tensor.
+        EnvCheckError: If it is a mean field game, its actions are not numbered, or it lacks that tensor.
     """
 
     def __init__(self, game: Any, observation: str | None = None):
@@ -63,28 +64,28 @@ class OpenSpielEnv(MultiAgentEnv):
         space = gym.spaces.Dict({"observation": tensor_space, "action_mask": mask_space})
         self.observation_spaces = dict.fromkeys(self.possible_agents, space)
         self.action_spaces = {agent: gym.spaces.Discrete(n_actions) for agent in self.possible_agents}
-        self._paid: list[float] = []  # returns [number of players] that were handed out as rewards
-        self._legal: dict[int, list[int]] = {}  # legal actions of the players that act next
+        self._paid: list[float] = []  # returns [number of players] already passed on as rewards
+        self._legal: dict[int, list[int]] = {}  # legal actions of the players who act next
         self._rng: np.random.Generator | None = None
 
     @classmethod
     def load(cls, name: str, *, observation: str | None = None, **parameters: Any) -> OpenSpielEnv:
-        """The env of a game by its name: `load("goofspiel", players=3)` or `load("goofspiel(players=3)")`.
+        """Create the env of a game by name: `load("goofspiel", players=3)` or `load("goofspiel(players=3)")`.
 
         Args:
-            name: with parameters in it, if there are none besides.
-            observation: see the class.
-            parameters: of the game: bool, int, float, str, or for a game within it a dict that has its "name".
+            name: Name of the game; may include parameters if no others are given.
+            observation: See the class.
+            parameters: Parameters of the game: bool, int, float, str, or for a nested game a dict with its "name".
 
         Raises:
-            EnvCheckError: OpenSpiel is not installed, or does not know the name or a parameter; and see the class.
+            EnvCheckError: If OpenSpiel is not installed or does not know the name or a parameter; see also the class.
         """
         try:
             pyspiel = import_module("pyspiel")
         except ImportError as error:
             raise EnvCheckError(f"the game {name!r} needs OpenSpiel: pip install open-spiel ({error})") from error
         names, without_parameters = pyspiel.registered_names(), name.partition("(")[0]
-        if without_parameters not in names:  # it would print a list of all
+        if without_parameters not in names:  # OpenSpiel's own error would list all of them
             close = difflib.get_close_matches(without_parameters, names)
             hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
             raise EnvCheckError(f"OpenSpiel can't load the game {name!r}: Unknown game '{name}'.{hint}")
@@ -96,7 +97,7 @@ class OpenSpielEnv(MultiAgentEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such a game. It can't be if nobody has imported pyspiel."""
+        """Return True if this is an OpenSpiel game, which requires that pyspiel has been imported."""
         pyspiel = sys.modules.get("pyspiel")
         return pyspiel is not None and isinstance(env, pyspiel.Game)
 
@@ -114,10 +115,10 @@ class OpenSpielEnv(MultiAgentEnv):
         """Make the move of the players that were observed last; see MultiAgentEnv.
 
         Args:
-            actions: an index of a legal action for each of them; others are ignored.
+            actions: Index of a legal action for each of them; actions of others are ignored.
 
         Raises:
-            ValueError: an action is missing or illegal, or the episode is over. The game stands as it did.
+            ValueError: If an action is missing or illegal, or the episode is over. The game does not change then.
         """
         self._check(actions)
         if self.game_state.current_player() == SIMULTANEOUS:
@@ -138,14 +139,14 @@ class OpenSpielEnv(MultiAgentEnv):
                                  f"{actions.get(player)!r:.200}; action_mask says which are legal")  # fmt: skip
 
     def _next_player(self) -> int:
-        """Play out chance; returns who is at move then, SIMULTANEOUS or TERMINAL."""
+        """Play out chance events; returns the next player to move, SIMULTANEOUS or TERMINAL."""
         state = self.game_state
         while (player := state.current_player()) == CHANCE:
             state.apply_action(self._draw(state.chance_outcomes()))
         return player
 
     def _draw(self, outcomes: list[tuple[int, float]]) -> int:
-        """One of (outcome, probability > 0); they sum to 1, up to rounding."""
+        """Draw from pairs of (outcome, probability > 0), which sum to 1 up to rounding."""
         assert self._rng is not None
         left = self._rng.random()
         for outcome, probability in outcomes:
@@ -155,10 +156,10 @@ class OpenSpielEnv(MultiAgentEnv):
         return outcomes[-1][0]
 
     def _rewards(self) -> dict[int, float]:
-        """What each player has earned since it was paid last; {} if nobody has.
+        """Return each player's reward since the last one; {} if no return changed.
 
-        By returns, not by State.rewards(), which are those of the last transition alone: what a move earned would be
-        lost if chance follows.
+        This uses returns because State.rewards() only covers the last transition, which would lose the reward of a move
+        that is followed by chance.
         """
         returns = self.game_state.returns()
         if returns == self._paid:
@@ -168,7 +169,7 @@ class OpenSpielEnv(MultiAgentEnv):
         return rewards
 
     def _observations(self, player: int) -> dict[int, dict[str, np.ndarray]]:
-        """Of who is at move, whose legal actions are noted; of all in the end."""
+        """Observe the players to move, and note their legal actions; at the end, observe all players."""
         state = self.game_state
         if player >= 0:
             legal = state.legal_actions()
@@ -181,23 +182,23 @@ class OpenSpielEnv(MultiAgentEnv):
         return {p: self._observation(p, legal) for p, legal in self._legal.items()}
 
     def _observation(self, player: int, legal: list[int]) -> dict[str, np.ndarray]:
-        if self._is_python:  # some observers of such games write a part and leave the rest as it was in another state
+        if self._is_python:  # some observers of Python games write only a part and leave old values in the rest
             self._observer.tensor.fill(0)
         self._observer.set_from(self.game_state, player)
-        mask = bytearray(self._n_actions)  # several times as fast as indexing an array, or pyspiel's mask, a list
+        mask = bytearray(self._n_actions)  # several times as fast as indexing an array, or as pyspiel's list
         for action in legal:
             mask[action] = 1
         return {"observation": self._observer.tensor.copy(), "action_mask": np.frombuffer(mask, np.int8)}
 
     def render(self) -> str:
-        """The state as text."""
+        """Return the state as text."""
         return str(self.game_state)
 
 
 def _check_is_playable(game: Any) -> None:
     game_type = game.get_type()
     if game_type.dynamics.name == "MEAN_FIELD":
-        raise EnvCheckError(f"{game} is a mean field game: it has a distribution of players, which nobody can sample "
+        raise EnvCheckError(f"{game} is a mean field game: it has a distribution of players, which can't be sampled "
                             f"by acting; take a sequential or simultaneous game")  # fmt: skip
     if getattr(game_type, "action_structs_only", False) or game.num_distinct_actions() < 1:
         raise EnvCheckError(f"{game} does not number its actions, so there is no Discrete space for them; take a game "
@@ -205,9 +206,9 @@ def _check_is_playable(game: Any) -> None:
 
 
 def _make_observer(game: Any, name: str | None) -> Any:
-    """What fills its `tensor`, float32 [size], in place by set_from(state, player).
+    """Return an observer whose set_from(state, player) fills its `tensor`, float32 [size], in place.
 
-    That is several times as fast as the State's own methods, which return lists.
+    This is several times as fast as the State's own methods, which return lists.
     """
     provided = [tensor for tensor in TENSORS if getattr(game.get_type(), f"provides_{tensor}")]
     if not provided:

@@ -1,8 +1,8 @@
-"""Packages that something needs, as pip calls them."""
+"""Packages that optional features require, and their names in pip."""
 
 from __future__ import annotations
 
-NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (what pip calls its package, our extra that has it)
+NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (name of its package in pip, extra of ours that includes it)
     "ale_py": ("ale-py", None),
     "gymnasium_robotics": ("gymnasium-robotics", None),
     "lbforaging": ("lbforaging", None),
@@ -22,7 +22,7 @@ NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (what pip calls its p
 
 
 def how_to_install(module: str) -> str:
-    """What to type to get the package that has this module."""
+    """Return a command that installs the package of this module."""
     if module not in NEEDED:
         return "install the package that has it"
     package, extra = NEEDED[module]

@@ -1,4 +1,4 @@
-"""PettingZoo's ParallelEnv in the multi-agent protocol, and what its AECEnv has in common with it."""
+"""Adapter of PettingZoo's ParallelEnv, and the base that it shares with AECEnv's adapter."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from fastmarl.core.public import public
 
 
 class PettingZooAdapter(ResumableAdapter):
-    """What the adapters of both kinds of PettingZoo envs share.
+    """Common base of the adapters of both kinds of PettingZoo envs.
 
     Args:
-        env: the PettingZoo env; `unwrapped` is it without its wrappers.
+        env: The PettingZoo env; `unwrapped` is the env without its wrappers.
     """
 
     def __init__(self, env: Any):
         self.env = env
         self.possible_agents: list[Any] = list(getattr(env, "possible_agents", ()))
-        self._ended: set[Any] = set()  # agents that have ended in this episode and are listed in the env's `agents`
+        self._ended: set[Any] = set()  # agents that ended in this episode but are still in the env's `agents`
 
     @property
     def agents(self) -> list[Any]:
-        """Ids of those that take part now."""
+        """Ids of the agents that currently take part."""
         return self.env.agents
 
     @property
     def state_space(self) -> gym.Space | None:
-        """The space of `state()`, if the env has one."""
+        """Space of `state()`, if the env has one."""
         return getattr(self.env, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """The env's global state, for central critics."""
+        """Return the env's global state, for central critics."""
         return self.env.state()
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
@@ -45,7 +45,7 @@ class PettingZooAdapter(ResumableAdapter):
         return self.env.action_space(agent_id)
 
     def get_state(self) -> Any:
-        """The env's, and who has ended."""
+        """Return the env's state, and the ended agents."""
         return {"env": self.env.get_state(), "ended": list(self._ended)}
 
     def set_state(self, state: Any) -> None:
@@ -55,19 +55,20 @@ class PettingZooAdapter(ResumableAdapter):
 
 @public("fastmarl.envs")
 class ParallelPettingZooEnv(PettingZooAdapter):
-    """Adds the `__all__` flags where the env has none of its own: an episode is over when no agent is left, that is
-    when all agents in the env's `agents` have ended, whether or not the env has removed them.
+    """Adapts a PettingZoo ParallelEnv, adding `__all__` flags if the env has none.
 
-    It is then truncated if some agent was truncated in that last step, else terminated. The env's own dicts stay as
-    they are. An agent that vanishes from `agents` without a flag waits until the end of the episode.
+    An episode is over when no agent is left, that is, when all agents in the env's `agents` have ended, whether or not
+    the env has removed them. It is then truncated if any agent was truncated in that last step, else terminated. The
+    env's own dicts are not modified. An agent that vanishes from `agents` without a flag waits until the end of the
+    episode.
 
     Args:
-        env: a PettingZoo ParallelEnv; `unwrapped` is it without its wrappers.
+        env: A PettingZoo ParallelEnv; `unwrapped` is the env without its wrappers.
     """
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
+        """Return True if this has the methods of a ParallelEnv."""
         methods = ("reset", "step", "observation_space", "action_space")
         return all(callable(getattr(env, name, None)) for name in methods)
 
@@ -77,7 +78,7 @@ class ParallelPettingZooEnv(PettingZooAdapter):
         return result
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """As the env's own, with `__all__` in terminateds, and in truncateds where it is True."""
+        """Step the env, adding `__all__` to terminateds and, if it is True, to truncateds."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         is_flagged = any(terminateds.values()) or any(truncateds.values())
         if is_flagged or not self.env.agents or (self._ended and not self._ended.isdisjoint(obs)):
@@ -85,14 +86,14 @@ class ParallelPettingZooEnv(PettingZooAdapter):
         return obs, rewards, {**terminateds, "__all__": False}, truncateds, infos
 
     def _ends(self, obs: dict, terminateds: dict, truncateds: dict) -> tuple[dict, dict]:
-        """Note which agents end in this step; returns the flags with `__all__`."""
+        """Record the agents that end in this step; returns the flags with `__all__`."""
         flagged = {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
         if "__all__" in flagged:
             return {"__all__": False, **terminateds}, truncateds
-        self._ended -= obs.keys() - flagged  # observed without a flag: they take part again
+        self._ended -= obs.keys() - flagged  # agents observed without a flag take part again
         ending = flagged - self._ended
         self._ended = (self._ended | flagged).intersection(agents := self.env.agents)
-        # "__all__": False of the env's own keeps an episode without living agents open, as long as some are listed.
+        # An env's own "__all__": False keeps an episode without living agents open, as long as some are listed.
         if agents and ("__all__" in terminateds or len(self._ended) < len(agents)):
             return {"__all__": False, **terminateds}, truncateds
         is_truncated = any(truncateds.get(agent) for agent in ending)

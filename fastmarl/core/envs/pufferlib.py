@@ -1,4 +1,4 @@
-"""PufferLib's native envs, which write into arrays of rows, as a batch that steps in arrays."""
+"""Adapter of PufferLib's native envs, which write to arrays of rows, as a batch that steps in arrays."""
 
 from __future__ import annotations
 
@@ -13,43 +13,44 @@ from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
 
-AGENTS = "agents"  # the one group
+AGENTS = "agents"  # name of the only group
 HAS = ("single_observation_space", "single_action_space", "num_agents", "observations", "terminals", "masks")
 
 
 @public("fastmarl.envs")
 class PufferLibEnv(EnvAdapter, ArrayEnv):
-    """A native `pufferlib.PufferEnv`: of its `num_agents` rows, every `num_agents / num_envs` that follow one another
-    are an env, with the agents 0, 1, ...
+    """Adapts a native `pufferlib.PufferEnv`.
 
-    An env's episode is over when all its rows have their flags set. A row whose flag is set before has ended; when its
-    flag is False again it rejoins, which takes the config's `respawn=True`, and what it was paid in between is not
-    recorded. Taken as envs of their own (`num_envs=env.num_agents`), as PufferLib does, such rows lose no step.
+    Each consecutive `num_agents / num_envs` of its `num_agents` rows form an env, with the agents 0, 1, ...
 
-    These envs start over in the step that ends an episode, and don't return the last observation: in the record, the
-    observation before that stands in for it. Nor can they start over one by one: where the episode of one env is
-    dropped, nobody in it is observed until it is over. Only the first seed counts, for all.
+    An env's episode is over when the flags of all its rows are set. A row whose flag is set earlier has ended. When its
+    flag is False again it rejoins, which requires the config's `respawn=True`; its rewards in between are not recorded.
+    If rows are taken as separate envs (`num_envs=env.num_agents`), as in PufferLib, such rows lose no step.
+
+    These envs restart in the step that ends an episode and don't return the last observation, so the observation
+    before it is recorded in its place. They can't restart one by one either: if an env's episode is dropped, none of
+    its agents is observed until the episode is over. Only the first seed is used, for all envs.
 
     Args:
-        env: C code keeps pointers to its buffers, so these stay its own, and each step is copied from them once.
-        num_envs: how many envs the rows make up; None: each row is one.
-        autoreset_mode: NEXT_STEP for an env that returns the last observation together with the flags, and starts over
-            in the step after that; nobody acts in it.
+        env: The env to adapt. Its C code keeps pointers to its buffers, so each step is copied from them once.
+        num_envs: Number of envs that the rows form; None makes each row an env.
+        autoreset_mode: NEXT_STEP for an env that returns the last observation together with the flags and restarts in
+            the following step, in which no agent acts.
 
     Attributes:
-        infos: what the last step returned: in PufferLib, statistics of all envs together. They are not recorded.
+        infos: Result of the last step; in PufferLib, statistics over all envs. They are not recorded.
 
     Raises:
-        EnvCheckError: rows and `num_envs` don't fit, the env is an emulated one, or `autoreset_mode` is another.
+        EnvCheckError: If rows and `num_envs` do not fit, the env is an emulated one, or `autoreset_mode` is invalid.
     """
 
-    may_take_turns = False  # all envs of PufferLib 3.0.0 draw from C's rand()
+    may_take_turns = False  # all envs of PufferLib 3.0.0 share C's rand()
 
     def __init__(
         self, env: Any, num_envs: int | None = None, *, autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP
     ):
         if getattr(env, "emulated", False):
-            raise EnvCheckError("expected a native PufferEnv, got one that emulates another environment; give that one")
+            raise EnvCheckError("expected a native PufferEnv, got one that emulates another environment; pass that one")
         if autoreset_mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
             raise EnvCheckError(f"autoreset_mode must be SAME_STEP or NEXT_STEP, got {autoreset_mode}")
         n_rows = env.num_agents
@@ -60,21 +61,21 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         self.infos: list[dict] = []
         self._has_last = autoreset_mode is AutoresetMode.NEXT_STEP
         self._shape = num_envs, n_rows // num_envs
-        self._away = np.zeros(self._shape, np.bool_)  # rows that have ended and not joined again
-        self._over = np.zeros(num_envs, np.bool_)  # by the last step, in which they have started over
-        self._waits = np.zeros(num_envs, np.bool_)  # for the end of an episode that was dropped
+        self._away = np.zeros(self._shape, np.bool_)  # rows that have ended and not rejoined
+        self._over = np.zeros(num_envs, np.bool_)  # envs whose episode ended, and that restarted, in the last step
+        self._waits = np.zeros(num_envs, np.bool_)  # envs waiting for the end of a dropped episode
         self._rng = np.random.default_rng()
         observations, actions = env.single_observation_space, env.single_action_space
         super().__init__(num_envs, {AGENTS: range(self._shape[1])}, {AGENTS: observations}, {AGENTS: actions})
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
+        """Return True if this has the attributes of a PufferEnv."""
         return all(hasattr(env, name) for name in HAS)
 
     @property
     def unwrapped(self) -> Any:
-        """The PufferEnv."""
+        """The adapted PufferEnv itself."""
         return self.env
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
@@ -86,7 +87,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             dropped, begin = env_indices[~over], env_indices[over]
             self._waits[dropped] = self._away[dropped] = True
             agents.present[dropped] = False
-            if self._has_last:  # the next step begins them, and nobody is observed until then
+            if self._has_last:  # the next step restarts them; until then no agent is observed
                 agents.present[begin] = False
                 return
         self._away[begin] = False
@@ -96,13 +97,13 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
     def _reset_all(self, seeds: Sequence[int] | None) -> None:
         if seeds is not None:
             self._rng = np.random.default_rng(seeds[0])
-        # They seed each env with this times their number plus its index, as a C int.
+        # PufferLib seeds each env with this times the number of envs plus the env's index, as a C int.
         _, self.infos = self.env.reset(seed=int(self._rng.integers(2**31 // self.env.num_agents)))
         self._waits[:] = False
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         agents, acted = out.groups[AGENTS], actions[AGENTS]
-        self._over[:] = False  # should this step fail, the envs stand in the middle of something
+        self._over[:] = False  # stays so if this step fails, which leaves the envs in an undefined state
         results = self.env.step(acted.reshape(self.env.num_agents, *acted.shape[2:]))
         agents.obs[...], agents.rewards[...], terminated, truncated = map(self._by_env, results[:4])
         agents.present[...] = self._by_env(self.env.masks)
@@ -112,10 +113,10 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             self._end(flags, terminated, out)
 
     def _end(self, flags: np.ndarray, terminated: np.ndarray, out: StepArrays) -> None:
-        """Who has ended, who stays away and who joins again, by the flags of a step, bool [E, A]."""
+        """Update which rows have ended, stay away or rejoin, from the flags of a step, bool [E, A]."""
         agents = out.groups[AGENTS]
         all_flagged = (flags | ~agents.present).all(1)
-        agents.rewards[self._away] = 0.0  # for what is not recorded
+        agents.rewards[self._away] = 0.0  # rewards of absent rows are not recorded
         if self._waits.any():
             flags = np.where(self._waits[:, None], ~all_flagged[:, None] | self._has_last, flags)
             self._waits &= ~all_flagged
@@ -129,6 +130,6 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         self._away = flags
 
     def _by_env(self, rows: Any) -> np.ndarray:
-        """[num_agents, ...] -> [E, A, ...]."""
+        """Reshape [num_agents, ...] to [E, A, ...]."""
         rows = np.asarray(rows)
         return rows.reshape(*self._shape, *rows.shape[1:])

@@ -1,4 +1,4 @@
-"""Environments by name."""
+"""Creation of environments by name."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fastmarl.core.envs.suggestions import HOMES, suggestions
 from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit
 
 _registered: dict[str, Callable[[dict], Any]] = {}
-_HOMES = {  # where a package keeps its envs, if not at its top
+_HOMES = {  # packages whose envs are not at the top level
     "magent2": "magent2.environments",
     "gymnasium_robotics": "gymnasium_robotics.envs.multiagent_mujoco",
 }
-_BUNDLED = {  # name -> where its class is
+_BUNDLED = {  # name -> path of its class
     "fastmarl.cart_pole": "fastmarl.envs.cart_pole:CartPole",
     "fastmarl.connect_four": "fastmarl.envs.connect_four:ConnectFour",
     "fastmarl.gridworld": "fastmarl.envs.gridworld:GridWorld",
@@ -41,21 +41,21 @@ _BUNDLED = {  # name -> where its class is
     "fastmarl.simple_spread": "fastmarl.envs.simple_spread:SimpleSpread",
     "fastmarl.simple_tag": "fastmarl.envs.simple_tag:SimpleTag",
 }
-_BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # of PufferLib's, which don't say so
-_MAKERS = ("parallel_env", "env")  # functions in PettingZoo's modules, the first is preferred
+_BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # envs of PufferLib, which does not declare this
+_MAKERS = ("parallel_env", "env")  # functions in PettingZoo's modules, in order of preference
 _OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions of these names take options
 _KNOWN_PACKAGES = {"fastmarl", "openspiel", "vmas", "pufferlib", *_OF_PETTINGZOO, *_HOMES}
-_MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
-_asked_for: set[str | None] = set()  # names of all envs that this program has asked for
+_MAIN = ("__main__", "__mp_main__")  # names of the script, here and in a spawned process, which has its own copy
+_asked_for: set[str | None] = set()  # names of all envs that this program has requested
 _PROCESS = os.getpid()
-_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # names of whole configs
+_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # parameters for whole configs
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
-    """Make `env=name` call `creator(env_config)`. A name may be registered again.
+    """Make `env=name` call `creator(env_config)`. Registering a name again replaces its creator.
 
     Raises:
-        EnvCheckError: `creator` can't be called so, or is an env instead of what makes one.
+        EnvCheckError: If `creator` can't be called this way, or is an env instead of a creator of envs.
     """
     if not isinstance(name, str):
         raise EnvCheckError(f"expected a string as the name of an environment, got {name!r}")
@@ -65,10 +65,9 @@ def register_env(name: str, creator: Callable[[dict], Any]) -> None:
 
 
 def registered_creator(name: str) -> Callable[[dict], Any] | None:
-    """The creator that this program has registered by a name: with `register_env()` or, where Ray is loaded, with
-    Tune's function of that name."""
+    """Return the creator registered under a name with `register_env()` or, if Ray is loaded, with Tune's function."""
     tune: Any = sys.modules.get("ray.tune.registry")
-    # A forked process lacks the threads of Ray, and its question would hang. The process that forks it asks before.
+    # A forked process lacks Ray's threads, so the query would hang there. The forking process asks beforehand.
     asks_tune = tune is not None and name not in _registered and os.getpid() == _PROCESS
     if asks_tune and tune._global_registry.contains(tune.ENV_CREATOR, name):
         return tune._global_registry.get(tune.ENV_CREATOR, name)
@@ -76,29 +75,29 @@ def registered_creator(name: str) -> Callable[[dict], Any] | None:
 
 
 def env_creator(env: Any) -> Callable[[dict], Any]:
-    """What makes an env from an `env_config`.
+    """Return a function that makes an env from an `env_config`.
 
     Args:
-        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; a class of
-            Gymnasium's or PettingZoo's kind, a module with PettingZoo's function `parallel_env`, or else `env`, or such
-            a function, which is called with `**env_config` (but with the whole one if its first parameter is called
-            `config`, `env_config` or the like), and with `num_envs` if that is the first parameter; or a name:
+        env: A class or callable, called with `env_config` as its only argument, as in RLlib; a Gymnasium or PettingZoo
+            class, a module with PettingZoo's function `parallel_env` or else `env`, or such a function, called with
+            `**env_config` (but with the whole config if its first parameter is named `config`, `env_config` or
+            similar), and with `num_envs` if that is the first parameter; or a name:
 
-            - a registered one, here or with `ray.tune.register_env()`;
-            - that of such a module, as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
+            - one registered here or with `ray.tune.register_env()`;
+            - that of such a module, such as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
               "magent2.battle_v4";
-            - "package.module:Name", with a class or callable of that module;
-            - an id of Gymnasium's registry, which `gym.make` makes with `**env_config`: "CartPole-v1", whose one agent
-              is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
+            - "package.module:Name", a class or callable in that module;
+            - an id in Gymnasium's registry, made by `gym.make` with `**env_config`: "CartPole-v1", whose only agent is
+              0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
             - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
             - "fastmarl.cart_pole", "fastmarl.simple_spread", "fastmarl.simple_tag", "fastmarl.connect_four",
-              "fastmarl.gridworld", "fastmarl.lbforaging" or "fastmarl.rware", compiled and bundled; or "vmas." and a
-              scenario, such as "vmas.balance"; or "pufferlib." and the name of one of its compiled envs, such as
-              "pufferlib.rware": a batch of as many as the runner has envs, with the options `**env_config`.
+              "fastmarl.gridworld", "fastmarl.lbforaging" or "fastmarl.rware", which are compiled and bundled; "vmas."
+              and a scenario, such as "vmas.balance"; or "pufferlib." and one of its compiled envs, such as
+              "pufferlib.rware". These are batches with the runner's number of envs and the options `**env_config`.
 
     Raises:
-        EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
-            What makes an env by name raises it, too, for options that there are not.
+        EnvCheckError: If a name is unknown, a package is not installed, or `env` is an instance or can't be called this
+            way. The returned function raises it, too, for unknown options.
     """
     _asked_for.add(env_name(env))
     if isinstance(env, str):
@@ -120,11 +119,11 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
 
 
 def portable(env: Any) -> Any:
-    """What `env_creator()` takes for `env` in another process, where nothing is registered."""
+    """Return an equivalent of `env` for `env_creator()` in another process, where nothing is registered."""
     _asked_for.add(env_name(env))
     if isinstance(env, str):
         return registered_creator(env) or _portable_name(env)
-    env_creator(env)  # raises what it would raise there
+    env_creator(env)  # raises errors here rather than there
     return env.__name__ if isinstance(env, ModuleType) else env
 
 
@@ -134,12 +133,12 @@ def _portable_name(name: str) -> Any:
 
 
 class _Registered:
-    """Makes an env by a name that another process may not know; pickled, it brings along what that has to know.
+    """Makes an env by a name that other processes may not know; its pickle includes what they need to know.
 
     Args:
-        name: the env's.
-        sent: in another process: a module to import first, which may register the name, too, and what Gymnasium is to
-            make by the name; None: the module registers it.
+        name: Name of the env.
+        sent: Set in the other process: a module to import first, which may register the name, and Gymnasium's
+            specification of the env, or None if the module registers it.
     """
 
     def __init__(self, name: str, sent: tuple[str, EnvSpec | None] | None = None):
@@ -158,7 +157,7 @@ class _Registered:
 
 
 def _registration(name: str) -> tuple[str, EnvSpec | None]:
-    """See `_Registered`. Only the script knows of what Gymnasium has for it but can't say as text."""
+    """Return `sent` for `_Registered`. An entry point that is not a string is only known to the script."""
     spec = gym.registry.get(name)
     if spec is not None and isinstance(spec.entry_point, str):
         return spec.entry_point.partition(":")[0], spec
@@ -166,7 +165,7 @@ def _registration(name: str) -> tuple[str, EnvSpec | None]:
 
 
 def env_name(env: Any) -> str | None:
-    """The name by which another process can make the env; None: it has no such name."""
+    """Return a name by which another process can make the env, or None."""
     if isinstance(env, str):
         return env
     if isinstance(env, _Registered):
@@ -182,8 +181,11 @@ def env_name(env: Any) -> str | None:
 
 
 def may_be_named_by_a_file(name: Any) -> bool:
-    """Whether `env_creator(name)` is safe where the name comes from a file: this program has registered or asked for
-    the env itself, or it is one of a package that is known here. Other names would import and call anything."""
+    """Return True if `env_creator(name)` is safe for a name read from a file.
+
+    This holds for envs that this program has registered or requested itself, and for those of known packages. Other
+    names could import and call anything.
+    """
     if not isinstance(name, str):
         return False
     if registered_creator(name) or name in _asked_for or name in gym.registry:
@@ -206,7 +208,7 @@ def _check_is_creator(creator: Any, what: str) -> None:
 
 
 def _takes_options(creator: Any) -> bool:
-    """Whether this is called with `**env_config`: see `env_creator()`."""
+    """Return True if this is called with `**env_config`; see `env_creator()`."""
     made, first = _without_partial(creator), _first_parameter(creator)
     if inspect.isclass(made):
         return first == "num_envs" or (first not in _CONFIGS and _is_of_other_kind(made))
@@ -224,7 +226,7 @@ def _without_partial(creator: Any) -> Any:
 
 
 def _first_parameter(creator: Any) -> str | None:
-    """The name of the one that may be given by position; None if there is none, or none is known."""
+    """Return the name of the first positional parameter, or None if there is none or it is unknown."""
     try:
         parameters = inspect.signature(creator).parameters.values()
     except (TypeError, ValueError):
@@ -234,7 +236,7 @@ def _first_parameter(creator: Any) -> str | None:
 
 
 def _is_of_other_kind(env_class: type) -> bool:
-    """Whether a class is Gymnasium's or PettingZoo's, and neither ours nor RLlib's, which take a whole config."""
+    """Return True for a Gymnasium or PettingZoo class. Our own and RLlib's classes take a whole config instead."""
     if issubclass(env_class, MultiAgentEnv) or any(
         (base.__module__, base.__name__) == ("ray.rllib.env.multi_agent_env", "MultiAgentEnv")
         for base in env_class.__mro__
@@ -245,8 +247,10 @@ def _is_of_other_kind(env_class: type) -> bool:
 
 
 def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
-    """What calls `make(**env_config)`, and says which environment it was if that has no such options. A batch is made
-    of as many envs as the runner has."""
+    """Return a function that calls `make(**env_config)` and names the env if it does not accept these options.
+
+    A batch is made with the runner's number of envs.
+    """
 
     def create(env_config: Mapping[str, Any]) -> Any:
         of_runner = {"num_envs": getattr(env_config, "num_envs", 1)} if is_batch else {}
@@ -262,7 +266,7 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
 
 
 def _is_of_arguments(error: TypeError) -> bool:
-    """Whether a call didn't fit a signature."""
+    """Return True if the error means that a call did not match a signature."""
     problems = ("unexpected keyword argument", "multiple values for", "takes no arguments")
     return any(each in str(error) for each in problems) or ("missing" in str(error) and "argument" in str(error))
 
@@ -312,7 +316,7 @@ def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
     if scenario not in known:
         raise _unknown(f"vmas.{scenario}", "vmas has no such scenario", [f"vmas.{name}" for name in known])
 
-    def make(**options: Any) -> Any:  # no option may name another scenario: that can be a file, which is run
+    def make(**options: Any) -> Any:  # options can't replace the scenario, which may be a file that would be run
         return vmas.make_env(scenario=scenario, terminated_truncated=True, **options)
 
     return _with_options(make, f"vmas.{scenario}", is_batch=True)
@@ -334,11 +338,11 @@ def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
 
 
 def _named_in_module(name: str) -> Callable[[dict], Any]:
-    """What "package.module:Name" means: an id that the module registers with Gymnasium, or something in it."""
+    """Resolve "package.module:Name": an id that the module registers with Gymnasium, or an attribute of it."""
     path, _, attribute = name.rpartition(":")
     package = path.partition(".")[0]
     if not all(part.isidentifier() for part in path.split(".")):
-        raise _unknown(name, f"{path!r} is no name of a module")
+        raise _unknown(name, f"{path!r} is not a module name")
     if path not in sys.modules and not _is_installed(package):
         raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
     try:
@@ -353,7 +357,7 @@ def _named_in_module(name: str) -> Callable[[dict], Any]:
 
 
 def _from_gymnasium(name: str, id_: str) -> Callable[[dict], Any]:
-    """Without Gymnasium's checker, which knows environments of one agent."""
+    """Make an env of Gymnasium's registry, without its checker, which assumes one agent."""
     try:
         gym.spec(id_)
     except gym.error.Error as error:
@@ -374,13 +378,13 @@ def _is_installed(package: str) -> bool:
 
 
 def _modules_beside(path: str) -> list[str]:
-    """Full names of the modules in the package that `path` should be in; none if there is no such package."""
+    """Return the full names of the modules in the package of `path`; [] if there is no such package."""
     parent = path.rpartition(".")[0]
     try:
         package = import_module(parent)
     except ImportError:
         return []
-    if parent.partition(".")[0] in HOMES:  # whose modules with environments are among the suggestions
+    if parent.partition(".")[0] in HOMES:  # `suggestions()` already includes its modules
         return []
     return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
 

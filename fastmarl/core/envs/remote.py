@@ -1,4 +1,4 @@
-"""What the runner's process knows of an env in a worker."""
+"""Proxy of an env in a worker process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fastmarl.core.public import public
 
 @dataclass
 class EnvDescription:
-    """What is known of an env in a worker.
+    """Description of an env in a worker.
 
     Attributes:
-        env_class: module and name of its class.
-        possible_agents: ids of all that can appear; empty: any id.
-        named_agents: ids by which its spaces are given, for envs without `possible_agents`.
-        spaces: (observation space, action space) of these.
-        observation_space, action_space: those for all agents, if the env has such.
-        state_space: of its global states, if they are recorded.
-        supports_checkpoint: whether it tells its own state.
+        env_class: Module and name of its class.
+        possible_agents: Ids of all agents that can appear; empty means any id.
+        named_agents: Ids under which its spaces are declared, for envs without `possible_agents`.
+        spaces: (observation space, action space) of these agents.
+        observation_space, action_space: Spaces for all agents, if the env has these.
+        state_space: Space of its global states, if they are recorded.
+        supports_checkpoint: True if the env can return its own state.
     """
 
     env_class: tuple[str, str]
@@ -36,7 +36,7 @@ class EnvDescription:
 
 
 class WorkerClient(Protocol):
-    """What a RemoteEnv asks of the worker process that its env is in."""
+    """Interface of RemoteEnv to the worker process that holds its env."""
 
     @property
     def pid(self) -> int | None: ...
@@ -48,18 +48,18 @@ class WorkerClient(Protocol):
 
 @public("fastmarl.envs")
 class RemoteEnv:
-    """Stands for an env in a worker process: its agents and spaces, and a way to call its methods.
+    """Represents an env in a worker process: has its agents and spaces, and can call its methods.
 
     Args:
-        worker, index: where it is.
-        description: what the worker tells of it.
+        worker, index: The worker, and the env's index in it.
+        description: The worker's description of the env.
     """
 
     def __init__(self, worker: WorkerClient, index: int, description: EnvDescription):
         self._worker = worker
         self._index = index
         self._description = description
-        self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # the last agent, and its spaces
+        self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # last requested agent, and its spaces
         self.env_class = description.env_class
         self.possible_agents = description.possible_agents
         self.named_agents = description.named_agents
@@ -73,30 +73,30 @@ class RemoteEnv:
 
     @property
     def unwrapped(self) -> RemoteEnv:
-        """This object: the env itself is in another process."""
+        """This proxy, since the env itself is in another process."""
         return self
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What the env's method `name` returns, or its attribute of that name: by pickle, both ways.
+        """Call the env's method `name`, or read its attribute of that name. Arguments and results are pickled.
 
         Raises:
-            EnvWorkerError: the worker is gone. What the env itself raises comes through.
+            EnvWorkerError: If the worker has died. Errors of the env itself are passed on.
         """
         return self._worker.call(self._index, name, args, kwargs)
 
     def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
-        """Begin an episode that nobody records."""
+        """Begin an episode outside of the runner's recording."""
         return self.call("reset", seed=seed)
 
     def get_state(self) -> Any:
-        """What the env tells of its state, if it does."""
+        """Return the env's own state, if it supports this."""
         return self.call("get_state")
 
     def set_state(self, state: Any) -> None:
         self.call("set_state", state)
 
     def state(self) -> Any:
-        """The env's global state."""
+        """Return the env's global state."""
         return self.call("state")
 
     def render(self) -> Any:

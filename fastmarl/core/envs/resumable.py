@@ -1,4 +1,4 @@
-"""Envs that can save their whole state, so that an episode can go on elsewhere."""
+"""Envs that can save their whole state, so that an episode can continue elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from fastmarl.core.errors import EnvCheckError
 
 
 def supports_checkpoint(env: Any) -> bool:
-    """Whether it says so itself. What a wrapper passes on of the env inside knows nothing of the wrapper's own state,
-    and envs have methods of these names that mean something else (MuJoCo's, SMAC's).
+    """Return True if `env` itself declares support.
+
+    Attributes that a wrapper passes on from the env inside do not count, because they ignore the wrapper's own state.
+    Methods alone do not count either, because envs may use their names for something else (MuJoCo, SMAC).
 
     Raises:
-        EnvCheckError: it says so, and has no such methods.
+        EnvCheckError: If it declares support but lacks the methods.
     """
     if getattr_static(env, "supports_checkpoint", None) is None or env.supports_checkpoint is not True:
         return False
@@ -26,17 +28,17 @@ def supports_checkpoint(env: Any) -> bool:
 
 
 class ResumableAdapter(EnvAdapter):
-    """Base of adapters that keep nothing of an episode outside their env."""
+    """Base of adapters that keep no state of an episode besides that of their env."""
 
     @property
     def supports_checkpoint(self) -> bool:
-        """Whether the env does."""
+        """True if the adapted env supports it."""
         return supports_checkpoint(self.env)
 
     def get_state(self) -> Any:
-        """The env's."""
+        """Return the adapted env's state."""
         return self.env.get_state()
 
     def set_state(self, state: Any) -> None:
-        """Take what `get_state()` has returned."""
+        """Restore the result of `get_state()`."""
         self.env.set_state(state)

@@ -1,4 +1,4 @@
-"""The env's global state, `env.state()`: whether it has one, and of which space."""
+"""Lookup of an env's global state, `env.state()`, and of its space."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import gymnasium as gym
 from fastmarl.core.errors import EnvCheckError
 
 ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-UNIMPLEMENTED = "pettingzoo.utils.env"  # PettingZoo's base classes have a state() that only raises
+UNIMPLEMENTED = "pettingzoo.utils.env"  # module of PettingZoo's base classes, whose state() only raises
 
 
 def has_state(env: Any) -> bool:
-    """Whether the env has a `state()` of its own."""
+    """Return True if the env implements `state()`."""
     methods = [getattr(each, "state", None) for each in (env, getattr(env, "unwrapped", env))]
     return all(map(callable, methods)) and all(getattr(m, "__module__", "") != UNIMPLEMENTED for m in methods)
 

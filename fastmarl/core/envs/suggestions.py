@@ -1,4 +1,4 @@
-"""Names of environments that somebody may have meant."""
+"""Suggestions for misspelt names of environments."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST = 3
 
 
 def suggestions(name: str, known: Iterable[str]) -> list[str]:
-    """Names like this one, the likeliest first; those of the same package if there are any.
+    """Return names similar to this one, best match first, preferring those of the same package.
 
     Args:
-        name: the unknown name.
-        known: names in addition to those of Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel that are installed here.
+        name: The unknown name.
+        known: Further names besides those of the installed Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel.
     """
     by_core: dict[str, list[str]] = {}
     for other in dict.fromkeys([*known, *_modules(), *reversed(gym.registry), *_games()]):
@@ -39,13 +39,13 @@ def suggestions(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _core(name: str) -> str:
-    """Without package, version and punctuation: "CartPole-v1" and "fastmarl.cart_pole" are both "cartpole"."""
+    """Strip package, version and punctuation: "CartPole-v1" and "fastmarl.cart_pole" both become "cartpole"."""
     last = re.split(r"[.:/]", name)[-1]
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]v\d+$", "", last.lower()))
 
 
 def _modules() -> list[str]:
-    """Of the installed packages in HOMES, without importing them."""
+    """Return the env modules of the installed packages in HOMES, without importing them."""
     found = []
     for package, folders in HOMES.items():
         spec = find_spec(package)
@@ -58,7 +58,7 @@ def _modules() -> list[str]:
 
 
 def _games() -> list[str]:
-    """OpenSpiel's, if it is installed."""
+    """Return the names of OpenSpiel's games, if it is installed."""
     try:
         return [f"openspiel.{game}" for game in import_module("pyspiel").registered_names()]
     except ImportError:

@@ -1,4 +1,4 @@
-"""Episodes that would not end by themselves."""
+"""Time limits for episodes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from fastmarl.core.errors import ConfigError, EnvCheckError
 
 
 def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv]:
-    """The same environment with episodes of at most `max_steps` env steps, for `EnvRunnerConfig(env=...)` and whatever
-    takes the same. An episode that is cut is truncated.
+    """Return a creator of the same environment with episodes of at most `max_steps` env steps, then truncated.
+
+    Pass it as `EnvRunnerConfig(env=...)`, or to anything else that takes an env.
 
     Args:
-        env: as `EnvRunnerConfig(env=...)` takes it, but no batch that steps in arrays.
-        max_steps: at least 1.
+        env: Any value of `EnvRunnerConfig(env=...)`, except a batch that steps in arrays.
+        max_steps: Maximum number of steps, at least 1.
 
     Raises:
-        ConfigError: `max_steps` is impossible.
-        EnvCheckError: the env is unknown; or, when it is made, a batch.
+        ConfigError: If `max_steps` is invalid.
+        EnvCheckError: If the env is unknown or, when it is created, turns out to be a batch.
     """
     if not is_integer(max_steps) or max_steps < 1:
         raise ConfigError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
@@ -35,7 +36,7 @@ def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv]:
 
 
 class _Limited:
-    """Makes such environments, in worker processes, too."""
+    """Creates time-limited environments, also in worker processes."""
 
     def __init__(self, env: Any, max_steps: int):
         self._env, self._max_steps = portable(env), max_steps
@@ -46,14 +47,14 @@ class _Limited:
 
 
 class TimeLimitedEnv(EnvAdapter):
-    """An environment in the multi-agent protocol, whose episodes are cut after so many steps.
+    """Adapts an environment to the multi-agent protocol, and truncates its episodes.
 
     Args:
-        env: any that a runner takes, but no batch.
-        max_steps: of an episode.
+        env: Any environment that a runner accepts, except a batch.
+        max_steps: Maximum number of steps of an episode.
 
     Raises:
-        EnvCheckError: it is something else.
+        EnvCheckError: If `env` is anything else.
     """
 
     def __init__(self, env: Any, max_steps: int):
@@ -66,20 +67,20 @@ class TimeLimitedEnv(EnvAdapter):
         self._t = 0
 
     def get_observation_space(self, agent_id: Any) -> gym.Space:
-        """The env's."""
+        """Return an agent's observation space in the adapted env."""
         return env_spaces(self.env, agent_id)[0]
 
     def get_action_space(self, agent_id: Any) -> gym.Space:
-        """The env's."""
+        """Return an agent's action space in the adapted env."""
         return env_spaces(self.env, agent_id)[1]
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Begin an episode."""
+        """Reset the env and the step count."""
         self._t = 0
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """The env's step; the last one sets the flag "__all__" in truncateds."""
+        """Step the env; the last allowed step sets "__all__" in truncateds."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         self._t += 1
         if self._t >= self.max_steps and not terminateds.get("__all__", False):

@@ -1,4 +1,4 @@
-"""Observations and actions against their spaces; nested values compared."""
+"""Checks of observations and actions against their spaces, and comparison of nested values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastmarl.core.spaces.values import can_hold, described
 
 
 class Misfit(NamedTuple):
-    """How a value, or a part of it, does not fit its space. "dtype" alone is no error: NumPy converts it."""
+    """A mismatch between a value, or a part of it, and its space. "dtype" alone is no error: NumPy converts it."""
 
     kind: str  # "observation", "bounds" or "dtype"
     path: tuple
@@ -24,7 +24,7 @@ class Misfit(NamedTuple):
 
 
 def misfits(space: gym.Space, value: Any, path: tuple = ()) -> Iterator[Misfit]:
-    """What a runner refuses ("observation") or converts ("dtype"), and values that the space excludes ("bounds")."""
+    """Yield what a runner rejects ("observation") or converts ("dtype"), and values outside of the space ("bounds")."""
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space.spaces):
             got = f"the keys {list(value)!r:.200}" if isinstance(value, Mapping) else _short(value)
@@ -49,7 +49,7 @@ def _array_misfits(space: gym.Space, value: Any, path: tuple) -> Iterator[Misfit
     assert space.dtype is not None
     try:
         array = np.asarray(value)
-    except Exception as error:  # its own code may raise anything
+    except Exception as error:  # the value's own code may raise anything
         yield Misfit("observation", path, f"expected an array, got {_short(value)}: {error}")
         return
     if array.shape != space.shape or not can_hold(space.dtype, array):
@@ -69,10 +69,10 @@ def _array_misfits(space: gym.Space, value: Any, path: tuple) -> Iterator[Misfit
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Why a runner refuses this reward, or None."""
+    """Return why a runner rejects this reward, or None."""
     try:
         array = np.asarray(reward)
-    except Exception:  # its own code may raise anything
+    except Exception:  # the value's own code may raise anything
         return f"expected a number, got {_short(reward)}"
     if array.size != 1 or array.dtype.kind not in "fiub":
         return f"expected a number, got {_short(reward)}"
@@ -80,11 +80,11 @@ def reward_problem(reward: Any) -> str | None:
 
 
 def random_action(space: gym.Space, mask: Any = None) -> Any:
-    """Drawn with the space's own generator, in the types that runners use.
+    """Draw an action with the space's own generator, in the types that runners use.
 
     Args:
-        mask: of a Discrete or MultiDiscrete space, in any form that `spaces.masks` knows: nonzero where a choice is
-            legal. One that does not fit is ignored, as is one that allows nothing.
+        mask: Mask for a Discrete or MultiDiscrete space, in any form that `spaces.masks` supports: nonzero where a
+            choice is legal. It is ignored if it does not fit or allows nothing.
     """
     if isinstance(space, gym.spaces.Dict):
         return {key: random_action(part) for key, part in space.spaces.items()}
@@ -107,7 +107,7 @@ def _legal_action(space: gym.Space, mask: Any) -> Any:
 
 
 def arrays_in(value: Any) -> Iterator[np.ndarray]:
-    """All arrays nested in dicts, tuples and lists."""
+    """Yield all arrays nested in dicts, tuples and lists."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, Mapping):
@@ -119,7 +119,7 @@ def arrays_in(value: Any) -> Iterator[np.ndarray]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in keys, lengths and, to the byte, in numbers and texts; objects of other kinds are not compared."""
+    """Return True if keys, lengths, strings and (byte by byte) numbers are equal; other objects are not compared."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):

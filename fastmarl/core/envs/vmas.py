@@ -1,4 +1,4 @@
-"""vmas's worlds, simulated by the batch in torch, as a batch that steps in arrays."""
+"""Adapter of vmas worlds, simulated together in torch, as a batch that steps in arrays."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout
 
 if TYPE_CHECKING:
-    import torch  # not for those who have no such world: worker processes do without it
+    import torch  # not at run time: worker processes without such a world do not need it
 
 
 @public("fastmarl.envs")
 class VmasEnv(ArrayEnv):
-    """A batch of vmas's worlds, such as `vmas.make_env("balance", num_envs=512, terminated_truncated=True)`.
+    """Adapts a batch of vmas worlds, such as `vmas.make_env("balance", num_envs=512, terminated_truncated=True)`.
 
-    Agents have vmas's names; those with equal spaces are a group. An episode ends for all agents at once. vmas resets
-    worlds one by one, and for each of them does about as much as in a step of all: worlds that end together
-    (`max_steps`) are reset together. Only the first seed counts, for the whole batch.
+    Agents keep their names in vmas; those with equal spaces form a group. An episode ends for all agents at once. vmas
+    resets worlds one by one, at about the cost of a step of all worlds each, so worlds that end together (`max_steps`)
+    are reset together. Only the first seed is used, for the whole batch.
 
     Args:
-        env: of `vmas.make_env` without a wrapper, on any device.
-        infos: whether to record what vmas reports of each agent at each step, as arrays; it takes about 2 µs per agent
-            step and number.
+        env: Result of `vmas.make_env` without a wrapper, on any device.
+        infos: Record what vmas reports of each agent at each step, as arrays. This takes about 2 µs per agent step and
+            number.
 
     Raises:
-        EnvCheckError: it was made without `terminated_truncated=True`.
+        EnvCheckError: If it was made without `terminated_truncated=True`.
     """
 
-    may_take_turns = False  # vmas swaps torch's, NumPy's and Python's global generators for its own in every method
+    may_take_turns = False  # every method of vmas replaces the global generators of torch, NumPy and Python
 
     def __init__(self, env: Any, *, infos: bool = False):
         if not env.terminated_truncated:
-            raise EnvCheckError("expected a vmas world made with terminated_truncated=True, which tells the two apart")
+            raise EnvCheckError("expected a vmas world made with terminated_truncated=True, which separates the two")
         self.env = env
         self._infos = infos
         self._keys = [agent.name if env.dict_spaces else i for i, agent in enumerate(env.agents)]
@@ -48,17 +48,17 @@ class VmasEnv(ArrayEnv):
         }
         super().__init__(env.num_envs, *group_by_spaces(spaces))
         position_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
-        self._positions = [position_of[name] for name in spaces]  # in vmas's order
+        self._positions = [position_of[name] for name in spaces]  # in the order of vmas's agents
         self._layouts = [RowLayout(obs) for obs, _ in spaces.values()]
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Whether this is such a world."""
+        """Return True if this has the attributes of a vmas environment."""
         return all(hasattr(env, name) for name in ("reset_at", "get_from_scenario", "terminated_truncated"))
 
     @property
     def unwrapped(self) -> Any:
-        """vmas's own object."""
+        """The adapted vmas environment."""
         return self.env
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
@@ -87,7 +87,7 @@ class VmasEnv(ArrayEnv):
         return self.env.render(mode="rgb_array")
 
     def _tensor(self, actions: np.ndarray) -> torch.Tensor:
-        """[E, k], whatever the space."""
+        """Convert to a tensor [E, k], whatever the action space."""
         import torch
 
         return torch.from_numpy(actions.reshape(self.num_envs, -1)).to(self.env.device)
@@ -107,7 +107,7 @@ class VmasEnv(ArrayEnv):
 
 
 def _as_gymnasium(space: Any) -> gym.Space:
-    """The same space; vmas makes those of the old gym package."""
+    """Convert a space of the old gym package, which vmas uses, to Gymnasium."""
     kind = type(space).__name__
     if kind == "Dict":
         return gym.spaces.Dict({key: _as_gymnasium(part) for key, part in space.spaces.items()})

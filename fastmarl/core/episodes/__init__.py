@@ -1,1 +1,1 @@
-"""Episodes that a runner returns, whole or in chunks."""
+"""The episodes that a runner returns, whole or in chunks."""

@@ -1,4 +1,4 @@
-"""The columns of an agent episode as objects with RLlib's names: `steps.observations`, `steps.rewards` and others."""
+"""Columns of an agent episode as objects with RLlib's names, such as `steps.observations` and `steps.rewards`."""
 
 from typing import Any, Protocol
 
@@ -19,13 +19,13 @@ class HasColumns(Protocol):
 
 
 class LookbackBuffer:
-    """A column and its lookback. Reading and writing are the episode's getters and setters.
+    """A column with its lookback; reads and writes go through the episode's getters and setters.
 
     Attributes:
-        data: all items, lookback included: arrays [lookback + n, ...], nested as their space; infos: a list.
-        lookback: items before index 0.
-        space: of an item; None: not known.
-        finalized: True, the items are arrays.
+        data: All items, including the lookback: arrays [lookback + n, ...], nested like their space; infos are a list.
+        lookback: Number of items before index 0.
+        space: Space of one item, or None if it is unknown.
+        finalized: Always True: the items are arrays.
     """
 
     __slots__ = ("_episode", "_key", "_what")
@@ -57,11 +57,11 @@ class LookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return items, as the episode's getter of this column does."""
+        """Return items, like the episode's getter for this column."""
         return self._episode.get(self._what, self._key, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Write items, as the episode's setter of this column does."""
+        """Write items, like the episode's setter for this column."""
         self._episode.put(self._what, self._key, new_data, at_indices, neg_index_as_lookback)
 
     def len_incl_lookback(self) -> int:
@@ -82,11 +82,11 @@ class LookbackBuffer:
 
 
 class EnvSteps:
-    """Which of its own steps an agent observed at each env step of a chunk, as in RLlib's `env_t_to_agent_t`.
+    """Maps env steps of a chunk to an agent's own steps, like RLlib's `env_t_to_agent_t`.
 
     Attributes:
-        data: one entry for each env step, lookback included: the agent's step, or "S" where it had no observation.
-        lookback: entries before index 0.
+        data: One entry per env step, including the lookback: the agent's step, or "S" if it had no observation.
+        lookback: Number of entries before index 0.
     """
 
     __slots__ = ("data", "lookback")
@@ -96,7 +96,7 @@ class EnvSteps:
         self.lookback = lookback
 
     def get(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """The entries at these env steps, 0 being the chunk's begin."""
+        """Return the entries at these env steps; index 0 is the start of the chunk."""
         timeline = Timeline(0, self.lookback, len(self.data))
         return look_up(Column(self.data), timeline, indices, neg_index_as_lookback, fill)
 

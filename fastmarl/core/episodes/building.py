@@ -1,4 +1,4 @@
-"""How a `MultiAgentEpisode` is built by hand, step by step or of lists, and how it is written to."""
+"""Building a `MultiAgentEpisode` by hand, step by step or from lists, and writing to one."""
 
 import copy
 import time
@@ -25,12 +25,12 @@ ALL, COMMON = "__all__", "__common__"
 
 
 def one_module(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
-    """The mapping function of episodes that are given none."""
+    """Default mapping function for episodes that are built without one."""
     return DEFAULT_MODULE_ID
 
 
 class BuiltEpisode(Getters):
-    """The constructor of `MultiAgentEpisode`, and the methods that write."""
+    """The constructor and the writing methods of `MultiAgentEpisode`."""
 
     __slots__ = ()
 
@@ -94,14 +94,14 @@ class BuiltEpisode(Getters):
     def _take_step(
         self, env_t: int, observed: AgentDict, infos: AgentDict, acted: AgentDict, paid: AgentDict, outputs: AgentDict
     ) -> None:
-        """An env step of the constructor's lists: observations, actions upon them, and rewards for these."""
+        """Add one env step from the constructor's lists: observations, the actions on them, and their rewards."""
         opened, hanging = self._opened(), self.chunk.hanging_rewards
         for agent, observation in observed.items():
             if agent not in self.agent_episodes:
                 self._join(agent, observation, env_t, infos.get(agent))
             elif agent not in opened:
-                raise EpisodeError(f"episode {self.id_!r}, agent {agent!r}: is observed at env step {env_t} again, and "
-                                   f"has not acted since the observation before")  # fmt: skip
+                raise EpisodeError(f"episode {self.id_!r}, agent {agent!r}: is observed again at env step {env_t} "
+                                   f"without having acted on its previous observation")  # fmt: skip
             else:
                 action, extras = opened.pop(agent)
                 self.agent_episodes[agent].add(
@@ -118,7 +118,7 @@ class BuiltEpisode(Getters):
         return opened
 
     def _join(self, agent: AgentID, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
-        """Begin an agent's episode, with its first observation."""
+        """Start an agent's episode with its first observation."""
         chunk = self.chunk
         steps = SingleAgentEpisode.of(
             agent_id=agent,
@@ -134,18 +134,18 @@ class BuiltEpisode(Getters):
         self.agent_episodes[agent] = steps
         chunk.agent_ids = [*chunk.agent_ids, agent]
 
-    # Steps are added.
+    # Adding steps
 
     def add_env_reset(self, *, observations: AgentDict, infos: AgentDict | None = None) -> None:
-        """Add what the env's `reset()` has returned, to an episode that has nothing yet. Observations are copied.
+        """Add the results of the env's `reset()` to an empty episode. Observations are copied.
 
         Raises:
-            EpisodeError: it has begun already.
+            EpisodeError: If the episode has already begun.
         """
         chunk = self.chunk
         if self.is_done or self.env_t or self.env_t_started or self.agent_episodes:
-            raise EpisodeError(f"episode {self.id_!r} has begun, and is at env step {self.env_t}; a reset is what an "
-                               f"episode begins with")  # fmt: skip
+            raise EpisodeError(f"episode {self.id_!r} has already begun and is at env step {self.env_t}; add a reset "
+                               f"only to an empty episode")  # fmt: skip
         self._prepare()
         for agent, observation in observations.items():
             self._join(agent, observation, 0, (infos or {}).get(agent))
@@ -163,23 +163,24 @@ class BuiltEpisode(Getters):
         truncateds: AgentDict | None = None,
         extra_model_outputs: AgentDict | None = None,
     ) -> None:
-        """Add what agents did, and what the env's `step()` has returned for it. All dicts are by agent.
+        """Add the agents' actions and the results of the env's `step()`. All dicts are keyed by agent id.
 
-        An action and all rewards since make a transition with the agent's next observation. Where an agent ends
-        without one, its last observation is repeated. Rewards before an agent's first action belong to
-        its first transition. The episode is over with `"__all__"`, which ends all agents; their own flags win.
+        An agent's transition consists of an action, all rewards up to its next observation, and that observation. If
+        an agent ends without a new observation, its last one is repeated. Rewards before an agent's first action
+        count towards its first transition. `"__all__"` ends the episode and all agents; an agent's own flags take
+        precedence.
 
         Args:
-            actions: of agents that had an observation before.
-            extra_model_outputs: dicts by name.
+            actions: Actions of agents that have an unanswered observation.
+            extra_model_outputs: Per agent, a dict of outputs by name.
 
         Raises:
-            EpisodeError: the episode is over, or a runner is making it; there are data of an agent that has ended; an
-                agent acts without an observation, or is observed twice without an action. Nothing was added. Or an item
-                has another shape than those before.
+            EpisodeError: If the episode is over or under way in a runner, if there is data for an agent that has ended,
+                or if an agent acts without an observation or is observed twice without acting; the episode is then
+                unchanged. Also if an item has a different shape from earlier ones.
         """
         if self.is_done:
-            raise EpisodeError(f"episode {self.id_!r} is over, at env step {self.env_t}; nothing can be added to it")
+            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no steps can be added to it")
         infos, terminateds, truncateds = infos or {}, terminateds or {}, truncateds or {}
         outputs = extra_model_outputs or {}
         self._prepare()
@@ -208,11 +209,11 @@ class BuiltEpisode(Getters):
         reason = ""
         if steps is not None and steps.is_done:
             is_named = any(data.get(agent) is not None for data in (observations, actions, *others))
-            reason = "has ended, and can have no more data" if is_named else ""
+            reason = "has ended and can't receive more data" if is_named else ""
         elif agent in actions and (steps is None or is_open):
-            reason = "can't act twice upon one observation" if is_open else "can't act before its first observation"
+            reason = "can't act twice on one observation" if is_open else "can't act before its first observation"
         elif agent in observations and steps is not None and not is_open and agent not in actions:
-            reason = "is observed twice, and has not acted in between"
+            reason = "is observed twice without acting in between"
         if reason:
             raise EpisodeError(f"episode {self.id_!r}, env step {self.env_t + 1}, agent {agent!r}: {reason}")
 
@@ -224,7 +225,7 @@ class BuiltEpisode(Getters):
         info: dict[str, Any] | None,
         flags: tuple[bool, bool],
     ) -> None:
-        """Add an agent's part of the step; its action is among the open ones."""
+        """Add one agent's part of the step; its action is already in the open actions."""
         chunk, opened, steps = self.chunk, self._opened(), self.agent_episodes.get(agent)
         env_t, is_observed = chunk.env_t + 1, agent in observations
         if steps is not None and steps.is_done:
@@ -240,7 +241,7 @@ class BuiltEpisode(Getters):
             chunk.hanging_rewards[agent] = chunk.hanging_rewards.get(agent, 0.0) + paid
         elif any(flags):
             chunk.early_rewards.pop(agent, None)
-            if steps is not None:  # else it came and went in one step
+            if steps is not None:  # None: the agent appeared and ended within this step
                 steps.is_terminated, steps.is_truncated = flags
             return
         else:
@@ -249,7 +250,7 @@ class BuiltEpisode(Getters):
             self._join(agent, observations[agent], env_t, info)
 
     def _note_infos(self, infos: AgentDict, observations: AgentDict) -> None:
-        """Keep those that belong to no observation."""
+        """Keep the infos that belong to no observation."""
         chunk = self.chunk
         if infos.get(COMMON):
             chunk.common_infos[chunk.env_t] = infos[COMMON]
@@ -259,41 +260,41 @@ class BuiltEpisode(Getters):
                 chunk.waiting_infos.setdefault(agent, {})[chunk.env_t] = infos[agent]
 
     def _prepare(self) -> None:
-        """Hold all data in agent episodes that can grow.
+        """Move all data into agent episodes that can grow.
 
         Raises:
-            EpisodeError: a runner is making the episode.
+            EpisodeError: If the episode is under way in a runner.
         """
         chunk = self.chunk
         if chunk.is_under_way:
-            raise EpisodeError(f"episode {self.id_!r} is under way in a runner, where its env adds the steps; a copy "
-                               f"of it, copy.deepcopy(episode), can be added to")  # fmt: skip
+            raise EpisodeError(f"episode {self.id_!r} is under way in a runner, which adds its steps; add yours to a "
+                               f"copy: copy.deepcopy(episode)")  # fmt: skip
         if chunk.open_actions is None:
             waiting_infos = self.get_waiting_infos()
             chunk.agent_episodes, chunk.open_actions = self._all_agents()
             chunk.waiting_infos, chunk.lanes = waiting_infos, None
 
     def _all_agents(self) -> tuple[AgentEpisodes, dict[AgentID, tuple[Any, dict[str, Any]]]]:
-        """(the episodes of all agents that were observed, the actions that no observation has answered yet)"""
+        """Return the episodes of all observed agents, and the actions that no observation has answered yet."""
         chunk = self.chunk
         if chunk.lanes is None:
             return self.agent_episodes, chunk.open_actions or {}
         all_agents = {**chunk.lanes.agent_episodes(of_all=True), **self.agent_episodes}
         return all_agents, chunk.lanes.open_actions(chunk.hanging_rewards)
 
-    # Chunks.
+    # Cutting into chunks
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """The chunk that follows, with no step yet: add its steps. Agents that have not ended go on in it.
+        """Return the next chunk, still without steps, in which all agents that have not ended continue.
 
         Args:
-            len_lookback_buffer: env steps whose transitions it has copies of, as far as there are.
+            len_lookback_buffer: Number of env steps whose transitions are copied into it, as far as available.
 
         Raises:
-            EpisodeError: the episode is over.
+            EpisodeError: If the episode is over.
         """
         if self.is_done:
-            raise EpisodeError(f"episode {self.id_!r} is over, at env step {self.env_t}; no chunk follows it")
+            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no chunk follows it")
         if len_lookback_buffer < 0:
             raise EpisodeError(f"len_lookback_buffer must be 0 or more, got {len_lookback_buffer}")
         chunk, agent_episodes = self.chunk, AgentEpisodes()
@@ -324,50 +325,51 @@ class BuiltEpisode(Getters):
             )
         )
 
-    # Items are set.
+    # Overwriting items
 
     def set_observations(
         self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Write observations over those that there are, agent by agent; see `SingleAgentEpisode.put()`.
+        """Overwrite observations, agent by agent; see `SingleAgentEpisode.put()`.
 
         Args:
-            new_data: by agent; indices are each agent's own steps.
+            new_data: New values by agent id.
+            at_indices: Indices into each agent's own steps.
 
         Raises:
-            KeyError: an agent has no episode here. Nothing was written.
+            KeyError: If an agent has no episode here; nothing is written then.
         """
         self._put("observations", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(
         self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Write actions over those that there are, see `set_observations()`. The env has had what it had."""
+        """Overwrite actions; see `set_observations()`. This does not affect what the env has already received."""
         self._put("actions", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(
         self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Write rewards over those that there are, see `set_observations()`."""
+        """Overwrite rewards; see `set_observations()`."""
         self._put("rewards", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Write items of an output over those that there are, see `set_observations()`."""
+        """Overwrite items of an extra model output; see `set_observations()`."""
         self._put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
 
     def _put(self, what: str, key: str | None, new_data: AgentDict, at_indices: Indices, neg: bool) -> None:
         if missing := [agent for agent in new_data if agent not in self.agent_episodes]:
-            raise KeyError(f"episode {self.id_!r} has no steps of the agents {missing}, only of {list(self.agent_ids)}")
+            raise KeyError(f"episode {self.id_!r} has no steps of agents {missing}, only of {list(self.agent_ids)}")
         for agent, items in new_data.items():
             self.agent_episodes[agent].put(what, key, items, at_indices, neg)
 
     def get_sample_batch(self) -> Any:
-        """RLlib's `MultiAgentBatch`, with a batch of each agent that has made a step, by agent id.
+        """Return RLlib's `MultiAgentBatch`, with one batch by agent id for each agent that has made a step.
 
         Raises:
-            ImportError: RLlib is not installed; `fastmarl.batches.columns()` needs nothing.
+            ImportError: If RLlib is not installed. `fastmarl.batches.columns()` works without it.
         """
         batches = {agent: steps.get_sample_batch() for agent, steps in self.agent_episodes.items() if len(steps)}
         return rllib_class("policy.sample_batch", "MultiAgentBatch")(policy_batches=batches, env_steps=len(self))

@@ -1,6 +1,6 @@
-"""A chunk of an episode: noted in integers, and read on first access.
+"""A chunk of an episode, stored as integers and decoded on first access.
 
-Its agent episodes are built when asked for: most are never looked at.
+Agent episodes are built only on demand, because most are never read.
 """
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -29,20 +29,20 @@ Blocks = Sequence[Block] | Mapping[int, Block]  # by module index
 
 
 class Unbuilt(NamedTuple):
-    """n chunks of one call in numbers, as long as nobody has asked for their agent episodes. They have m lanes."""
+    """A group of n chunks from one call, with m lanes in total, as numbers, before any agent episode has been built."""
 
     ids: list[str]
     times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
     env_states: Sequence[Any]
     n_lanes: np.ndarray  # int64 [n]
-    agent_ids: list[Hashable]  # [m], of each chunk in order of appearance
+    agent_ids: list[Hashable]  # [m], within each chunk in order of appearance
     columns: np.ndarray  # int64 [m, 8], see `Scatter.lanes_now()`
     blocks: Blocks
     module_ids: Sequence[str]  # by module index
 
 
 class ChunkHead(NamedTuple):
-    """What a chunk holds beside its agents' steps, where that is little; see `Chunk`."""
+    """Contents of a simple chunk apart from its agents' steps; see `Chunk`."""
 
     id_: str
     env_t_started: int
@@ -57,18 +57,18 @@ class ChunkHead(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ChunkLanes:
-    """Where the rows of one chunk's lanes are.
+    """Locates the rows of one chunk's lanes.
 
     Args:
-        agent_ids, lanes: in order of appearance.
-        columns: of these lanes, see `Scatter.lanes_now()`.
-        blocks, module_ids: by module index.
-        episode_id: of the chunk.
-        spaces: by agent id (observation space, action space).
+        agent_ids, lanes: In order of appearance.
+        columns: One row per lane; see `Scatter.lanes_now()`.
+        blocks, module_ids: Indexed by module index.
+        episode_id: Id of the chunk's episode.
+        spaces: Agent id -> (observation space, action space).
         infos: lane -> env step -> info.
-        is_under_way: whether the episode is running, and callbacks are shown it: agents without a transition, too, and
-            actions that no observation has answered yet.
-        is_private: what is written to agents' episodes is not recorded.
+        is_under_way: True while the episode is running and shown to callbacks. Agents without a transition, and
+            actions that no observation has answered yet, are then included.
+        is_private: If True, writes to the agents' episodes are not recorded.
     """
 
     agent_ids: tuple[Hashable, ...]
@@ -83,7 +83,7 @@ class ChunkLanes:
     is_private: bool = False
 
     def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
-        """Those of agents of certain modules; the memory of other modules is not held."""
+        """Select the lanes of certain modules' agents, without holding the memory of other modules."""
         module_of_lane = self.columns[:, MODULE].tolist()
         modules = {module for module in set(module_of_lane) if wanted(self.module_ids[module])}
         indices = [index for index, module in enumerate(module_of_lane) if module in modules]
@@ -96,7 +96,7 @@ class ChunkLanes:
         )
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
-        """What agents that have acted and wait for an observation have been paid since."""
+        """Return the rewards since their last action of agents that have acted and wait for an observation."""
         paid = {}
         for index in waiting_places(self.columns, acting_from):
             row, module = self.columns[index, ROW], self.columns[index, MODULE]
@@ -117,7 +117,7 @@ class ChunkLanes:
         return found
 
     def waiting_infos(self) -> dict[Hashable, dict[int, dict[str, Any]]]:
-        """Agent id -> env step -> info, of steps in which the agent waited for an observation."""
+        """Return agent id -> env step -> info for steps in which the agent waited for an observation."""
         found = {}
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
             row, count, _, _, final, end_env_t, _, module = columns
@@ -129,11 +129,11 @@ class ChunkLanes:
         return found
 
     def n_rows(self) -> int:
-        """Rows of all lanes."""
+        """Number of rows of all lanes."""
         return int(self.columns[:, COUNT].sum())
 
     def agent_episodes(self, *, of_all: bool = False) -> dict[Hashable, SingleAgentEpisode]:
-        """Agents' episodes by agent id: with a completed step in the chunk, or (`of_all`) of all that were observed."""
+        """Return agent episodes by agent id: those with a completed step in the chunk, or (`of_all`) all observed."""
         agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
         of_all = of_all or self.is_under_way
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
@@ -165,33 +165,33 @@ class ChunkLanes:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Chunk:
-    """What happened in one env from env step `env_t_started` to `env_t`.
+    """A stretch of one env's episode, from env step `env_t_started` to `env_t`.
 
     Args:
-        id_: the same for all chunks of an episode.
-        agent_episodes: by agent, of agents with at least one transition in this chunk; None: not built yet.
-        lookback: env steps before `env_t_started` that can be looked at with negative indices.
-        is_terminated, is_truncated: the env's own `__all__` flags. An agent's own end is in its agent episode only.
-        agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for agents that have no agent episode yet.
-        observation_space, action_space: by agent.
-        common_infos: the env's `infos["__common__"]` by env step.
-        waiting_infos: without `lanes`, what `get_waiting_infos()` returns.
-        hanging_rewards: by waiting agent (it has acted, and has not had an observation since): what it was paid since.
-        custom_data: anything a user keeps with the episode; the chunks that follow get it too.
-        agent_ids: agents that are known to live in this chunk, also those without a transition in it.
-        env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
-            chunk's length: those of the lookback, and of earlier steps at which a waiting agent acted, come first.
-            A list of such arrays: one after the other.
-        duration_s: seconds since the episode's begin.
-        respawned: agents whose trajectory has ended in this chunk, and that begin another at `env_t`.
-        reset_seed: what the env was reset with, if that decides all that is random in the episode: with it and the
-            actions the env makes the same episode again. None: the runner has no seed, or the env shares a generator.
-        lanes: where the agents' rows are, as long as they are in blocks.
-        module_of: by agent, as far as `module_for()` was asked.
-        open_actions: in an episode that is built by hand, by waiting agent: its action, and the extra outputs; None: it
-            is not built by hand.
-        early_rewards: in such an episode, by agent: rewards before it acted; they belong to its next transition.
-        begun_at: when such an episode has begun, by `time.perf_counter()` of this process.
+        id_: Episode id, shared by all chunks of the episode.
+        agent_episodes: By agent id, for agents with at least one transition in this chunk; None if not built yet.
+        lookback: Number of env steps before `env_t_started` that negative indices can reach.
+        is_terminated, is_truncated: The env's `__all__` flags. An agent's own flags are in its agent episode only.
+        agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents that have no agent episode yet.
+        observation_space, action_space: By agent id.
+        common_infos: The env's `infos["__common__"]` by env step.
+        waiting_infos: The result of `get_waiting_infos()` if `lanes` is None.
+        hanging_rewards: For each agent that has acted but not been observed since: its rewards since that action.
+        custom_data: User data kept with the episode and passed on to later chunks.
+        agent_ids: Agents known to be alive in this chunk, including those without a transition in it.
+        env_states: Global states at consecutive env steps, [n, ...], the last at `env_t`. n exceeds the chunk's length:
+            states of the lookback, and of earlier steps at which a waiting agent acted, come first. May also be a list
+            of such arrays, to be concatenated.
+        duration_s: Seconds since the start of the episode.
+        respawned: Agents whose trajectory ended in this chunk and that start another at `env_t`.
+        reset_seed: Seed passed to the env's reset, if it determines all randomness in the episode, so that the seed and
+            the actions reproduce it. None if the runner has no seed or envs share a random generator.
+        lanes: Location of the agents' rows, as long as they are in blocks.
+        module_of: Module id by agent id, filled in as `module_for()` is called.
+        open_actions: For episodes built by hand: waiting agent -> (action, extra outputs). None for all others.
+        early_rewards: For episodes built by hand: rewards received before the agent acted, by agent id; they count
+            towards its next transition.
+        begun_at: For episodes built by hand: start time according to `time.perf_counter()` in this process.
     """
 
     id_: str
@@ -221,14 +221,14 @@ class Chunk:
 
     @property
     def is_under_way(self) -> bool:
-        """True if a runner is making it."""
+        """True while a runner is sampling the episode."""
         return self.lanes is not None and self.lanes.is_under_way
 
 
 class UnreadChunks(ChunkNotes):
     """The chunks of one call of `sample()`.
 
-    They are noted when they are over, and can be read once `seal()` has been called, for ever.
+    Chunks are appended as they end, and can be read at any time after `seal()`.
     """
 
     def seal(
@@ -240,26 +240,26 @@ class UnreadChunks(ChunkNotes):
         module_ids: Sequence[str],
         acting_from: list[int],
     ) -> None:
-        """Note where the rows are of all lanes of all chunks, as of now.
+        """Freeze the location of all rows of all chunks' lanes.
 
         Args:
-            agent_ids: by lane.
-            spaces: per env, of all of its agents that have lanes.
-            blocks, module_ids, acting_from: by module index.
+            agent_ids: Indexed by lane.
+            spaces: One dict per env, for all of its agents that have lanes.
+            blocks, module_ids, acting_from: Indexed by module index.
         """
         self._columns = scatter.lanes_now(self.lanes)
         self._agent_ids, self._spaces = tuple(map(agent_ids.__getitem__, self.lanes)), spaces
         self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
 
     def n_rows(self, index: int) -> int:
-        """Rows of all lanes of the chunk at this index."""
+        """Number of rows in all lanes of the chunk at this index."""
         return int(self._columns[self._lanes_of(index), COUNT].sum())
 
     def _lanes_of(self, index: int) -> slice:
         return slice(int(self.numbers[index - 1, -1]) if index else 0, int(self.numbers[index, -1]))
 
     def unbuilt(self, places: list[tuple[int, OwnData | None]]) -> Unbuilt:
-        """What `read()` would give for these indices and own data, as far as it is numbers."""
+        """Return the numeric part of what `read()` would return for these pairs of index and own data."""
         indices = [index for index, _ in places]
         times, n_lanes, agent_ids, columns = self.lanes_of(indices, self._columns, self._agent_ids)
         return Unbuilt(
@@ -274,7 +274,7 @@ class UnreadChunks(ChunkNotes):
         )
 
     def head(self, index: int, own_data: OwnData | None) -> ChunkHead | None:
-        """Of the chunk at this index; None: it holds more than that, such as infos, or somebody waits."""
+        """Return the head of the chunk at this index, or None if it holds more, such as infos or a waiting agent."""
         if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
             return None
         head = self._head(index)
@@ -286,7 +286,7 @@ class UnreadChunks(ChunkNotes):
         return self.head_of(index, self._agent_ids, ChunkHead)
 
     def read(self, index: int, own_data: OwnData | None) -> Chunk:
-        """The chunk at this index, with `own_data`, which its episode holds itself."""
+        """Return the chunk at this index; `own_data` is the part that its episode holds itself."""
         own_infos, custom_data, env_states = own_data or ((), {}, None)
         head, at = self._head(index), self._lanes_of(index)
         infos: dict[int, dict[int, dict[str, Any]]] = {}

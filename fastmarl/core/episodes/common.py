@@ -1,4 +1,4 @@
-"""What episodes of one agent and of many have in common."""
+"""Common base of single-agent and multi-agent episodes."""
 
 from typing import Any, Self
 
@@ -6,7 +6,7 @@ OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more 
 
 
 class Episode:
-    """Transitions, with lookback before them; can be sliced."""
+    """A sequence of transitions, preceded by lookback, that can be sliced."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class Episode:
 
     @property
     def is_finalized(self) -> bool:
-        """The old name of `is_numpy`."""
+        """RLlib's former name for `is_numpy`."""
         return self.is_numpy
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Episode:
 
     def __getitem__(self, item: slice) -> Self:
         if not isinstance(item, slice):
-            raise NotImplementedError(f"an episode can be sliced, as in episode[2:5], but not indexed with {item!r}")
+            raise NotImplementedError(f"an episode supports slices such as episode[2:5], but no single index {item!r}")
         sliced: Self = self.slice(item)
         return sliced
 
@@ -48,22 +48,22 @@ class Episode:
         raise NotImplementedError
 
     def finalize(self) -> Self:
-        """The old name of `to_numpy`."""
+        """RLlib's former name for `to_numpy()`."""
         return self
 
     def to_numpy(self) -> Self:
-        """Itself: the columns are arrays from the start."""
+        """Return the episode itself, whose columns are always arrays."""
         return self
 
     def add_temporary_timestep_data(self, key: str, data: Any) -> None:
-        """Append to the list `custom_data[key]`: RLlib's older name for that."""
+        """Append to the list `custom_data[key]` (RLlib's former API)."""
         self.custom_data.setdefault(key, []).append(data)
 
     def get_temporary_timestep_data(self, key: str) -> list[Any]:
-        """The list `custom_data[key]`.
+        """Return the list `custom_data[key]`.
 
         Raises:
-            KeyError: nothing was added.
+            KeyError: If nothing was added under this key.
         """
         data: list[Any] = self.custom_data[key]
         return data
@@ -72,9 +72,9 @@ class Episode:
         raise NotImplementedError
 
     def _bounds(self, slice_: Any, len_lookback_buffer: int | None) -> tuple[int, int, int]:
-        """(first step of a slice, its end, its lookback), as `slice()` is asked for it."""
+        """Return (first step, end, lookback) of the slice that `slice()` is to make."""
         if slice_.step not in (None, 1):
-            raise NotImplementedError(f"an episode can't be sliced with a step of {slice_.step}; only 1")
+            raise NotImplementedError(f"episodes can only be sliced with a step of 1, got {slice_.step}")
         start, stop, _ = slice_.indices(len(self))
         wanted = self.lookback if len_lookback_buffer is None else len_lookback_buffer
         return start, max(start, stop), min(wanted, self.lookback + start)

@@ -1,4 +1,4 @@
-"""Episodes to RLlib's classes and back, where Ray is installed."""
+"""Conversion of episodes to and from RLlib's classes; requires Ray."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ SKIPPED = "S"  # RLlib's MultiAgentEpisode.SKIP_ENV_TS_TAG
 
 
 def to_rllib(episode: MultiAgentEpisode) -> Any:
-    """The same chunk as RLlib's `MultiAgentEpisode`, in arrays (`is_numpy`), which are copies.
+    """Convert a chunk to RLlib's `MultiAgentEpisode`. Its columns are NumPy arrays (`is_numpy`), copied from ours.
 
-    What RLlib's class has no place for is left out: env states, common infos, the reset seed, and agents that have no
-    transition in this chunk; and what waiting agents were paid, as RLlib shows that beside the actions, which here are
-    in the chunk in which they are answered. An episode that is built by hand has both, and so has RLlib's of it.
+    RLlib's class has no place for env states, common infos, the reset seed, and agents without a transition in this
+    chunk, so these are left out. Hanging rewards of waiting agents are left out, too: RLlib stores them beside the
+    hanging action, which here belongs to the chunk that answers it. Episodes built by hand hold both, so for them both
+    are converted.
 
     Raises:
-        EpisodeError: it is no episode of fastmarl.
-        ImportError: Ray is not installed.
+        EpisodeError: If `episode` is not a fastmarl episode.
+        ImportError: If Ray is not installed.
     """
     check_kind([episode])
     rllib = rllib_class("env.multi_agent_episode", "MultiAgentEpisode")
@@ -59,13 +60,13 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
 
 
 def from_rllib(episode: Any) -> MultiAgentEpisode:
-    """A chunk in RLlib's `MultiAgentEpisode` as one of ours. It stays as it is; arrays that it has are shared.
+    """Convert a chunk from RLlib's `MultiAgentEpisode`, which is left unchanged; its arrays are shared.
 
-    Agents without a transition in the chunk are left out, and actions that are hanging there; rewards are kept. The
-    env steps of observations that lie before RLlib's lookback are not known there; they count as one each.
+    Agents without a transition in the chunk are dropped, and so are hanging actions; rewards are kept. RLlib does not
+    record the env steps of observations from before its lookback; they are numbered consecutively backwards.
 
     Raises:
-        EpisodeError: agents' columns don't fit each other, or it is no episode of RLlib's.
+        EpisodeError: If the agents' columns do not fit together, or `episode` is not RLlib's.
     """
     if not hasattr(episode, "_hanging_rewards_end"):
         kind = type(episode)
@@ -115,7 +116,7 @@ def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
 
     def column(values: Any, space: Any = None) -> Any:
         made = buffer(map_struct(np.array, values), space=space)
-        made.lookback = n  # not as an argument, which is cut to the length of a dict
+        made.lookback = n  # the constructor would clip it to the number of keys if `values` is a dict
         return made
 
     other = rllib_class("env.single_agent_episode", "SingleAgentEpisode")(
@@ -140,7 +141,7 @@ def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
 
 
 def _entries(agent_episode: Any, first: int, last: int) -> list[int | str]:
-    """The agent's own step at each env step from `first` to `last`."""
+    """Return the agent's own step at each env step from `first` to `last`, or `SKIPPED`."""
     step_of = {
         t: agent_episode.t_started - agent_episode.lookback + i for i, t in enumerate(agent_episode.env_ts().tolist())
     }
@@ -148,7 +149,7 @@ def _entries(agent_episode: Any, first: int, last: int) -> list[int | str]:
 
 
 def _agent_episode_from_rllib(episode: Any, agent: Hashable, agent_episode: Any) -> dict[str, Any]:
-    """The state of our agent episode."""
+    """Return the state dict from which our agent episode is restored."""
     return {
         "agent_id": agent,
         "module_id": agent_episode.module_id,
@@ -169,13 +170,13 @@ def _agent_episode_from_rllib(episode: Any, agent: Hashable, agent_episode: Any)
 
 
 def _env_ts(episode: Any, agent: Hashable, agent_episode: Any) -> np.ndarray:
-    """int64, the env step of each observation, lookback included."""
+    """Return the env step of each observation, including the lookback, as int64."""
     buffer = episode.env_t_to_agent_t[agent]
     entries = list(buffer.data)
     superfluous = len(entries) - (len(episode) + buffer.lookback + 1)
     if superfluous > 0 and all(entry == SKIPPED for entry in entries[:superfluous]):
-        del entries[:superfluous]  # RLlib counts agents that have joined later from the episode's begin
-    elif superfluous > 0:  # and has two entries for the step in which an agent ended unobserved
+        del entries[:superfluous]  # for agents that joined later, RLlib counts from the start of the episode
+    elif superfluous > 0:  # RLlib has two entries for the step in which an agent ended unobserved
         del entries[max(i for i, entry in enumerate(entries) if entry != SKIPPED) - 1]
     begin = episode.env_t_started - buffer.lookback
     first = agent_episode.t_started - agent_episode.observations.lookback
@@ -183,6 +184,6 @@ def _env_ts(episode: Any, agent: Hashable, agent_episode: Any) -> np.ndarray:
     n = agent_episode.infos.len_incl_lookback()
     known = [i for i in range(n) if i in of_step]
     if not known or known != list(range(known[0], n)):
-        raise EpisodeError(f"agent {agent!r}: RLlib's episode does not tell the env steps of its {n} observations")
+        raise EpisodeError(f"agent {agent!r}: RLlib's episode lacks the env steps of its {n} observations")
     before = [of_step[known[0]] - i for i in range(known[0], 0, -1)]
     return np.array([*before, *(of_step[i] for i in known)], np.int64)

@@ -1,4 +1,4 @@
-"""The getters of `MultiAgentEpisode`: columns of many agents, looked up by env steps or by each agent's own steps."""
+"""The getters of `MultiAgentEpisode`, which look up columns by env steps or by each agent's own steps."""
 
 import sys
 from collections.abc import Collection, Hashable, Mapping
@@ -24,7 +24,7 @@ AgentEpisodes = dict[AgentID, SingleAgentEpisode]
 class Request(NamedTuple):
     """The arguments of a getter, apart from the agents.
 
-    `opened`: agent -> an item more than its columns have, of the action that no observation has answered yet.
+    `opened` maps an agent to one further item of its column: that of the action that no observation has answered yet.
     """
 
     what: str
@@ -74,7 +74,7 @@ class Request(NamedTuple):
         return answers
 
     def _env_ts(self, agent: AgentID, agent_episode: SingleAgentEpisode) -> np.ndarray:
-        """Env steps of the column's items."""
+        """Return the env steps of the column's items."""
         has_all = self.what in OF_OBSERVATIONS or agent in self.opened
         return agent_episode.env_ts() if has_all else agent_episode.env_ts()[:-1]
 
@@ -88,7 +88,7 @@ class Request(NamedTuple):
 
 
 def _with_item(data: Any, n: int, item: Any, key: str | None, what: str) -> Any:
-    """A column of n items, or the dict of all extra outputs, and one more; None: blanks stand there."""
+    """Append an item to a column of n items, or to each column in the dict of all extra outputs; None adds a blank."""
     if what == "extra_model_outputs" and key is None:
         data = data or {}
         return {each: _with_item(data.get(each), n, item.get(each), each, what) for each in {**data, **item}}
@@ -99,7 +99,7 @@ def _with_item(data: Any, n: int, item: Any, key: str | None, what: str) -> Any:
 
 
 class Getters(LazyEpisode):
-    """The getters; see `MultiAgentEpisode` for the arguments."""
+    """The getters of `MultiAgentEpisode`, which documents their arguments."""
 
     __slots__ = ()
 
@@ -107,12 +107,12 @@ class Getters(LazyEpisode):
 
     @property
     def agent_ids(self) -> set[Any]:
-        """The keys of `agent_episodes`."""
+        """Keys of `agent_episodes`, as a set."""
         return set(self.agent_episodes)
 
     @property
     def env_t_to_agent_t(self) -> dict[AgentID, EnvSteps]:
-        """By agent, the agent's step at each env step of the chunk and its lookback, or `SKIP_ENV_TS_TAG`."""
+        """Each agent's own step at every env step of the chunk and its lookback, or `SKIP_ENV_TS_TAG`."""
         first = self.env_t_started - self.lookback
         found = {}
         for agent, agent_episode in self.agent_episodes.items():
@@ -123,10 +123,10 @@ class Getters(LazyEpisode):
         return found
 
     def module_for(self, agent_id: AgentID) -> str:
-        """The module that acts for an agent; asks the mapping function once.
+        """Return the id of the module that acts for an agent. The mapping function is called once per agent.
 
         Raises:
-            KeyError: the agent has no episode in this chunk, and there is no mapping function.
+            KeyError: If the agent has no episode in this chunk and there is no mapping function.
         """
         chunk = self.chunk
         module_id = chunk.module_of.get(agent_id)
@@ -142,8 +142,10 @@ class Getters(LazyEpisode):
         return module_id
 
     def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
-        """Agent -> env step -> info, of steps in which an agent had an info and no observation: `get_infos()` has one
-        info for each observation. Only in episodes that a runner returned, not in slices of them."""
+        """Return agent -> env step -> info for steps in which an agent had an info but no observation.
+
+        `get_infos()` leaves these out, as it has one info per observation. Slices of an episode have none.
+        """
         lanes = self.chunk.lanes
         return dict(self.chunk.waiting_infos) if lanes is None else lanes.waiting_infos()
 
@@ -158,7 +160,7 @@ class Getters(LazyEpisode):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Agent -> observations."""
+        """Return observations by agent id."""
         request = Request("observations", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._answer(request, agent_ids, env_steps, return_list)
 
@@ -172,7 +174,7 @@ class Getters(LazyEpisode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Agent -> list of infos, also where they are filled."""
+        """Return a list of infos by agent id, also if `fill` is given."""
         request = Request("infos", None, indices, neg_index_as_lookback, fill, False)
         return self._answer(request, agent_ids, env_steps, return_list)
 
@@ -187,7 +189,7 @@ class Getters(LazyEpisode):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Agent -> the policy's raw actions; the unanswered action of a waiting agent is in the next chunk."""
+        """Return the policy's raw actions by agent id. A waiting agent's unanswered action is in the next chunk."""
         request = Request("actions", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._answer(request, agent_ids, env_steps, return_list)
 
@@ -201,7 +203,7 @@ class Getters(LazyEpisode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Agent -> rewards, float64."""
+        """Return rewards (float64) by agent id."""
         request = Request("rewards", None, indices, neg_index_as_lookback, fill, False)
         return self._answer(request, agent_ids, env_steps, return_list)
 
@@ -216,31 +218,31 @@ class Getters(LazyEpisode):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Agent -> what its module gave out under `key` (None: dict of all). Agents without it are left out.
+        """Return the module outputs `key` (None: a dict of all outputs) by agent id, for agents that have them.
 
         Raises:
-            KeyError: no agent has such an output.
+            KeyError: If no agent has such an output.
         """
         request = Request("extra_model_outputs", key, indices, neg_index_as_lookback, fill, False)
         return self._answer(request, agent_ids, env_steps, return_list)
 
     @property
     def env_states(self) -> np.ndarray | None:
-        """All that are known [n, ...], the last one at `env_t`; None if none were recorded."""
+        """All known global states [n, ...], the last at `env_t`; None if none were recorded."""
         chunk = self.chunk
         if isinstance(chunk.env_states, list):
             chunk.env_states = np.concatenate(chunk.env_states)
         return chunk.env_states
 
     def get_env_states(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> np.ndarray:
-        """The env's global states [len + 1, ...], from `env_t_started` to `env_t`; option `record_env_state`.
+        """Return the env's global states [len + 1, ...] from `env_t_started` to `env_t`; see `record_env_state`.
 
         Args:
-            indices: env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. Views, except of a list.
+            indices: Env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. All but a list give views.
 
         Raises:
-            EpisodeError: none were recorded.
-            IndexError: there is none at an index.
+            EpisodeError: If no states were recorded.
+            IndexError: If there is no state at an index.
         """
         states = self.env_states
         if states is None:
@@ -252,18 +254,18 @@ class Getters(LazyEpisode):
     def _states_of(
         self, states: np.ndarray, agent_episodes: AgentEpisodes, known: list[Any], since: int, end: int
     ) -> np.ndarray:
-        """Of those kept: from env step `since` to `end`, and earlier ones at which agents acted that then waited."""
+        """Select the states from env step `since` to `end`, and earlier ones at which now waiting agents acted."""
         first = self.env_t + 1 - len(states)
         acted_at = [int(agent_episode.env_ts()[agent_episode.lookback]) for agent_episode in agent_episodes.values()]
         for agent in known:
             if agent not in agent_episodes:
                 whole = self.agent_episodes.get(agent)
                 before = np.zeros(0) if whole is None else whole.env_ts()[whole.env_ts() <= end]
-                acted_at.append(int(before[-1]) if len(before) else first)  # else it waits since an earlier chunk
+                acted_at.append(int(before[-1]) if len(before) else first)  # else waiting since an earlier chunk
         return states[max(min([since, *acted_at]) - first, 0) : end + 1 - first]
 
     def print(self) -> None:
-        """Print a table: agents by env steps, x where the agent had an observation."""
+        """Print a table of agents by env steps, with an x for each observation."""
         steps = np.arange(self.env_t_started - self.lookback, self.env_t + 1)
         names = [str(agent) for agent in self.agent_episodes]
         width = max(map(len, [*names, "env_t"]))
@@ -275,15 +277,17 @@ class Getters(LazyEpisode):
         sys.stdout.write("\n".join(lines) + "\n")
 
     def open_actions(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
-        """Agent -> (action, extra outputs), of agents that have acted and wait for an observation. Only of an episode
-        that is built by hand or under way: of others, these are in the chunk in which they are answered."""
+        """Return agent -> (action, extra outputs) for agents that have acted and wait for an observation.
+
+        Only episodes that are under way or built by hand have any; others keep them in the chunk that answers them.
+        """
         chunk = self.chunk
         if chunk.lanes is not None and chunk.is_under_way:
             return chunk.lanes.open_actions(chunk.hanging_rewards)
         return chunk.open_actions or {}
 
     def _opened_items(self, what: str, key: str | None) -> dict[AgentID, Any]:
-        """Agent -> the item that a column has beside its own, see `Request.opened`."""
+        """Return the further item of each agent's column; see `Request.opened`."""
         opened = {} if what in OF_OBSERVATIONS else self.open_actions()
         if not opened or what == "actions":
             return {agent: action for agent, (action, _) in opened.items()}
@@ -300,7 +304,7 @@ class Getters(LazyEpisode):
 
     def _answer(self, request: Request, agent_ids: AgentIDs, env_steps: bool, return_list: bool) -> Any:
         if return_list and not env_steps:
-            raise ValueError("return_list=True is a list of env steps, so it can't be had with env_steps=False")
+            raise ValueError("return_list=True returns one item per env step, so it requires env_steps=True")
         agent_episodes = self._asked_for(agent_ids)
         request = request._replace(opened=self._opened_items(request.what, request.key))
         if request.what == "extra_model_outputs":
@@ -323,14 +327,14 @@ class Getters(LazyEpisode):
         agent_episodes = self.agent_episodes
         if agent_ids is None or (isinstance(agent_ids, (list, tuple, set)) and not agent_ids):
             return agent_episodes
-        if isinstance(agent_ids, Hashable) and agent_ids in agent_episodes:  # before the next: a tuple may be an id
+        if isinstance(agent_ids, Hashable) and agent_ids in agent_episodes:  # checked first, since an id may be a tuple
             return {agent_ids: agent_episodes[agent_ids]}
         several = isinstance(agent_ids, Collection) and not isinstance(agent_ids, (str, bytes))
         wanted = set(agent_ids) if several and isinstance(agent_ids, Collection) else {agent_ids}
         return {agent: agent_episode for agent, agent_episode in agent_episodes.items() if agent in wanted}
 
     def _with_output(self, agent_episodes: AgentEpisodes, request: Request) -> AgentEpisodes:
-        """The agents whose modules gave out what was asked for; without a name, those with any extra output."""
+        """Select the agents that have the requested output, or any extra output if none is named."""
         key = request.key
         having = {
             agent: agent_episode for agent, agent_episode in agent_episodes.items()
@@ -342,5 +346,5 @@ class Getters(LazyEpisode):
                 {known for agent_episode in agent_episodes.values() for known in agent_episode.extra_model_output_keys},
                 key=str,
             )
-            raise KeyError(f"no agent asked for has an extra model output {key!r}; there are {known}")
+            raise KeyError(f"none of the requested agents has an extra model output {key!r}; available: {known}")
         return having

@@ -1,4 +1,4 @@
-"""Columns that grow, and can be written to: those of agent episodes that are built by hand."""
+"""Growing, writable columns, used by agent episodes that are built by hand."""
 
 import time
 from typing import Any, Self
@@ -13,11 +13,11 @@ LEAST_ROOM = 8  # items
 
 
 class GrowingColumn:
-    """Items in the nesting of the first one, as arrays with room for more.
+    """Items nested like the first one, stored as arrays with spare room.
 
     Args:
-        values: arrays [n, ...], nested; copied. None: no item yet.
-        n: items.
+        values: Nested arrays [n, ...], which are copied; None if there is no item yet.
+        n: Number of items.
     """
 
     __slots__ = ("_room", "n")
@@ -27,10 +27,10 @@ class GrowingColumn:
         self.n = n
 
     def append(self, item: Any, what: str) -> None:
-        """Copy one more.
+        """Append a copy of `item`.
 
         Raises:
-            EpisodeError: it has another structure or shape than those before. Nothing was added.
+            EpisodeError: If its structure or shape differs from earlier items; nothing is added then.
         """
         if self._room is None:
             self._room = map_struct(_room_for, item)
@@ -38,7 +38,7 @@ class GrowingColumn:
         self.n += 1
 
     def values(self) -> Any:
-        """Views [n, ...], nested as the items."""
+        """Return views [n, ...], nested like the items."""
         return np.zeros(0) if self._room is None else map_struct(lambda leaf: leaf[: self.n], self._room)
 
 
@@ -48,7 +48,7 @@ def _room_for(item: Any) -> np.ndarray:
 
 
 def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
-    """The item at place n; the arrays, or larger ones in their place."""
+    """Write the item at place n, and return the arrays, enlarged where necessary."""
     if isinstance(room, dict):
         if not isinstance(item, dict) or item.keys() != room.keys():
             raise EpisodeError(f"{what}: expected a dict with the keys {list(room)}, as before, got {item!r:.200}")
@@ -70,7 +70,7 @@ def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
 
 
 class GrowingSource:
-    """Columns of one agent, see `Source`, to which steps are added."""
+    """A `Source` with the columns of one agent, to which steps can be added."""
 
     __slots__ = ("_actions", "_env_ts", "_extras", "_infos", "_observations", "_rewards", "last_added_at", "started_at")
 
@@ -84,7 +84,7 @@ class GrowingSource:
 
     @classmethod
     def of(cls, source: Source) -> Self:
-        """With copies of another's columns."""
+        """Copy the columns of another source."""
         made, n = cls(), source.n_obs
         made._observations = GrowingColumn(source.observations(), n)
         made._env_ts = GrowingColumn(source.env_ts(), n)
@@ -96,17 +96,17 @@ class GrowingSource:
         return made
 
     def begin(self, observation: Any, env_t: int, info: dict[str, Any]) -> None:
-        """Add the first observation."""
+        """Add the first observation, and start the clock."""
         self._observe(observation, env_t, info)
         self.started_at = time.perf_counter()
 
     def add(
         self, observation: Any, env_t: int, info: dict[str, Any], action: Any, reward: float, extras: dict[str, Any]
     ) -> None:
-        """Add a transition. Outputs that are missing are blank.
+        """Add a transition. Missing outputs are filled with blanks.
 
         Raises:
-            EpisodeError: something does not fit what is there. Nothing was added.
+            EpisodeError: If something does not fit the existing columns; nothing is added then.
         """
         n, known = self._actions.n, list(self._extras)
         try:
@@ -137,7 +137,7 @@ class GrowingSource:
         self._infos.append(info)
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write items of a column in place, see `SingleAgentEpisode.put()`."""
+        """Write items of a column in place; see `SingleAgentEpisode.put()`."""
         if what == "infos":
             for row, info in zip(rows.tolist(), values, strict=True):
                 self._infos[row] = info
@@ -174,4 +174,4 @@ class GrowingSource:
         return self._extras[key].values()
 
     def compact(self) -> None:
-        """They hold nothing else."""
+        """Do nothing: the columns share no memory with a block."""

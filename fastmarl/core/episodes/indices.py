@@ -1,7 +1,7 @@
-"""What `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` mean in the episodes' getters.
+"""Implements the arguments `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` of the episodes' getters.
 
-The items of a column lie at consecutive times. For one agent the times are rows of its columns; for all agents of an
-episode they are env steps, at most of which an agent has an item.
+The items of a column lie at consecutive times. For one agent, times are rows of its columns. For all agents of an
+episode, times are env steps, and an agent may lack an item at some of them.
 """
 
 import operator
@@ -15,18 +15,18 @@ from fastmarl.core.spaces.structs import map_struct
 
 Indices = int | slice | list[int] | None
 Times = int | range | list[int]
-Rows = slice | np.ndarray  # an array is int64; -1 stands for an item that isn't there
+Rows = slice | np.ndarray  # an array is int64, with -1 for a missing item
 
 
 class Timeline(NamedTuple):
-    """Items at the times `first` to `end - 1`; index 0 means the time `origin`, what is before it is lookback."""
+    """Items at times `first` to `end - 1`. Index 0 is the time `origin`; earlier times are lookback."""
 
     first: int
     origin: int
     end: int
 
     def times(self, indices: Indices, neg_index_as_lookback: bool, *, clip: bool) -> Times:
-        """The times that `indices` mean; those of a slice stay inside the timeline if `clip`."""
+        """Convert `indices` to times; with `clip`, those of a slice are clipped to the timeline."""
         if indices is None:
             return range(self.origin, self.end)
         if isinstance(indices, slice):
@@ -39,12 +39,12 @@ class Timeline(NamedTuple):
         return self.first <= time < self.end
 
     def check(self, times: Iterable[int]) -> None:
-        """Raises IndexError if a time lies outside."""
+        """Raise IndexError if a time is outside of the timeline."""
         for time in times:
             if not self.has(time):
                 first, last = self.first - self.origin, self.end - self.origin - 1
-                raise IndexError(f"index {time - self.origin}, counted from the chunk's begin, is not among the "
-                                 f"recorded {first} to {last}; give `fill` to get a value for it")  # fmt: skip
+                raise IndexError(f"index {time - self.origin}, counted from the start of the chunk, is outside of the "
+                                 f"recorded {first} to {last}; pass `fill` to get a value for it")  # fmt: skip
 
     def _time(self, index: int, neg_index_as_lookback: bool) -> int:
         index = operator.index(index)
@@ -65,9 +65,10 @@ class Timeline(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Items in order, lookback included: an array, a nested structure of arrays, or a list.
+    """Items in order, including the lookback, as an array, nested arrays, or a list.
 
-    `with_start`: values of Discrete spaces count from the space's `start` (observations do, raw actions from 0).
+    `with_start`: True if values of Discrete spaces count from the space's `start`, as observations do; raw actions
+    count from 0.
     """
 
     data: Any
@@ -83,11 +84,11 @@ def look_up(
     fill: Any = None,
     one_hot: bool = False,
 ) -> Any:
-    """The items that `indices` mean, of a column whose rows are the times of the timeline.
+    """Return the items at `indices` of a column whose rows are the times of the timeline.
 
     Raises:
-        IndexError: there is none at an index, and no `fill`.
-        ValueError: see select().
+        IndexError: If there is no item at an index and no `fill`.
+        ValueError: See `select()`.
     """
     times = timeline.times(indices, neg_index_as_lookback, clip=fill is None)
     if isinstance(times, int):
@@ -100,7 +101,7 @@ def look_up(
 
 
 def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -> Rows:
-    """Times that are rows, as rows; -1 for those outside of the timeline if `keep_missing`."""
+    """Convert times that are rows to `Rows`; those outside of the timeline become -1 if `keep_missing`."""
     if isinstance(times, range) and times.step > 0 and not keep_missing:
         return slice(times.start, max(times.stop, times.start), times.step)
     rows = _as_array(times)
@@ -108,10 +109,10 @@ def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -
 
 
 def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) -> Rows:
-    """Rows of the items at these env steps; -1 for steps without one if `keep_missing`, else those are left out.
+    """Return the rows of the items at these env steps; steps without an item give -1 if `keep_missing`, else no row.
 
     Args:
-        env_ts: int64, strictly increasing: the env step of each row.
+        env_ts: Env step of each row, int64, strictly increasing.
     """
     if isinstance(times, range) and times.step == 1 and not keep_missing:
         start, stop = np.searchsorted(env_ts, (times.start, times.stop))
@@ -124,15 +125,15 @@ def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) ->
 
 
 def has_any(rows: Rows) -> bool:
-    """Whether there are any, of rows from rows_at()."""
+    """Return True if `rows_at()` has found any rows."""
     return rows.start < rows.stop if isinstance(rows, slice) else len(rows) > 0
 
 
 def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = False) -> Any:
-    """The items of these rows; `fill` where a row is -1. Views where `rows` is a slice, unless `one_hot`.
+    """Return the items of these rows, with `fill` for -1. A slice gives views, unless `one_hot`.
 
     Raises:
-        ValueError: `one_hot`, and the space isn't known.
+        ValueError: If `one_hot` is given and the space is unknown.
     """
     if isinstance(rows, int) and rows < 0:
         return item(select(column, np.array([rows]), fill, one_hot), 0)
@@ -143,7 +144,7 @@ def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = F
     values = map_struct(lambda leaf: _take(leaf, rows), column.data)
     if one_hot:
         if column.space is None:
-            raise ValueError("one_hot_discrete=True needs the space of what is asked for, but this episode has none")
+            raise ValueError("one_hot_discrete=True needs the space of these values, but this episode has none")
         values = _one_hot(values, column.space, column.with_start)
     if isinstance(rows, np.ndarray) and (missing := rows < 0).any():
         values = map_struct(lambda leaf: _filled(leaf, missing, fill, column.space is not None), values)
@@ -151,7 +152,7 @@ def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = F
 
 
 def item(values: Any, i: int) -> Any:
-    """Item `i` of what `select` returned for several."""
+    """Return item `i` of several items that `select()` has returned."""
     return values[i] if isinstance(values, list) else map_struct(lambda leaf: leaf[i], values)
 
 

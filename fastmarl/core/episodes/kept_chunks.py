@@ -1,4 +1,4 @@
-"""The chunks of earlier calls that are still referenced, and what they cost."""
+"""Limits the memory held by chunks of earlier calls that are still referenced."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -10,28 +10,27 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.core.store.block import Block
 
-PATIENCE = 4  # calls whose chunks may be held without a question: as many blocks are kept idle
-ENOUGH = 0.25  # of a block's rows in use, and it may stay
+PATIENCE = 4  # number of calls that may hold memory unchecked, equal to the number of blocks kept idle
+ENOUGH = 0.25  # fraction of a block's rows that must be in use for the block to stay
 
 
 class KeptChunks:
-    """Watches what becomes of the chunks that calls return.
+    """Tracks returned chunks, and gives them columns of their own when they waste memory.
 
-    They are views of the blocks that their calls have filled, and each view keeps a whole block. Who drops a call's
-    chunks together pays nothing for that; who keeps few of many, or chunks of calls that left most of a block empty,
-    would soon have more memory in use than there are data. Such chunks get columns of their own.
+    Chunks are views of the blocks that their call has filled, and each view keeps a whole block alive. This costs
+    nothing if a call's chunks are dropped together. But a program that keeps a few chunks of many calls, or chunks of
+    calls that left most of a block empty, would soon hold far more memory than data. Such chunks are compacted.
     """
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
 
     def add(self, chunks: Iterable[MultiAgentEpisode], blocks: Iterable[Block]) -> None:
-        """These were returned by a call that has filled these blocks."""
+        """Register the chunks that a call has returned and the blocks that it has filled."""
         self._calls.append(_Call(chunks, blocks))
 
     def compact(self) -> None:
-        """Look at a call or two, the one that was looked at longest ago first: so each is asked now and then, however
-        many there are."""
+        """Check at most two calls, least recently checked first, so that the cost is independent of their number."""
         for _ in range(min(2, len(self._calls)) if len(self._calls) > PATIENCE else 0):
             call = self._calls.popleft()
             if call.is_worth_its_memory():
@@ -41,7 +40,7 @@ class KeptChunks:
 
 
 class _Call:
-    """What a call has returned, as far as it is still there."""
+    """The surviving chunks and agent episodes of one call."""
 
     def __init__(self, chunks: Iterable[MultiAgentEpisode], blocks: Iterable[Block]):
         self._chunks: list[Any] = without_collection(list, map(ref, chunks))

@@ -1,4 +1,4 @@
-"""The columns of one agent in one chunk: views of what its call has recorded, or copies of its own."""
+"""The columns of one agent in one chunk: views of the block that its call filled, or copies."""
 
 import math
 from typing import Any, NamedTuple
@@ -21,14 +21,14 @@ class LaneRows(NamedTuple):
     """The rows of one lane in its block."""
 
     block: Block
-    last_row: int  # of the chain of its rows
+    last_row: int  # last row of the chain that links the lane's rows
     n_rows: int
     final: int  # index of the final observation, or -1
     end_env_t: int  # env step of the final observation
 
 
 class BlockColumns:
-    """The columns of one lane in one chunk, looked up in its block when asked for."""
+    """The columns of one lane in one chunk, read from its block on demand."""
 
     __slots__ = ("_rows", "lane_rows")
 
@@ -41,7 +41,7 @@ class BlockColumns:
         return self.lane_rows.n_rows + (self.lane_rows.final >= 0)
 
     def observations(self) -> Any:
-        """[n_obs, ...], nested as in their space; a copy where a final observation is appended, else views."""
+        """Return [n_obs, ...], nested like the space: views, or copies if a final observation is appended."""
         block = self.lane_rows.block
         if self.lane_rows.final < 0:
             leaves = [self._column(array, self.n_obs) for array in block.obs]
@@ -50,7 +50,7 @@ class BlockColumns:
         return block.layout.nest(leaves)
 
     def env_ts(self) -> np.ndarray:
-        """int64 [n_obs]: env step of each observation."""
+        """Return the env step of each observation, int64 [n_obs]."""
         block, _, n_rows, final, end_env_t = self.lane_rows
         env_ts = self._column(block.env_t_R, n_rows).astype(np.int64)
         return np.append(env_ts, end_env_t) if final >= 0 else env_ts
@@ -69,8 +69,11 @@ class BlockColumns:
         return map_struct(lambda leaf: self._column(leaf, n), block.output(key))
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write to the block, see `Source.put()`, as long as its call is under way: what is returned stays as it is.
-        Rewards that a connector changes can't be written."""
+        """Write to the block while its call is under way; see `Source.put()`.
+
+        Afterwards nothing is written, since returned data must not change. Rewards that a connector transforms can't be
+        written at all.
+        """
         block, _, n_rows, final, _ = self.lane_rows
         if not block.is_open or (what == "rewards" and block.changes_rewards):
             return False
@@ -88,7 +91,7 @@ class BlockColumns:
         return True
 
     def _block_rows(self, rows: np.ndarray) -> np.ndarray:
-        """int64: in the block, of these of the lane's rows."""
+        """Convert indices of the lane's rows to rows of the block, int64."""
         of_lane = self._row_index()
         if isinstance(of_lane, slice):
             of_lane = np.arange(of_lane.start, of_lane.stop, of_lane.step)
@@ -99,7 +102,7 @@ class BlockColumns:
         return array[self._row_index()][:n]
 
     def _with_final(self, array: np.ndarray, finals: np.ndarray) -> np.ndarray:
-        """The lane's rows of an array, followed by the final one, in one copy."""
+        """Copy the lane's rows of an array, followed by the final one, in a single pass."""
         rows, final = self._row_index(), finals[self.lane_rows.final : self.lane_rows.final + 1]
         if isinstance(rows, slice):
             return np.concatenate([array[rows], final])
@@ -111,26 +114,26 @@ class BlockColumns:
         if self._rows is None:
             block, last_row, n_rows, _, _ = self.lane_rows
             rows, stride = _store.chain(block.prev_R, last_row, n_rows)
-            # An agent that came in the last step before its env failed has a final observation and no row.
+            # An agent that joined in the last step before its env failed has a final observation but no row.
             begin, end = (int(rows[0]), int(rows[-1]) + 1) if n_rows else (0, 0)
             self._rows = slice(begin, end, stride) if stride else rows
         return self._rows
 
 
 class Form(NamedTuple):
-    """What an agent's columns look like; equal ones share one object."""
+    """Structure, dtypes and shapes of an agent's columns; equal forms share one object."""
 
     observations: Any  # nested as they are, with indices of `leaves`
-    n_of_obs: int  # leaves with an item for each observation: those of the observations, and env_ts after them
-    outputs: dict[str, Any]  # by name, actions too: nested as the output, with indices of `leaves`
-    leaves: tuple[tuple[np.dtype, tuple[int, ...]], ...]  # dtype, shape of an item
+    n_of_obs: int  # leaves with one item per observation: those of the observations, followed by env_ts
+    outputs: dict[str, Any]  # by name, including actions: nested like the output, with indices of `leaves`
+    leaves: tuple[tuple[np.dtype, tuple[int, ...]], ...]  # dtype and shape of an item
 
 
-_forms: tuple[Form, ...] = ()  # the last ones used
+_forms: tuple[Form, ...] = ()  # most recently created first
 
 
 class CopiedColumns:
-    """Copies of a block's columns; the numbers share one buffer."""
+    """Copies of a block's columns; numeric ones share a single buffer."""
 
     __slots__ = ("_form", "_memory", "_objects", "n_obs")
 
@@ -172,7 +175,7 @@ class CopiedColumns:
         return self.n_obs - (index >= self._form.n_of_obs)
 
     def _room(self, index: int) -> int:
-        """Bytes of a leaf, padding included."""
+        """Number of bytes of a leaf, including padding."""
         dtype, shape = self._form.leaves[index]
         n_bytes = 0 if dtype == object else dtype.itemsize * math.prod(shape) * self._n_items(index)
         return -(-n_bytes // ALIGNMENT) * ALIGNMENT
@@ -194,13 +197,13 @@ def _shared(form: Form) -> Form:
 
 
 class LaneSource:
-    """The columns of one lane in one chunk: in a block, until `compact()` copies them.
+    """The columns of one lane in one chunk, held in a block until `compact()` copies them.
 
     Args:
-        lane_rows: in their block.
-        infos_at: env step -> info, of the steps that had one.
-        is_under_way: whether steps may still be added to the chunk.
-        is_private: nothing that is written is recorded.
+        lane_rows: The lane's rows in their block.
+        infos_at: env step -> info, for steps that had one.
+        is_under_way: True while steps may still be added to the chunk.
+        is_private: If True, writes are not recorded.
     """
 
     __slots__ = ("__weakref__", "_columns", "_infos_at", "_is_private", "is_under_way")
@@ -220,21 +223,21 @@ class LaneSource:
         lane_rows.block.readers.append(ref(self))
 
     def lane_rows(self) -> LaneRows | None:
-        """The rows that hold the columns; None: they were copied out of the block."""
+        """Return the rows that hold the columns, or None if they were copied out of the block."""
         columns = self._columns
         return columns.lane_rows if isinstance(columns, BlockColumns) else None
 
     def compact(self) -> None:
-        """Release the block. Threads that read the columns meanwhile get the same data."""
+        """Release the block. Other threads may keep reading the columns meanwhile."""
         columns = self._columns
         if isinstance(columns, BlockColumns):
             self._columns = CopiedColumns(columns)
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """See `Source.put()`.
+        """Write items of a column; see `Source.put()`.
 
         Raises:
-            EpisodeError: this can't be written, of an episode that is under way.
+            EpisodeError: If this column of an episode under way can't be written.
         """
         if self._is_private:
             return False
@@ -242,10 +245,10 @@ class LaneSource:
         if what != "infos" and isinstance(columns, BlockColumns) and columns.put(what, key, rows, values):
             return True
         if self.is_under_way:
-            raise EpisodeError(f"{what} can't be set here: while an episode is under way, infos are the env's, and "
-                               f"with reward_scale or clip_rewards no rewards are on record as they are paid; and what "
-                               f"was shown to a callback can't be written to after sample(). Set them in "
-                               f"on_episode_end or on_sample_end")  # fmt: skip
+            raise EpisodeError(f"{what} can't be set here: while an episode is under way, infos are the env's, with "
+                               f"reward_scale or clip_rewards, rewards can't be set, and an episode shown to a "
+                               f"callback can't be written to after sample(). Set them in on_episode_end or "
+                               f"on_sample_end")  # fmt: skip
         return False
 
     @property

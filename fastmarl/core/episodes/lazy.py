@@ -1,4 +1,4 @@
-"""Episodes whose data are read, and whose agent episodes are built, on first access."""
+"""Episodes that read their data and build their agent episodes on first access."""
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _reading = RLock()
 
 
 def _renew_lock() -> None:
-    """A forked process has a lock of its own: a thread that is not there may hold the old."""
+    """Replace the lock in a forked child, where the thread that holds it may not exist."""
     global _reading
     _reading = RLock()
 
@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _field(name: str) -> Any:
-    """A field of the chunk as an attribute of its episode."""
+    """Make a property of the episode that accesses a field of its chunk."""
 
     def put(episode: "LazyEpisode", value: Any) -> None:
         setattr(episode.chunk, name, value)
@@ -41,7 +41,7 @@ def _field(name: str) -> Any:
 
 
 def _spaces(name: str) -> Any:
-    """A field with spaces by agent: those that are given, or else those of the agent episodes."""
+    """Make a property for spaces by agent id; it falls back to the spaces of the agent episodes."""
     field = _field(name)
 
     def get(episode: "LazyEpisode") -> Any:
@@ -56,15 +56,15 @@ def _spaces(name: str) -> Any:
 
 
 class LazyEpisode(Episode):
-    """Holds a chunk. Threads may ask at the same time, and an interrupt may come at any line.
+    """Holds a chunk, and reads it lazily. Reading is thread-safe, and safe to interrupt at any line.
 
     Attributes:
-        chunk: the data.
+        chunk: The episode's data.
     """
 
     __slots__ = ("__weakref__", "_chunk")
 
-    _chunk: Any  # a Chunk, or how to read it: (UnreadChunks, its index there, the episode's own data)
+    _chunk: Any  # a Chunk, or a reference to an unread one: (UnreadChunks, index in it, the episode's own data)
     id_: str = _field("id_")
     env_t_started: int = _field("env_t_started")
     env_t: int = _field("env_t")
@@ -78,7 +78,7 @@ class LazyEpisode(Episode):
 
     @classmethod
     def of(cls, chunk: Chunk) -> Self:
-        """The episode with these data."""
+        """Create an episode from a chunk."""
         episode = cls.__new__(cls)
         episode._chunk = chunk
         return episode
@@ -96,7 +96,7 @@ class LazyEpisode(Episode):
 
     @property
     def agent_episodes(self) -> dict[Hashable, SingleAgentEpisode]:
-        """By agent id, of agents with at least one transition in this chunk."""
+        """Agent episodes by agent id, for agents with at least one transition in this chunk."""
         chunk = self._chunk
         built = chunk.agent_episodes if type(chunk) is Chunk else None
         return locked(_reading, self._build) if built is None else built
@@ -113,13 +113,12 @@ class LazyEpisode(Episode):
         return chunk.agent_episodes
 
     def head(self) -> ChunkHead | None:
-        """What the chunk holds beside its agents' steps, if nobody has read it, and that is little. Nothing is read or
-        built by that."""
+        """Return the head of an unread chunk that holds little besides its agents' steps, without reading it."""
         chunk = self._chunk
         return None if type(chunk) is Chunk else chunk[0].head(*chunk[1:])
 
     def n_unbuilt_rows(self) -> int:
-        """Rows of the agents whose agent episodes have not been built yet; nothing is built by that."""
+        """Return the number of rows of agents whose agent episodes are not built yet, without building them."""
         chunk = self._chunk
         if type(chunk) is not Chunk:
             return int(chunk[0].n_rows(chunk[1]))
@@ -128,10 +127,10 @@ class LazyEpisode(Episode):
 
 
 def check_kind(episodes: Iterable[Any]) -> None:
-    """Check that these are episodes of fastmarl.
+    """Check that these are fastmarl episodes.
 
     Raises:
-        EpisodeError: one is of another class, such as RLlib's.
+        EpisodeError: If one is of another class, such as RLlib's.
     """
     for kind in dict.fromkeys(map(type, episodes)):
         if not issubclass(kind, LazyEpisode):
@@ -142,8 +141,10 @@ def check_kind(episodes: Iterable[Any]) -> None:
 
 
 def in_numbers(episodes: Iterable[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
-    """These chunks in order: where nobody has asked for agent episodes, in numbers, those of one call that follow each
-    other at once. Nothing is read or built for it."""
+    """Yield these chunks in order, with consecutive unbuilt chunks of one call merged into one `Unbuilt`.
+
+    Chunks whose agent episodes are built are yielded as they are. Nothing is read or built.
+    """
     episodes = list(episodes)
     check_kind(episodes)
     in_order = iter(episodes)
@@ -158,7 +159,7 @@ def in_numbers(episodes: Iterable[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisod
 
 
 def _read_in_numbers(episodes: list[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
-    # Chunks of one call may hold their blocks in different tuples or dicts, but these are equal.
+    # Chunks of one call may hold their blocks in different but equal tuples or dicts.
     for blocks, group in groupby(map(_with_lanes, episodes), itemgetter(0)):
         if blocks is None:
             yield from (episode for _, episode, _ in group)
@@ -167,14 +168,14 @@ def _read_in_numbers(episodes: list[SomeEpisode]) -> Iterator[Unbuilt | SomeEpis
 
 
 def _with_lanes(episode: SomeEpisode) -> tuple[Blocks | None, SomeEpisode, Any]:
-    """(blocks of its lanes, None if it has agent episodes; the episode; its lanes)."""
+    """Return (blocks of its lanes or None if it has agent episodes, the episode, its lanes)."""
     chunk = episode.chunk
-    lanes = chunk.lanes  # looked at first: they are let go when there are agent episodes
+    lanes = chunk.lanes  # read first, since another thread may build the agent episodes and drop the lanes
     return None if lanes is None or chunk.agent_episodes is not None else lanes.blocks, episode, lanes
 
 
 def _unbuilt(chunks: list[tuple[Chunk, ChunkLanes]]) -> Unbuilt:
-    """Of chunks with the same blocks."""
+    """Merge chunks that share their blocks."""
     return Unbuilt(
         ids=[lanes.episode_id for _, lanes in chunks],
         times=np.array([(chunk.env_t_started, chunk.env_t) for chunk, _ in chunks], np.int64),

@@ -1,4 +1,4 @@
-"""The standalone runner's episodes, under way and just finished: their chunks, made of rows, and their sums."""
+"""The standalone runner's running and finished episodes: builds chunks from rows, and sums up returns and steps."""
 
 from collections.abc import Hashable, Sequence
 from time import perf_counter
@@ -19,38 +19,38 @@ ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
 
 
 class Clock:
-    """Counts the seconds between `start()` and `stop()`, however often it is started."""
+    """A stopwatch that adds up the seconds between `start()` and `stop()` over repeated use."""
 
     def __init__(self) -> None:
         self._elapsed = 0.0
         self._started_at: float | None = None
 
     def start(self) -> None:
-        """Run from now on."""
+        """Start, or keep running."""
         if self._started_at is None:
             self._started_at = perf_counter()
 
     def stop(self) -> None:
-        """Stand still from now on."""
+        """Stop until the next `start()`."""
         self._elapsed, self._started_at = self.now(), None
 
     def now(self) -> float:
-        """Seconds up to now."""
+        """Return the seconds counted so far."""
         return self._elapsed + (0.0 if self._started_at is None else perf_counter() - self._started_at)
 
 
 class EpisodeLog:
-    """Knows which chunks the calls of `sample()` have filled, and sums them up.
+    """Tracks the chunks that calls of `sample()` fill, and sums them up.
 
     Args:
-        store: where the rows are.
-        env_states: the recorded global states of each env; empty: none are recorded.
-        max_summaries: so many of the episodes that end in a call are summed up, the last ones.
+        store: Holds the rows.
+        env_states: The recorded global states of each env; empty if none are recorded.
+        max_summaries: Maximum number of episodes to sum up per call; those that end last are kept.
 
     Attributes:
-        store: see there.
-        clock: times episodes; it runs while calls sample.
-        sealed: notes of the chunks of `ended_chunks()`.
+        store: See above.
+        clock: Measures episodes' durations; it runs while calls sample.
+        sealed: Notes of the chunks that `ended_chunks()` returns.
     """
 
     def __init__(self, store: RowStore, *, env_states: Sequence[EnvStates] = (), max_summaries: int = 1):
@@ -62,14 +62,14 @@ class EpisodeLog:
         self._unread = UnreadChunks()
         self.sealed: list[UnreadChunks] = []
         self.clock = Clock()
-        self._n_finished = 0  # episodes in this call
-        self._to_sum_up: list[EpisodeRecord] = []  # the last of them
+        self._n_finished = 0  # episodes finished in this call
+        self._to_sum_up: list[EpisodeRecord] = []  # the last `max_summaries` of them
         self._spare_records: list[EpisodeRecord] = []
 
-    # Episodes begin and end.
+    # Begin and end of episodes
 
     def open_episodes(self, env_indices: list[int]) -> None:
-        """These envs are about to be reset: what comes next for each is a new episode."""
+        """Open a new episode for each of these envs, which are about to be reset."""
         table, ids, n = self.store.table, self._ids, len(env_indices)
         now = self.clock.now()
         open_all(table.records, table.envs, env_indices, self._spare_records, ids.run_id, ids.reserve(n), now)
@@ -78,7 +78,7 @@ class EpisodeLog:
                 self._env_states[env_index].begin_episode()
 
     def finish_episodes(self, env_indices: list[int], flags: list[int]) -> list[str]:
-        """These envs have said `__all__`: close their episodes and last chunks. Returns the episodes' ids."""
+        """Close the episodes, and their last chunks, of envs that set `__all__`; returns the episodes' ids."""
         table, unread, first = self.store.table, self._unread, len(self._unread)
         self._before_notes(unread, env_indices)
         records = unread.add_finished(table.records, table.envs, env_indices, flags, self.clock.now())
@@ -95,7 +95,7 @@ class EpisodeLog:
         return unread.ids[first:]
 
     def split_respawned(self) -> None:
-        """End chunks in which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
+        """End chunks in which an agent respawned in this step, because a chunk holds one trajectory per agent."""
         table = self.store.table
         for env_index in sorted(table.respawned):
             record = table.record(env_index)
@@ -105,13 +105,13 @@ class EpisodeLog:
             self.store.split_chunk(env_index)
             record.lanes += joining
             self._next_chunks([record])
-            self.sealed.append(self.notes_of([env_index]))  # should the call end here, those who join are known
+            self.sealed.append(self.notes_of([env_index]))  # knows the joining agents, in case the call ends here
         table.respawned.clear()
 
-    # Chunks.
+    # Chunks
 
     def opened_chunk(self, env_index: int) -> MultiAgentEpisode:
-        """The running episode before its agents have joined: what mapping functions are given."""
+        """Return the running episode before its agents have joined, as passed to mapping functions."""
         record = self.store.table.record(env_index)
         if record.opened is None:
             record.opened = MultiAgentEpisode.of_agents(
@@ -121,11 +121,11 @@ class EpisodeLog:
         return opened
 
     def shown_chunk(self, env_index: int, all_done: int = 0, *, is_private: bool = False) -> MultiAgentEpisode:
-        """The running episode's chunk for callbacks: with all of its agents, and what they write goes on record.
+        """Return the running episode's chunk for callbacks, with all of its agents; their writes are recorded.
 
         Args:
-            all_done: how the step that was just recorded ends the episode, in bits.
-            is_private: nothing that is written to it goes on record.
+            all_done: Bits that show how the step just recorded ends the episode.
+            is_private: If True, writes are not recorded.
         """
         episode, record = self.running_chunk(env_index), self.store.table.record(env_index)
         chunk = episode.chunk
@@ -136,22 +136,22 @@ class EpisodeLog:
         return episode
 
     def take_over(self, env_index: int, episode: MultiAgentEpisode) -> None:
-        """The episode that is about to begin has the id and the mapping function that a callback has given it."""
+        """Apply the id and mapping function that a callback has given to the episode about to begin."""
         record = self.store.table.record(env_index)
         record.id_, record.policy_mapping_fn = episode.id_, episode.agent_to_module_mapping_fn
         record.opened = None
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
-        """The running episode's chunk as recorded up to now."""
+        """Return the running episode's chunk as recorded so far."""
         unread, table = UnreadChunks(), self.store.table
         self._note_running(unread, [env_index])
         self._seal(unread)
-        chunk = unread.read(0, unread.own[0])  # now: agents that wait may be paid more
+        chunk = unread.read(0, unread.own[0])  # read at once, since waiting agents may receive more rewards
         chunk.respawned = [table.agent_ids[lane] for lane in table.record(env_index).joining]
         return MultiAgentEpisode.of(chunk)
 
     def ended_chunks(self) -> list[MultiAgentEpisode]:
-        """The chunks that have ended in this call, in order; they can be read from now on."""
+        """Return the chunks that have ended in this call, in order; they can be read from now on."""
         self._seal(self._unread)
         self._ended_chunks += self._noted()
         if len(self._unread):
@@ -160,13 +160,13 @@ class EpisodeLog:
         return self._ended_chunks
 
     def finished_chunks(self) -> list[MultiAgentEpisode]:
-        """The chunks of those episodes that have finished in this call, in order."""
+        """Return the chunks of episodes that have finished in this call, in order."""
         chunks = self.ended_chunks()
         finished = {chunk.id_ for chunk in chunks if chunk.is_done}
         return [chunk for chunk in chunks if chunk.id_ in finished]
 
     def end_chunks(self) -> list[MultiAgentEpisode]:
-        """End the call's chunks: finished ones in order of finishing, then the running episodes' in env order."""
+        """End the call's chunks: finished ones in order of finishing, then those of running episodes in env order."""
         envs = self.store.table.envs
         running = self.store.running()
         stepped = [each.env_index for each in running if envs[each.env_index].env_t > each.env_t_started]
@@ -174,10 +174,10 @@ class EpisodeLog:
         return self.ended_chunks()
 
     def notes_of(self, env_indices: list[int]) -> UnreadChunks:
-        """Notes of these envs' running episodes, up to the last step that is recorded completely.
+        """Note these envs' running episodes up to the last completely recorded step.
 
-        Works after a failed call, too. Episodes whose reset was not recorded completely are left out. Those that their
-        env has ended have its flags, even if the call failed before it closed them.
+        This works after a failed call, too. Episodes whose reset was not recorded completely are left out. Episodes
+        that their env has ended have its flags, even if the call failed before closing them.
         """
         notes, table = UnreadChunks(), self.store.table
         begun = [i for i in env_indices if table.envs[i].is_whole or table.envs[i].env_t]
@@ -189,35 +189,35 @@ class EpisodeLog:
         return notes
 
     def finished_ids(self) -> list[tuple[str, int]]:
-        """(id, env index) of the episodes that have finished in this call, in order, after `ended_chunks()`."""
+        """Return (id, env index) of each episode finished in this call, in order; call it after `ended_chunks()`."""
         numbered = [each for notes in self.sealed for each in zip(notes.ids, notes.numbers.tolist(), strict=False)]
         return [(id_, numbers[ENV_INDEX]) for id_, numbers in numbered if numbers[FLAGS]]
 
     def ended_envs(self) -> tuple[list[int], list[int]]:
-        """(indices, flags of `__all__`) of the envs that have ended their episodes, which nothing has closed yet."""
+        """Return (indices, `__all__` flags) of the envs that have ended their episodes but were not closed yet."""
         envs = self.store.table.envs
         running = [record.env_index for record in self.store.running()]
         ended = [i for i in running if envs[i].is_whole and envs[i].all_done]
         return ended, [envs[i].all_done for i in ended]
 
-    # Counts of the call so far.
+    # Counts of the call so far
 
     def num_episodes_so_far(self) -> int:
-        """Episodes that have ended, also those that are about to be closed."""
+        """Return the number of ended episodes, including those about to be closed."""
         return self._n_finished + len(self.ended_envs()[0])
 
     def agent_steps_so_far(self) -> dict[Hashable, int]:
-        """Actions by agent id."""
+        """Return the number of actions by agent id."""
         return steps_by_agent(self.store.table.agent_ids, self.store.actions_so_far())
 
     def module_steps_so_far(self) -> dict[str, int]:
-        """Actions by module id."""
+        """Return the number of actions by module id."""
         return self.store.module_steps_so_far()
 
-    # The end of a call.
+    # End of a call
 
     def sum_up(self) -> CallSummary:
-        """What the call has recorded, in numbers. Call it once."""
+        """Return the call's statistics and reset them; call this once per call of `sample()`."""
         table = self.store.table
         summary = CallSummary(module_steps=self.store.add_up())
         summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
@@ -230,7 +230,7 @@ class EpisodeLog:
         return summary
 
     def end_call(self) -> None:
-        """Prepare the next call, after `sum_up()`; modules that had no rows in this one become inactive."""
+        """Prepare the next call, after `sum_up()`; modules without rows in this call become inactive."""
         store = self.store
         idle = [module for module in store.active if not store.rows[module].n]
         self.renew()
@@ -238,7 +238,7 @@ class EpisodeLog:
             store.deactivate(module)
 
     def renew(self) -> None:
-        """Let the running episodes go on in new chunks, of new blocks."""
+        """Continue the running episodes in new chunks with new blocks."""
         self.store.renew_blocks()
         running = self.store.running()
         self._settle_ended(running)
@@ -249,11 +249,11 @@ class EpisodeLog:
         self._n_finished = 0
 
     def _noted(self) -> list[MultiAgentEpisode]:
-        """The chunks noted since the last time; each is read on first access."""
+        """Return the chunks noted since the last call as episodes, each read on first access."""
         return without_collection(self._unread.take_as, MultiAgentEpisode)
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
-        """The chunks of these envs are to be noted next."""
+        """Prepare noting the chunks of these envs."""
         if self.store.connects:
             self.store.connect()
         if self._env_states:
@@ -271,7 +271,7 @@ class EpisodeLog:
         unread.seal(store.scatter, table.agent_ids, table.spaces, blocks, store.module_ids, store.acting_from)
 
     def _settle_ended(self, records: list[EpisodeRecord]) -> None:
-        """Add the ended lanes' sums to the episodes', and give the lanes back."""
+        """Add the ended lanes' sums to those of their episodes, and release the lanes."""
         table = self.store.table
         self.store.ended_lanes += settle_all(records, table.agent_ids, table.module_L, table.return_L, table.steps_L)
 
@@ -283,20 +283,22 @@ class EpisodeLog:
             acted_at = (store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]] for lane in record.lanes)
             record.env_states_from = min([env_t - record.lookback, *map(int, acted_at)])
 
-    # The global states of running episodes.
+    # Global states of running episodes
 
     def kept_states(self, env_index: int) -> np.ndarray | None:
-        """[n, ...], at the end of a call: those that the next chunk will have of steps before it; None: none are
-        recorded."""
+        """Return the states [n, ...] of earlier steps that the next chunk will hold, or None if none are recorded.
+
+        Call it at the end of a call.
+        """
         return self._env_states[env_index].kept() if self._env_states else None
 
     def check_states(self, env_index: int, states: Any) -> None:
-        """Raises ConfigError if these are none for `put_states()`."""
+        """Raise ConfigError if these states are unfit for `put_states()`."""
         if self._env_states:
             self._env_states[env_index].check(states)
 
     def put_states(self, env_index: int, states: np.ndarray, env_t: int) -> None:
-        """What `kept_states()` has given in env step `env_t`."""
+        """Restore states that `kept_states()` returned in env step `env_t`."""
         if self._env_states:
             self._env_states[env_index].put(states, env_t)
 

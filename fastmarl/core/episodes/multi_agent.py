@@ -1,4 +1,4 @@
-"""What `sample()` returns: chunks of episodes of many agents."""
+"""Chunks of multi-agent episodes, as returned by `sample()`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,52 +24,53 @@ SAVED_IF_BUILT = ("open_actions", "early_rewards")
 
 @public("fastmarl.episodes")
 class MultiAgentEpisode(BuiltEpisode):
-    """What happened in one env from env step `env_t_started` to `env_t`.
+    """A chunk of one env's episode, from env step `env_t_started` to `env_t`.
 
-    The getters have the arguments of RLlib's, see `SingleAgentEpisode`, and answer with a dict by agent:
+    The getters take the same arguments as RLlib's, see `SingleAgentEpisode`, and return a dict by agent id:
 
-    env_steps: True: indices are env steps, 0 being `env_t_started`; agents without an item at any of them are left out,
-        or get `fill` for these steps. An action, its reward and the extra outputs belong to the env step at which the
-        observation arrived that they answer to. False: indices are each agent's own steps.
-    agent_ids: an id or a collection of them; None: all in `agent_episodes`. Unknown ids are ignored.
-    return_list: a list of dicts, one for each env step (also for those that are not recorded: an empty dict).
+    env_steps: If True, indices are env steps, 0 being `env_t_started`. Agents without an item at any of them are left
+        out, or get `fill` for those steps. An action, its reward and its extra outputs belong to the env step of the
+        observation that the action responds to. If False, indices are each agent's own steps.
+    agent_ids: One id or a collection of ids; None means all in `agent_episodes`. Unknown ids are ignored.
+    return_list: If True, return a list with one dict per env step; dicts of unrecorded steps are empty.
 
     A transition belongs to the chunk in which its last observation arrives. If the agent acted before `env_t_started`,
-    the transition is found at a negative index.
+    the transition has a negative index.
 
-    A runner makes these; made by hand, one is empty, or has the data that it is given, and grows by `add_env_reset()`
-    and `add_env_step()`. Until they are answered, actions of agents that wait are then shown, too.
+    Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
+    through `add_env_reset()` and `add_env_step()`. The getters of such an episode include unanswered actions of waiting
+    agents.
 
     Args:
-        id_: None: a random one.
-        observations, infos: dicts by agent, one for each env step from the first one of the lookback on; None: none
-            yet.
-        actions, rewards, extra_model_outputs: dicts by agent, one for each env step between these.
-        observation_space, action_space: by agent.
-        terminateds, truncateds: flags by agent, and under "__all__" the env's, which alone may be given.
-        env_t_started: env steps before index 0.
-        agent_t_started: by agent, the steps that it had made before index 0.
-        len_lookback_buffer: how many of the env steps are lookback; "auto": all.
-        agent_episode_ids, agent_module_ids: by agent, as far as they are known.
-        agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for other agents; None: "default_policy" for all.
+        id_: Episode id; None for a random one.
+        observations, infos: One dict by agent id per env step, starting with the lookback; None if there are none yet.
+        actions, rewards, extra_model_outputs: One dict by agent id for each env step between two observations.
+        observation_space, action_space: Spaces by agent id.
+        terminateds, truncateds: Flags by agent id, with the env's own under "__all__"; a bool sets only the latter.
+        env_t_started: Number of env steps before index 0.
+        agent_t_started: Number of steps that each agent had made before index 0, by agent id.
+        len_lookback_buffer: Number of env steps that are lookback; "auto" means all.
+        agent_episode_ids, agent_module_ids: Known ids by agent id.
+        agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents without a known module id; None maps
+            all to "default_policy".
 
     Attributes:
-        agent_episodes: by agent, of agents with at least one transition in this chunk; if the episode is under way or
-            made by hand, of all agents.
-        chunk: the data. Those of an episode from a runner are read on first access.
+        agent_episodes: Agent episodes by agent id, for agents with at least one transition in this chunk; if the
+            episode is under way or built by hand, for all agents.
+        chunk: The data; for an episode from a runner, it is read on first access.
 
     Raises:
-        EpisodeError: the data don't fit each other.
+        EpisodeError: If the data is inconsistent.
     """
 
     __slots__ = ()
 
     @classmethod
     def of_agents(cls, agent_episodes: dict[AgentID, SingleAgentEpisode], **fields: Any) -> Self:
-        """The chunk of these agent episodes.
+        """Create a chunk from these agent episodes.
 
         Args:
-            fields: the others of `Chunk`: `id_`, `env_t_started` and `env_t` must be given, others may be missing or
+            fields: Other fields of `Chunk`. `id_`, `env_t_started` and `env_t` are required; others may be missing or
                 None.
         """
         given = {name: value for name, value in fields.items() if value is not None}
@@ -100,7 +101,7 @@ class MultiAgentEpisode(BuiltEpisode):
                 f"done={self.is_done})")  # fmt: skip
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
+        """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""
         chunk = self.chunk
         data = replace(
             chunk,
@@ -114,35 +115,38 @@ class MultiAgentEpisode(BuiltEpisode):
         return None, {"_chunk": data}
 
     def agent_steps(self) -> int:
-        """Transitions of all agents."""
+        """Return the number of transitions of all agents."""
         return sum(len(agent_episode) for agent_episode in self.agent_episodes.values())
 
     def get_duration_s(self) -> float:
         return self.chunk.duration_s
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Sum of all agents' rewards in this chunk; those paid to waiting agents count when their transition ends."""
+        """Return the sum of all agents' rewards in this chunk.
+
+        Rewards of waiting agents count when their transition ends, or now with `include_hanging_rewards`.
+        """
         total = sum((agent_episode.get_return() for agent_episode in self.agent_episodes.values()), 0.0)
         chunk = self.chunk
         hanging = sum(chunk.hanging_rewards.values()) + sum(chunk.early_rewards.values())
         return total + hanging if include_hanging_rewards else total
 
     def get_common_infos(self) -> dict[int, dict[str, Any]]:
-        """Env step -> the env's `infos["__common__"]` of that step."""
+        """Return env step -> the env's `infos["__common__"]` of that step."""
         return self.chunk.common_infos
 
     def get_terminateds(self) -> dict[AgentID, bool]:
-        """Flags by agent; "__all__": the env's own flag."""
+        """Return flags by agent id, with the env's own under "__all__"."""
         flags = {agent: agent_episode.is_terminated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
-        """Flags by agent; "__all__": the env's own flag (RLlib gives its terminated one)."""
+        """Return flags by agent id, with the env's own under "__all__" (RLlib puts its terminated flag there)."""
         flags = {agent: agent_episode.is_truncated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_truncated}
 
     def get_agents_that_stepped(self) -> set[Any]:
-        """Agents that had an observation at env step `env_t`."""
+        """Return the agents that had an observation at env step `env_t`."""
         chunk = self.chunk
         waiting = {
             agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.env_ts()[-1] != chunk.env_t
@@ -150,21 +154,22 @@ class MultiAgentEpisode(BuiltEpisode):
         return set(chunk.agent_ids) - waiting - chunk.hanging_rewards.keys() | set(chunk.respawned)
 
     def get_agents_to_act(self) -> set[Any]:
-        """Agents that had an observation at env step `env_t` and have not finished; none once the episode is done."""
+        """Return the agents observed at env step `env_t` that have not finished; none once the episode is done."""
         if self.is_done:
             return set()
         done = {agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.is_done}
         return self.get_agents_that_stepped() - done | set(self.chunk.respawned)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "MultiAgentEpisode":
-        """Some consecutive env steps, as views: the chunk that would have been, had sampling been cut there.
+        """Return consecutive env steps as views: the chunk that would exist if sampling had been cut there.
 
-        Every transition is in exactly one of several slices that follow each other: where the last observation is. An
-        agent's flags stay with its last observation, the env's with the last env step. What a waiting agent was paid
-        up to the end of the slice is not known, so its hanging reward is 0 unless the chunk ends there too.
+        Consecutive slices contain every transition exactly once, in the slice of its last observation. An agent's flags
+        stay with its last observation, the env's flags with the last env step. Rewards that a waiting agent received
+        before the end of a slice can't be separated, so its hanging reward is 0 unless the chunk ends there, too.
 
         Args:
-            len_lookback_buffer: env steps of lookback to take along, as far as there are; None: this chunk's.
+            len_lookback_buffer: Number of env steps of lookback to include, as far as available; None means this
+                chunk's.
         """
         start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
         begin, end = self.env_t_started + start, self.env_t_started + stop
@@ -205,11 +210,11 @@ class MultiAgentEpisode(BuiltEpisode):
 
     @property
     def _is_built(self) -> bool:
-        """True if agents without a transition, and actions without an answer, are shown."""
+        """True if agents without a transition, and unanswered actions, are included."""
         return self.chunk.open_actions is not None or self.chunk.is_under_way
 
     def _answered_at(self, agent: AgentID, end: int) -> tuple[Any, dict[str, Any]]:
-        """(action, extra outputs) of the transition of an agent that goes beyond an env step, or of none."""
+        """Return (action, extra outputs) of the agent's transition that ends after env step `end` or is still open."""
         steps = self.agent_episodes[agent]
         row = int(np.searchsorted(steps.env_ts(), end, "right")) - 1 - steps.lookback
         if row >= len(steps):
@@ -220,7 +225,7 @@ class MultiAgentEpisode(BuiltEpisode):
     def _agent_episodes(
         self, begin: int, end: int, lookback: int
     ) -> tuple[dict[AgentID, SingleAgentEpisode], list[Any], list[Any]]:
-        """(agent episodes with transitions between two env steps; who lives there; who waits at `end`)."""
+        """Return (agent episodes with transitions between two env steps, living agents, agents that wait at `end`)."""
         agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
         known, waiting = [], []
         for agent, whole in self.agent_episodes.items():
@@ -238,11 +243,11 @@ class MultiAgentEpisode(BuiltEpisode):
         return agent_episodes, known, waiting
 
     def concat_episode(self, other: "MultiAgentEpisode") -> None:
-        """Add the chunk that follows; lookbacks of agents that are in both are left out.
+        """Append the chunk that follows; lookbacks of agents that are in both are dropped.
 
         Raises:
-            EpisodeError: `other` does not follow, or an agent that finished here has joined again there, or only one of
-                them has env states. Nothing changed.
+            EpisodeError: If `other` does not follow, an agent that finished here joins again there, or only one of them
+                has env states; nothing changes then.
         """
         if self.id_ != other.id_ or self.is_done or self.env_t != other.env_t_started:
             raise EpisodeError(
@@ -272,10 +277,10 @@ class MultiAgentEpisode(BuiltEpisode):
         chunk.custom_data.update(next_.custom_data)
 
     def compact(self) -> None:
-        """Copy this chunk's data out of its call's memory, so that nothing else is kept alive with it.
+        """Copy this chunk's data out of its call's memory, so that it no longer keeps that memory alive.
 
-        A chunk as a runner returns it is a view of what its whole call has recorded. The runner compacts chunks by
-        itself where few of a call are kept. Arrays that getters have returned stay what they are. Other threads may
+        A chunk returned by a runner is a view of everything that its call recorded. The runner compacts chunks by
+        itself if only a few of a call are kept. Arrays that getters have returned stay valid, and other threads may
         read the chunk meanwhile.
         """
         chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
@@ -286,7 +291,10 @@ class MultiAgentEpisode(BuiltEpisode):
         chunk.env_states = None if states is None else owned(states)
 
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
-        """The old name of `to_numpy`; can also drop agents without a transition, which `sample()` never returns."""
+        """RLlib's former name for `to_numpy()`.
+
+        It can also drop agents without a transition, which `sample()` never returns.
+        """
         if drop_zero_len_single_agent_episodes:
             self.agent_episodes = {
                 agent: agent_episode for agent, agent_episode in self.agent_episodes.items() if len(agent_episode)
@@ -294,7 +302,7 @@ class MultiAgentEpisode(BuiltEpisode):
         return self
 
     def validate(self) -> None:
-        """Raises EpisodeError if the agents' columns don't fit each other or the env steps, or env states lack."""
+        """Raise EpisodeError if agents' columns are inconsistent or env states are missing."""
         if self.env_states is not None and len(self.env_states) <= len(self):
             raise EpisodeError(f"expected {len(self) + 1} or more env states, got {len(self.env_states)}")
         for agent, agent_episode in self.agent_episodes.items():
@@ -305,7 +313,7 @@ class MultiAgentEpisode(BuiltEpisode):
                                    f"{self.env_t_started} to {self.env_t}")  # fmt: skip
 
     def get_state(self) -> dict[str, Any]:
-        """Nested dicts of arrays (not copied), numbers and strings; without spaces and the mapping function."""
+        """Return nested dicts of arrays (not copied), numbers and strings, without spaces and the mapping function."""
         return {
             **{name: getattr(self.chunk, name) for name in SAVED},
             "agent_episodes": [agent_episode.get_state() for agent_episode in self.agent_episodes.values()],
@@ -324,13 +332,13 @@ class MultiAgentEpisode(BuiltEpisode):
         action_space: Mapping[Any, gym.Space[Any]] | None = None,
         agent_to_module_mapping_fn: Callable[[Any, "MultiAgentEpisode"], str] | None = None,
     ) -> Self:
-        """The chunk whose `get_state` was called; the arrays are not copied.
+        """Restore a chunk from the result of `get_state()`; arrays are not copied.
 
         Args:
-            observation_space, action_space: by agent.
+            observation_space, action_space: Spaces by agent id.
 
         Raises:
-            EpisodeError: something is missing, or does not fit.
+            EpisodeError: If something is missing or inconsistent.
         """
         spaces: dict[str, Any] = {"observation_space": observation_space or {}, "action_space": action_space or {}}
         try:

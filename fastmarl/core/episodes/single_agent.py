@@ -1,4 +1,4 @@
-"""One agent's episode within a chunk."""
+"""The episode of a single agent within a chunk."""
 
 import uuid
 from collections.abc import Hashable
@@ -23,39 +23,40 @@ SAVED = (
 
 @public("fastmarl.episodes")
 class SingleAgentEpisode(WrittenColumns):
-    """n transitions of one agent, in arrays: n + 1 observations; n actions, rewards and items of each extra output.
+    """n transitions of one agent as arrays: n + 1 observations; n actions, rewards and items of each extra output.
 
-    Before them lie `lookback` transitions that an earlier chunk holds too. The getters have the arguments of RLlib's:
+    They are preceded by `lookback` transitions that an earlier chunk holds, too. The getters take the same arguments as
+    RLlib's:
 
-    indices: None: all but the lookback; an int: one item; a list of ints: a batch, copied; a slice: a batch, a view.
-        0 is the first item after the lookback. A negative index counts from the end.
-    neg_index_as_lookback: count negative indices back from index 0 instead, into the lookback.
-    fill: value for what lies outside of the recorded range. Without it such an int (alone or in a list) raises
-        IndexError, and a slice is shortened. A slice is filled on both sides, an output's item in its own shape.
-    one_hot_discrete: Discrete and MultiDiscrete leaves become float32 one-hot vectors (all zeros where filled with 0).
+    indices: None for all items but the lookback; an int for one item; a list of ints for a batch, copied; a slice for a
+        batch, as a view. 0 is the first item after the lookback. Negative indices count from the end.
+    neg_index_as_lookback: If True, negative indices count back from index 0 into the lookback instead.
+    fill: Value for items outside of the recorded range. Without it, an int out of range (alone or in a list) raises
+        IndexError, and a slice is shortened. Slices are filled on both sides; filled items of an output have its shape.
+    one_hot_discrete: Convert Discrete and MultiDiscrete leaves to float32 one-hot vectors (all zeros if filled with 0).
 
-    A runner makes these; made by hand, one is empty, or has the data that it is given, and grows by `add_env_reset()`
-    and `add_env_step()`.
+    Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
+    through `add_env_reset()` and `add_env_step()`.
 
     Args:
-        id_: None: made of `multi_agent_episode_id` and `agent_id`, or else random.
-        observations, infos: lists of n + 1 items, or arrays [n + 1, ...]; None: there are no data yet.
-        actions, rewards: lists of n items, or arrays [n, ...].
-        extra_model_outputs: by name, like actions.
-        observation_space, action_space: needed by `one_hot_discrete` only.
-        terminated, truncated: the agent's own end, at the last observation.
-        t_started: steps that the agent has made before index 0.
-        len_lookback_buffer: how many of the transitions are lookback; "auto": all.
-        agent_id, module_id, multi_agent_episode_id: what this is part of.
+        id_: Episode id; None for one made from `multi_agent_episode_id` and `agent_id`, or else a random one.
+        observations, infos: Lists of n + 1 items, or arrays [n + 1, ...]; None if there is no data yet.
+        actions, rewards: Lists of n items, or arrays [n, ...].
+        extra_model_outputs: Lists or arrays like `actions`, by name.
+        observation_space, action_space: Only needed for `one_hot_discrete`.
+        terminated, truncated: The agent's own end, at the last observation.
+        t_started: Number of steps that the agent made before index 0.
+        len_lookback_buffer: Number of transitions that are lookback; "auto" means all.
+        agent_id, module_id, multi_agent_episode_id: Ids of the agent, its module, and the episode it takes part in.
 
     Attributes:
-        id_: all chunks of a trajectory have the same.
-        source: the columns, lookback included, see `sources.py`. Read when first asked for.
-        lookback: number of leading transitions that are lookback.
-        is_terminated, is_truncated: see `terminated`, `truncated`.
+        id_: Id shared by all chunks of a trajectory.
+        source: The columns, including the lookback, read on first access; see `sources.py`.
+        lookback: Number of leading transitions that are lookback.
+        is_terminated, is_truncated: See `terminated` and `truncated`.
 
     Raises:
-        EpisodeError: the columns' lengths don't fit.
+        EpisodeError: If the columns' lengths do not fit together.
     """
 
     __slots__ = (
@@ -109,7 +110,7 @@ class SingleAgentEpisode(WrittenColumns):
         is_terminated: bool = False,
         is_truncated: bool = False,
     ) -> Self:
-        """The episode with these columns, which nothing checks."""
+        """Create an episode from columns, without validating them."""
         episode = cls.__new__(cls)
         episode.agent_id = agent_id
         episode.module_id = module_id
@@ -135,7 +136,7 @@ class SingleAgentEpisode(WrittenColumns):
 
     @property
     def t(self) -> int:
-        """Steps that the agent has made by the last observation."""
+        """Number of steps that the agent has made up to the last observation."""
         return self.t_started + len(self)
 
     @property
@@ -144,7 +145,7 @@ class SingleAgentEpisode(WrittenColumns):
 
     @property
     def custom_data(self) -> dict[str, Any]:
-        """Anything a user wants to keep with this object."""
+        """Arbitrary user data kept with this object."""
         if self._custom_data is None:
             self._custom_data = {}
         return self._custom_data
@@ -161,7 +162,7 @@ class SingleAgentEpisode(WrittenColumns):
         return f"SingleAgentEpisode(id_={self.id_!r}, t={steps}, return={total:g}, done={self.is_done})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
+        """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""
         return _restore, (type(self), self.get_state(), self.observation_space, self.action_space)
 
     def get_observations(
@@ -172,11 +173,11 @@ class SingleAgentEpisode(WrittenColumns):
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Array or nested arrays, of the space's dtype."""
+        """Return an array or nested arrays with the space's dtypes."""
         return self.get("observations", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """List of dicts (one dict for an int)."""
+        """Return a list of dicts, or one dict for an int."""
         return self.get("infos", None, indices, neg_index_as_lookback, fill)
 
     def get_actions(
@@ -187,11 +188,11 @@ class SingleAgentEpisode(WrittenColumns):
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Array or nested arrays: the policy's raw actions."""
+        """Return the policy's raw actions as an array or nested arrays."""
         return self.get("actions", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """float64; each is the sum of what was paid between an action and the next observation."""
+        """Return rewards, float64; each is the sum of the rewards between an action and the next observation."""
         return self.get("rewards", None, indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
@@ -202,20 +203,20 @@ class SingleAgentEpisode(WrittenColumns):
         neg_index_as_lookback: bool = False,
         fill: Any = None,
     ) -> Any:
-        """The module's output named `key`; None: a dict of all.
+        """Return the module's output `key`, or a dict of all outputs if it is None.
 
         Raises:
-            KeyError: there is no such output.
+            KeyError: If there is no such output.
         """
         return self.get("extra_model_outputs", key, indices, neg_index_as_lookback, fill)
 
     def env_ts(self) -> np.ndarray:
-        """int64 [lookback + n + 1], increasing: the env step of each observation, counted from the env's reset."""
+        """Return the env step (since the env's reset) of each observation, int64 [lookback + n + 1], increasing."""
         env_ts: np.ndarray = self.column("env_ts").data
         return env_ts
 
     def get_return(self) -> float:
-        """Sum of the rewards, without the lookback's; added up in order."""
+        """Return the sum of the rewards, added up in order, without the lookback."""
         rewards = self.get_rewards()
         return float(np.cumsum(rewards)[-1]) if len(rewards) else 0.0
 
@@ -223,21 +224,25 @@ class SingleAgentEpisode(WrittenColumns):
         return len(self)
 
     def compact(self) -> None:
-        """Copy these columns, see `MultiAgentEpisode.compact()`."""
+        """Copy the columns out of their block; see `MultiAgentEpisode.compact()`."""
         self.source.compact()
         self._columns = {}
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "SingleAgentEpisode":
-        """Some consecutive steps, as views.
+        """Return consecutive steps as views.
 
         Args:
-            len_lookback_buffer: how much lookback to take along, as far as there is; None: as much as this chunk has.
+            len_lookback_buffer: Number of transitions of lookback to include, as far as available; None means this
+                chunk's.
         """
         start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
         return self.rows(self.lookback + start - lookback, self.lookback + stop, lookback)
 
     def rows(self, first: int, last: int, lookback: int) -> Self:
-        """Rows `first` to `last` of the observations (lookback included) and what is between them, as views."""
+        """Return rows `first` to `last` of the observations (counting the lookback), with the transitions between them.
+
+        Everything is a view.
+        """
         between = slice(first, last)
         at_end = last == self.source.n_obs - 1
         source = ArraySource(
@@ -254,7 +259,7 @@ class SingleAgentEpisode(WrittenColumns):
         return cut
 
     def another(self, source: Source) -> Self:
-        """Return an episode like this with these columns, and without custom data."""
+        """Return an episode with these columns and this one's ids, spaces and flags, without custom data."""
         made = self.of(
             agent_id=self.agent_id,
             module_id=self.module_id,
@@ -271,10 +276,10 @@ class SingleAgentEpisode(WrittenColumns):
         return made
 
     def concat_episode(self, other: "SingleAgentEpisode") -> None:
-        """Add what follows of the same trajectory; `other`'s lookback is left out.
+        """Append the next chunk of the same trajectory, without its lookback.
 
         Raises:
-            EpisodeError: `other` does not follow. Nothing was changed.
+            EpisodeError: If `other` does not follow; nothing changes then.
         """
         self.check_followed_by(other)
         sources = self.source.sources if isinstance(self.source, JoinedSource) else [(self.source, 0)]
@@ -284,23 +289,25 @@ class SingleAgentEpisode(WrittenColumns):
         self.custom_data.update(other.custom_data)
 
     def check_followed_by(self, other: "SingleAgentEpisode") -> None:
-        """Raises EpisodeError if `other` isn't the next chunk of this trajectory."""
+        """Raise EpisodeError if `other` isn't the next chunk of this trajectory."""
         who = f"agent {self.agent_id!r}, episode {self.id_!r}"
         if self.id_ != other.id_:
             raise EpisodeError(f"{who}: can't be joined with another episode, {other.id_!r}")
         if self.is_done:
-            raise EpisodeError(f"{who}: is finished at its step {self.t}, but other data follow from step "
-                               f"{other.t_started} on; if the agent has come again, keep the chunks apart")  # fmt: skip
+            raise EpisodeError(f"{who}: finished at its step {self.t}, but more data follows from step "
+                               f"{other.t_started} on; if the agent has rejoined, keep the chunks apart")  # fmt: skip
         if self.t != other.t_started:
             raise EpisodeError(f"{who}: ends at its step {self.t}, but the next chunk begins at step {other.t_started}")
 
     def validate(self) -> None:
-        """Raises EpisodeError if the columns' lengths don't fit."""
+        """Raise EpisodeError if the columns' lengths do not fit together."""
         n = self.source.n_obs
         if n == self.lookback == 0:
             return
         if not 0 <= self.lookback < n:
-            raise EpisodeError(f"agent {self.agent_id!r}: a lookback of {self.lookback} in {n} observations")
+            raise EpisodeError(
+                f"agent {self.agent_id!r}: a lookback of {self.lookback} does not fit into {n} observations"
+            )
         expected = {"observations": n, "env_ts": n, "infos": n, "actions": n - 1, "rewards": n - 1}
         for what, length in expected.items():
             self._check_length(what, self.column(what).data, length)
@@ -315,7 +322,7 @@ class SingleAgentEpisode(WrittenColumns):
             raise EpisodeError(f"agent {self.agent_id!r}: expected {expected} items of {what}, got {sorted(lengths)}")
 
     def get_state(self) -> dict[str, Any]:
-        """Nested dicts of arrays (not copied), numbers and strings; without the spaces."""
+        """Return nested dicts of arrays (not copied), numbers and strings, without the spaces."""
         return {
             **{name: getattr(self, name) for name in SAVED},
             **{name: self.column(name).data for name in SAVED_COLUMNS},
@@ -331,10 +338,10 @@ class SingleAgentEpisode(WrittenColumns):
         observation_space: gym.Space[Any] | None = None,
         action_space: gym.Space[Any] | None = None,
     ) -> Self:
-        """The episode whose `get_state` was called; the arrays are not copied.
+        """Restore an episode from the result of `get_state()`; arrays are not copied.
 
         Raises:
-            EpisodeError: something is missing, or the columns' lengths don't fit.
+            EpisodeError: If something is missing or the columns' lengths do not fit together.
         """
         try:
             rest = {name: state[name] for name in SAVED}
@@ -357,13 +364,13 @@ class SingleAgentEpisode(WrittenColumns):
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """What the getters have in common; `what` is the end of the getter's name, `key` that of an extra output."""
+        """Implement the getters: `what` is the last part of a getter's name, `key` the name of an extra output."""
         column = self.column(what, key)
         timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
         return look_up(column, timeline, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def column(self, what: str, key: str | None = None) -> Column:
-        """A whole column, lookback included."""
+        """Return a whole column, including the lookback."""
         column = self._columns.get((what, key))
         if column is None:
             column = self._columns[what, key] = self._read(what, key)

@@ -1,6 +1,6 @@
-"""Where a `SingleAgentEpisode` takes its columns from: plain arrays, or several sources in a row.
+"""Column storage of `SingleAgentEpisode`: plain arrays, or several sources in sequence.
 
-A source has `n_obs` and the methods of `ArraySource`; the one of a lane's rows is in `lane_source.py`.
+A source has `n_obs` and the methods of `ArraySource`. The source that reads a lane's rows is in `lane_source.py`.
 """
 
 from typing import Any, Protocol
@@ -12,11 +12,11 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 class Source(Protocol):
-    """Columns of n_obs observations and of the n_obs - 1 transitions between them; arrays never change afterwards.
+    """Columns of n_obs observations and the n_obs - 1 transitions between them. Arrays that it returned never change.
 
-    `compact()`: let go whatever memory holds more than these columns.
-    `put()`: write `values` [k, ...] to rows (int64 [k]) of a column, lookback included, named as in
-    `SingleAgentEpisode.get()`. False: these columns can't be written to, and nothing was.
+    `compact()` releases memory that holds more than these columns. `put()` writes `values` [k, ...] to the rows (int64
+    [k], counting the lookback) of a column, named as in `SingleAgentEpisode.get()`; it returns False, and writes
+    nothing, if the columns are read-only.
     """
 
     @property
@@ -33,15 +33,15 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """Columns that are ready; nothing is copied.
+    """Columns given as arrays, which are not copied.
 
     Args:
-        observations: array or nested dicts and tuples of arrays, [n_obs, ...].
-        env_ts: int64 [n_obs], strictly increasing: env steps since the reset at which the observations arrived.
-        actions: like observations, [n_obs - 1, ...].
+        observations: Array or nested dicts and tuples of arrays, [n_obs, ...].
+        env_ts: Env step, since the reset, of each observation: int64 [n_obs], strictly increasing.
+        actions: Nested like observations, [n_obs - 1, ...].
         rewards: float64 [n_obs - 1].
-        infos: n_obs dicts; None: all empty.
-        extras: by key, like actions.
+        infos: n_obs dicts; None means that all are empty.
+        extras: Extra outputs by key, nested like actions.
     """
 
     __slots__ = ("_actions", "_env_ts", "_extras", "_infos", "_observations", "_rewards")
@@ -98,10 +98,10 @@ class ArraySource:
 
 
 class JoinedSource:
-    """Several sources; each begins with the last observation of the one before.
+    """Sources in sequence; each begins with the last observation of the previous one.
 
     Args:
-        sources: (source, length of its lookback, which is left out).
+        sources: Pairs of a source and the length of its lookback, which is skipped.
     """
 
     __slots__ = ("sources",)
@@ -132,7 +132,7 @@ class JoinedSource:
         return tuple(dict.fromkeys(key for source, _ in self.sources for key in source.extra_keys()))
 
     def extra(self, key: str) -> Any:
-        """Blank in the sources that lack the key."""
+        """Return an extra output, with blanks for the sources that lack it."""
         model = next((source.extra(key) for source, _ in self._with_steps() if key in source.extra_keys()), None)
         if model is None:
             raise KeyError(key)
@@ -150,18 +150,18 @@ class JoinedSource:
             source.compact()
 
     def _with_steps(self) -> list[tuple[Source, int]]:
-        """The sources that have any: others don't know what actions look like."""
+        """Return the sources that have steps; others do not know the structure of actions."""
         having = [(source, skip) for source, skip in self.sources if source.n_obs - 1 > skip]
         return having or self.sources[:1]
 
     def _rows_of_observations(self) -> list[tuple[Source, slice]]:
-        """(source, which of its observations): its last one is the first of the next source."""
+        """Return (source, slice of its observations); a source's last observation is the first one of the next."""
         *others, (last, skip) = self.sources
         return [*((source, slice(before, -1)) for source, before in others), (last, slice(skip, None))]
 
 
 def owned(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy if it is a view."""
+    """Return the array, or a copy if it is a view."""
     return array if array.base is None else array.copy()
 
 
@@ -170,12 +170,12 @@ def _cut(struct: Any, rows: slice) -> Any:
 
 
 def blank_like(struct: Any, n: int, name: str) -> Any:
-    """n rows of an output that was not given, with the structure, dtypes and shapes of a column of that name."""
+    """Return n blank rows with the structure, dtypes and shapes of `struct`, a column of that name."""
     return map_struct(lambda leaf: np.full((n, *leaf.shape[1:]), blank_value(name, leaf.dtype), leaf.dtype), struct)
 
 
 def joined(structs: list[Any]) -> Any:
-    """Columns of one structure, one after the other."""
+    """Concatenate columns that have the same structure."""
     first = structs[0]
     if isinstance(first, dict):
         return {key: joined([struct[key] for struct in structs]) for key in first}
@@ -185,7 +185,7 @@ def joined(structs: list[Any]) -> Any:
 
 
 def write_rows(column: Any, rows: np.ndarray, values: Any) -> None:
-    """Write values [len(rows), ...] to rows (int64) of a column, nested alike."""
+    """Write `values` [len(rows), ...] to the rows (int64) of a column with the same structure."""
     new = dict(flatten_struct(values))
     for path, leaf in flatten_struct(column):
         leaf[rows] = new[path]

@@ -1,4 +1,4 @@
-"""What was recorded, in numbers: of an episode, and of a call of sample()."""
+"""Statistics of an episode, and of a call of `sample()`."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from fastmarl.core.native._records import EpisodeRecord
 
 @dataclass
 class EpisodeSummary:
-    """An episode that has ended, in numbers; returns and steps are those of the whole episode."""
+    """Statistics of a finished episode; returns and steps cover all of its chunks."""
 
     env_steps: int
     duration_s: float
@@ -18,7 +18,7 @@ class EpisodeSummary:
 
 
 def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSummary:
-    """An episode that has ended, and whose ended lanes' sums were added to its record; module ids are by index."""
+    """Sum up a finished episode whose ended lanes are already settled; `module_ids` is indexed by module."""
     module_returns: dict[str, float] = {}
     for module, total in record.module_returns.items():
         module_id = module_ids[module]
@@ -28,10 +28,10 @@ def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSumma
 
 @dataclass
 class CallSummary:
-    """What one call of sample() has recorded, in numbers."""
+    """Statistics of one call of `sample()`."""
 
-    num_episodes: int = 0  # that have ended
-    episodes: list[EpisodeSummary] = field(default_factory=list)  # the last of them
+    num_episodes: int = 0  # finished episodes
+    episodes: list[EpisodeSummary] = field(default_factory=list)  # the last ones of them
     agent_steps: dict[Hashable, int] = field(default_factory=dict)  # actions by agent id
     module_steps: dict[str, int] = field(default_factory=dict)  # actions by module id
     unattributed_reward: float = 0.0

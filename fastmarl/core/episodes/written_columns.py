@@ -1,4 +1,4 @@
-"""Methods that write to a `SingleAgentEpisode`: they add steps, and set items."""
+"""Methods that write to a `SingleAgentEpisode`: adding steps and overwriting items."""
 
 import copy
 from collections.abc import Hashable
@@ -19,7 +19,7 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 class WrittenColumns(Episode):
-    """The methods of `SingleAgentEpisode` that write; its columns under RLlib's names, and as a batch."""
+    """Writing methods of `SingleAgentEpisode`, and its columns under RLlib's names or as a batch."""
 
     __slots__ = (
         "_columns",
@@ -40,14 +40,14 @@ class WrittenColumns(Episode):
     _custom_data: dict[str, Any] | None
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
-        """Add the first observation, of an episode that has none. It is copied.
+        """Add the first observation to an empty episode. It is copied.
 
         Raises:
-            EpisodeError: there are data already, or it is no first one.
+            EpisodeError: If the episode already has data, or is not the first chunk.
         """
         if self.source.n_obs or self.is_done or self.t_started:
             raise EpisodeError(f"{self._who()} has begun, with {self.source.n_obs} observations, at its step "
-                               f"{self.t_started}: reset is what an episode begins with")  # fmt: skip
+                               f"{self.t_started}; add a reset only to an empty episode")  # fmt: skip
         self.begin(observation, 0, infos)
 
     def add_env_step(
@@ -61,14 +61,14 @@ class WrittenColumns(Episode):
         truncated: bool = False,
         extra_model_outputs: dict[str, Any] | None = None,
     ) -> None:
-        """Add a transition from the last observation to this one. Everything is copied but the info.
+        """Add a transition from the last observation to this one. Everything but the info is copied.
 
         Args:
-            extra_model_outputs: by name; those missing, in this step or in earlier ones, are blank.
+            extra_model_outputs: Outputs by name; those missing in this step or in earlier ones become blanks.
 
         Raises:
-            EpisodeError: the episode is over or has no observation yet, or something does not fit what there is.
-                Nothing was added.
+            EpisodeError: If the episode is over or has no observation yet, or something does not fit the existing
+                columns; nothing is added then.
         """
         if not self.source.n_obs:
             raise EpisodeError(f"{self._who()} has no observation yet; call add_env_reset() first")
@@ -76,7 +76,7 @@ class WrittenColumns(Episode):
         self.add(observation, env_t, infos, action, float(reward), extra_model_outputs, terminated, truncated)
 
     def begin(self, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
-        """Add the first observation, at an env step."""
+        """Add the first observation at env step `env_t`."""
         self.grown().begin(observation, env_t, info or {})
         self._columns = {}
 
@@ -91,7 +91,7 @@ class WrittenColumns(Episode):
         terminated: bool = False,
         truncated: bool = False,
     ) -> None:
-        """Add a transition that ends at an env step."""
+        """Add a transition that ends at env step `env_t`."""
         if self.is_done:
             raise EpisodeError(f"{self._who()} is over; nothing can be added to it")
         self.grown().add(observation, env_t, info or {}, action, reward, extras or {})
@@ -99,27 +99,27 @@ class WrittenColumns(Episode):
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
 
     def grown(self) -> GrowingSource:
-        """The columns, which can grow and be written to from now on: they are copied the first time.
+        """Return the columns in a form that can grow and be written to; they are copied the first time.
 
         Raises:
-            EpisodeError: a runner is making the episode.
+            EpisodeError: If the episode is under way in a runner.
         """
         if isinstance(self.source, LaneSource) and self.source.is_under_way:
-            raise EpisodeError(f"{self._who()} is under way in a runner, where its env adds the steps; a copy of it, "
-                               f"copy.deepcopy(episode), can be added to")  # fmt: skip
+            raise EpisodeError(f"{self._who()} is under way in a runner, which adds its steps; add yours to a copy: "
+                               f"copy.deepcopy(episode)")  # fmt: skip
         if not isinstance(self.source, GrowingSource):
             self.source = GrowingSource.of(self.source)
             self._columns = {}
         return self.source
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """The chunk that follows, with no step yet, and copies of this one's last steps as lookback.
+        """Return the next chunk, still without steps, with copies of this one's last steps as lookback.
 
         Args:
-            len_lookback_buffer: how many, as far as there are.
+            len_lookback_buffer: Number of steps of lookback, as far as available.
 
         Raises:
-            EpisodeError: this one is over.
+            EpisodeError: If this episode is over.
         """
         if self.is_done:
             raise EpisodeError(f"{self._who()} is over; no chunk follows it")
@@ -127,62 +127,62 @@ class WrittenColumns(Episode):
         return self.successor(last - lookback, lookback)
 
     def successor(self, first: int, lookback: int) -> Self:
-        """Return the next chunk, without a step: rows from `first` on are copied, as its lookback."""
+        """Return the next chunk, still without steps; rows from `first` on are copied as its lookback."""
         cut = self.rows(first, self.source.n_obs - 1, lookback)
         cut.source = GrowingSource.of(cut.source)
         cut._custom_data = copy.deepcopy(self._custom_data)
         return cut
 
-    # Items are set.
+    # Overwriting items
 
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Write observations over those that there are; see `put()`."""
+        """Overwrite observations; see `put()`."""
         self.put("observations", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Write actions over those that there are; see `put()`."""
+        """Overwrite actions; see `put()`."""
         self.put("actions", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Write rewards over those that there are; see `put()`."""
+        """Overwrite rewards; see `put()`."""
         self.put("rewards", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Write items of the module's output named `key` over those that there are; see `put()`.
+        """Overwrite items of the module's output `key`; see `put()`.
 
         Raises:
-            KeyError: there is no such output.
+            KeyError: If there is no such output.
         """
         self.put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
 
     def put(
         self, what: str, key: str | None, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Write items over those of a column, in place: arrays that getters have returned may change.
+        """Overwrite items of a column in place, so arrays that getters have returned may change.
 
-        What a callback writes during a call of `sample()` is in the chunk that the call returns. Written after that, it
-        is in this chunk only.
+        Items written by a callback during a call of `sample()` are part of the chunk that the call returns. Items
+        written later only change this chunk.
 
         Args:
-            what, key: the column, as in `get()`.
-            new_data: an item for an int; else a batch or a list, of one for each index.
-            at_indices, neg_index_as_lookback: where, as in the getters.
+            what, key: The column, as in `get()`.
+            new_data: One item if `at_indices` is an int; else a batch or a list with one item per index.
+            at_indices, neg_index_as_lookback: Positions, as in the getters.
 
         Raises:
-            IndexError: there is nothing at an index, or there are more or fewer items than indices.
-            EpisodeError: the items don't fit the column, or can't be put where the runner has them.
+            IndexError: If there is nothing at an index, or the number of items and indices differ.
+            EpisodeError: If the items do not fit the column, or the runner's data can't be changed there.
         """
         column = self.column(what, key)
         timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
         times = timeline.times(at_indices, neg_index_as_lookback, clip=isinstance(at_indices, slice))
         rows = np.array([times] if isinstance(times, int) else list(times), np.int64)
         if missing := [row - self.lookback for row in rows.tolist() if not timeline.has(row)]:
-            raise IndexError(f"{self._who()}: there are no {what} at {missing}, counted from the chunk's begin; from "
-                             f"{-self.lookback} to {timeline.end - 1 - self.lookback} there are")  # fmt: skip
+            raise IndexError(f"{self._who()}: there are no {what} at {missing}, counted from the start of the chunk; "
+                             f"valid are {-self.lookback} to {timeline.end - 1 - self.lookback}")  # fmt: skip
         values = _fitting(new_data, column.data, len(rows), isinstance(times, int), f"{self._who()}, {key or what}")
         if not len(rows):
             return
@@ -193,7 +193,7 @@ class WrittenColumns(Episode):
     def _who(self) -> str:
         return f"agent {self.agent_id!r}, episode {self.id_!r}"
 
-    # Columns, by RLlib's names.
+    # Columns under RLlib's names
 
     @property
     def observations(self) -> LookbackBuffer:
@@ -216,14 +216,14 @@ class WrittenColumns(Episode):
         return {key: LookbackBuffer(self, "extra_model_outputs", key) for key in self.source.extra_keys()}
 
     def get_duration_s(self) -> float:
-        """Seconds from the first to the last step that was added by hand; 0.0 for steps that a runner made."""
+        """Return the seconds between the first and the last step added by hand; 0.0 for steps from a runner."""
         source = self.source
         if not isinstance(source, GrowingSource) or source.last_added_at is None or source.started_at is None:
             return 0.0
         return source.last_added_at - source.started_at
 
     def get_data_dict(self) -> dict[str, Any]:
-        """A batch of the n transitions: observations and infos are those acted upon."""
+        """Return a batch of the n transitions; its observations and infos are those that were acted on."""
         n = len(self)
         last = np.arange(n) == n - 1
         return {
@@ -239,10 +239,10 @@ class WrittenColumns(Episode):
         }
 
     def get_sample_batch(self) -> Any:
-        """RLlib's `SampleBatch` of `get_data_dict()`.
+        """Convert `get_data_dict()` to RLlib's `SampleBatch`.
 
         Raises:
-            ImportError: RLlib is not installed; `get_data_dict()` needs nothing.
+            ImportError: If RLlib is not installed. `get_data_dict()` works without it.
         """
         return rllib_class("policy.sample_batch", "SampleBatch")(self.get_data_dict())
 
@@ -266,7 +266,7 @@ class WrittenColumns(Episode):
 def given_columns(
     observations: Any, infos: Any, actions: Any, rewards: Any, extras: dict[str, Any], first_env_t: int
 ) -> Source:
-    """Columns of data in lists or arrays; their lengths are not checked."""
+    """Make a source from lists or arrays, without checking their lengths."""
     observed = _arrays(observations, "observation")
     n = 0 if observed is None else len(flatten_struct(observed)[0][1])
     if not n:
@@ -284,7 +284,7 @@ def given_columns(
 
 
 def _arrays(data: Any, what: str) -> Any:
-    """Make arrays of a list of items; arrays, also those of a buffer, stay as they are."""
+    """Convert a list of items to arrays; arrays, and the contents of a buffer, are returned as they are."""
     if not isinstance(data, (np.ndarray, dict, tuple)):
         data = getattr(data, "data", data)
     if not isinstance(data, list):
@@ -296,7 +296,7 @@ def _arrays(data: Any, what: str) -> Any:
 
 
 def _fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
-    """n new items as a column like `data`: arrays [n, ...] in its nesting, or a list."""
+    """Convert n new items to a column like `data`: a list, or arrays [n, ...] with the same nesting."""
     if isinstance(data, list) or (isinstance(new_data, list) and not new_data):
         items = [new_data] if is_item else list(new_data)
         _check_number(len(items), n, who)
@@ -318,7 +318,7 @@ def _fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
 
 def _check_number(got: int, expected: int, who: str) -> None:
     if got != expected:
-        raise IndexError(f"{who}: {expected} items are to be written, but there are {got} of new_data")
+        raise IndexError(f"{who}: expected {expected} items in new_data, got {got}")
 
 
 def _check_fits(new: np.ndarray, old: np.ndarray, who: str) -> None:

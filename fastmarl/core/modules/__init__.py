@@ -1,1 +1,1 @@
-"""PyTorch modules under RLlib's names, and the default networks."""
+"""PyTorch modules under RLlib's names, and default networks."""

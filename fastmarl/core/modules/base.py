@@ -1,4 +1,4 @@
-"""One module: the net of one or more agents."""
+"""Base class of modules, the networks that act for one or more agents."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -18,31 +18,36 @@ from fastmarl.core.states import check_mapping
 
 @public("fastmarl.modules")
 class RLModule(torch.nn.Module):
-    """Base of modules; write `setup()` and `_forward()`, or `_forward_exploration()` and its like for single phases.
+    """Base of modules; implement `setup()` and `_forward()`, or single phases with `_forward_exploration()` and others.
 
-    A batch is a dict with "obs": tensors [B, ...] nested as the observation space, for the module to keep or change.
-    The output is a dict with "action_dist_inputs" [B, k] (the logits of the action distribution) or "actions", and
-    whatever else shall be recorded, such as "vf_preds" [B]; every entry has B rows.
+    A batch is a dict with "obs": tensors [B, ...] nested like the observation space, which the module may keep or
+    change. The output is a dict with "action_dist_inputs" [B, k] (the logits of the action distribution) or "actions",
+    and anything else to be recorded, such as "vf_preds" [B]. Every entry has B rows.
 
-    A module with memory has a `get_initial_state()`. Its observations are [B, T, ...], T = 1 while sampling, and the
-    batch also has "state_in" [B, ...]; its outputs are [B, T, ...], but "state_out" [B, ...], the state after step T.
+    A recurrent module overrides `get_initial_state()`. Its observations are [B, T, ...], with T = 1 while sampling, and
+    the batch also has "state_in" [B, ...]. Its outputs are [B, T, ...], except "state_out" [B, ...], the state after
+    step T.
 
     Args:
-        observation_space, action_space: of its agents.
-        inference_only: the module will only act, so it may leave out what only training needs.
-        model_config: options, as the module understands them.
-        kwargs: anything else `setup()` wants to find in `self.kwargs`.
+        observation_space, action_space: Spaces of the module's agents.
+        inference_only: True if the module will only act, so that it may omit what only training needs.
+        model_config: Options that the module understands.
+        kwargs: Further arguments for `setup()`, available as `self.kwargs`.
     """
 
     masks_actions = False
-    """Whether the outputs have action masks applied already; else the sampler and `forward_train()` apply them to
-    "action_dist_inputs"."""
+    """True if the outputs already have action masks applied.
+
+    Otherwise the sampler and `forward_train()` apply them to "action_dist_inputs".
+    """
 
     capturable = False
-    """Whether the forward methods for acting may be recorded once and replayed on a GPU (a CUDA graph): they do the
-    same operations at every call, whatever the numbers are, without waiting for the GPU, read nothing that changes but
-    their batch, parameters and buffers, and do not write to their batch; `t` is None for them. A class that overrides
-    one must say so again."""
+    """True if the forward methods for acting can be captured as a CUDA graph and replayed.
+
+    They must perform the same operations in every call, whatever the values, without waiting for the GPU; read nothing
+    that changes but their batch, parameters and buffers; and not write to their batch. `t` is None for them. A class
+    that overrides one of them must set this again.
+    """
 
     def __init__(
         self,
@@ -63,9 +68,9 @@ class RLModule(torch.nn.Module):
         self.setup()
 
     def setup(self) -> None:
-        """Make the layers; the constructor's arguments are attributes by now.
+        """Create the layers; the constructor's arguments are already attributes.
 
-        May set `self.action_dist_cls`; else the action space decides.
+        May set `self.action_dist_cls`; otherwise the action space determines it.
         """
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -81,37 +86,43 @@ class RLModule(torch.nn.Module):
         return self._forward(batch)
 
     def forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The outputs, for no phase in particular."""
+        """Return the outputs without reference to a phase."""
         return self._forward(batch, **kwargs)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None = None, **kwargs: Any) -> dict[str, Any]:
-        """The outputs for acting with exploration; `t`, for schedules, is the number of env steps that the runner has
-        made in its life, times `num_env_runners`."""
+        """Return the outputs for acting with exploration.
+
+        Args:
+            t: Number of env steps that the runner has made in its life, times `num_env_runners`; for schedules.
+        """
         return self._forward_exploration(batch, t=t, **kwargs)
 
     def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The outputs for acting as well as possible."""
+        """Return the outputs for acting without exploration."""
         return self._forward_inference(batch, **kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The outputs that the loss needs. Logits are masked as they were when the actions were drawn: by the batch's
-        column "action_mask", or else by the mask in its observations."""
+        """Return the outputs that the loss needs.
+
+        Logits are masked as when the actions were drawn: by the batch's column "action_mask" or, without one, by the
+        mask in its observations.
+        """
         return masked_outputs(self, batch, self._forward_train(batch, **kwargs))
 
     def get_initial_state(self) -> dict[str, Any]:
-        """The memory before the first step: nested dict of arrays or tensors without a batch axis. {}: no memory."""
+        """Return the recurrent state before the first step: nested arrays or tensors without batch axis; {} if none."""
         return {}
 
     def is_stateful(self) -> bool:
-        """Whether the module has memory."""
+        """Return True if the module is recurrent."""
         state = self.get_initial_state()
         return len(state) > 0 if isinstance(state, dict) else state is not None
 
     def get_exploration_action_dist_cls(self) -> type[Distribution]:
-        """The distribution that "action_dist_inputs" are for, in exploration.
+        """Return the distribution of "action_dist_inputs" in exploration.
 
         Raises:
-            ConfigError: there is none for the action space.
+            ConfigError: If there is none for the action space.
         """
         if self.action_dist_cls is not None:
             return self.action_dist_cls
@@ -120,33 +131,39 @@ class RLModule(torch.nn.Module):
         return get_action_dist_cls(self.action_space)
 
     def get_inference_action_dist_cls(self) -> type[Distribution]:
-        """The same for inference."""
+        """Return the distribution of "action_dist_inputs" in inference."""
         return self.get_exploration_action_dist_cls()
 
     def get_train_action_dist_cls(self) -> type[Distribution]:
-        """The same for training."""
+        """Return the distribution of "action_dist_inputs" in training."""
         return self.get_exploration_action_dist_cls()
 
     def get_state(self) -> dict[str, Any]:
-        """Copies of all weights and buffers, by names as in `state_dict()`; bfloat16 comes as float32. What a layer's
-        `get_extra_state()` returns is among them as it is; checkpoints hold it if it is made of what these can hold."""
+        """Return copies of all weights and buffers, named as in `state_dict()`; bfloat16 is converted to float32.
+
+        The results of layers' `get_extra_state()` are included unchanged; checkpoints can hold them if they consist of
+        types that checkpoints support.
+        """
         return {
             name: copy.deepcopy(value) if _is_extra(name) else _to_array(value)
             for name, value in self._net().state_dict().items()
         }
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise ConfigError if `set_state()` can't take `state`, without a change to anything: all of a state
-        is checked before any is taken. A class with a `set_state()` of its own says by its own what fits it."""
+        """Raise ConfigError if `set_state()` can't take `state`, without changing anything.
+
+        Runners check all parts of a state before they set any. A class with its own `set_state()` should override this,
+        too, since nothing is checked for it here.
+        """
         if type(self).set_state is RLModule.set_state:
             self._read(state)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state()` gave.
+        """Restore the result of `get_state()`.
 
         Raises:
-            ConfigError: names, shapes or kinds of numbers are those of another net; nothing was changed. Nor was it
-                if a layer's own `set_extra_state()` raises an error, which comes as it is.
+            ConfigError: If names, shapes or kinds of numbers belong to a different network. Nothing changes then, nor
+                if a layer's own `set_extra_state()` raises an error, which is passed on.
         """
         given = self._read(state)
         before = self.get_state() if any(map(_is_extra, given)) else None
@@ -170,11 +187,11 @@ class RLModule(torch.nn.Module):
         }
         problems = _differences(own, given)
         if problems:
-            raise ConfigError(f"this state is not one of this {type(net).__name__}: {'; '.join(problems)}")
+            raise ConfigError(f"this state does not fit this {type(net).__name__}: {'; '.join(problems)}")
         return given
 
     def _net(self) -> torch.nn.Module:
-        """Whose weights the state consists of."""
+        """Return the network whose weights form the state."""
         return self
 
 
@@ -182,17 +199,22 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 def copied(module: Module) -> Module:
-    """Return a deep copy. Tensors with a history, as `torch.nn.utils.weight_norm` leaves them, are copied without it:
-    `copy.deepcopy()` refuses them."""
+    """Return a deep copy.
+
+    Tensors with a history, such as those of `torch.nn.utils.weight_norm`, are copied without it, because
+    `copy.deepcopy()` rejects them.
+    """
     attributes = (value for part in module.modules() for value in vars(part).values())
     computed = [value for value in attributes if isinstance(value, torch.Tensor) and not value.is_leaf]
     return copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
 
 
 def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
-    """Names, of these, of weights that only training needs: they belong to attributes that RLlib's method
-    `get_non_inference_attributes()` returns. There are none without that method, or if the module was made with
-    `inference_only`."""
+    """Return those of the names whose weights are only needed in training.
+
+    They belong to the attributes that RLlib's method `get_non_inference_attributes()` returns. There are none without
+    that method, or if the module was made with `inference_only`.
+    """
     net = module._net()
     attributes = getattr(net, "get_non_inference_attributes", None)
     if attributes is None or getattr(net, "inference_only", False):
@@ -202,12 +224,12 @@ def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
 
 
 def _is_extra(name: str) -> bool:
-    """Whether it is torch's name for what a layer's `get_extra_state()` returns: anything."""
+    """Return True if `name` is torch's name for the result of a layer's `get_extra_state()`, which may be anything."""
     return isinstance(name, str) and name.split(".")[-1] == "_extra_state"
 
 
 def _as_own(own: Any, given: Any) -> Any:
-    """A copy of an entry of an extra state; an array from a checkpoint is a tensor where the module itself has one."""
+    """Copy an entry of an extra state; an array from a checkpoint becomes a tensor if the module's own entry is one."""
     if isinstance(own, torch.Tensor) and isinstance(given, np.ndarray):
         return _to_tensor("an extra state", given.copy())
     if type(given) is dict and isinstance(own, dict):
@@ -223,7 +245,7 @@ def _to_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _to_tensor(name: str, value: Any) -> torch.Tensor:
-    """The value as torch takes it, copied only where it must be."""
+    """Convert a value to a tensor, copying only if necessary."""
     if isinstance(value, torch.Tensor):
         return value
     try:
@@ -243,7 +265,7 @@ def _differences(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
         if value.shape != tensor.shape
     ]
     dtypes = [
-        f"{name} is of {value.dtype}, which is no kind of {tensor.dtype}"
+        f"{name} is of {value.dtype}, which does not fit {tensor.dtype}"
         for name, value, tensor in both
         if not torch.can_cast(value.dtype, tensor.dtype)
     ]
@@ -251,10 +273,10 @@ def _differences(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 
 class AdaptedModule(RLModule):
-    """Gives any torch module whose `forward(batch)` returns a dict the methods of an RLModule.
+    """Gives the methods of an RLModule to any torch module whose `forward(batch)` returns a dict.
 
-    Weights are the module's own, and so are their names in `get_state()`. A call is one of the module, and attributes
-    that an RLModule doesn't have are read from it and set on it: `runner.module["p0"].encoder` is that of the module.
+    Weights are the wrapped module's own, under their original names in `get_state()`. Calls are passed on to it, and
+    attributes that an RLModule lacks are read from and set on it: `runner.module["p0"].encoder` is its encoder.
     """
 
     def __init__(
@@ -267,7 +289,7 @@ class AdaptedModule(RLModule):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module" or name.startswith("__"):  # while it is being made; what copy and pickle look for
+            if name == "module" or name.startswith("__"):  # during construction, and for lookups by copy and pickle
                 raise
         return getattr(self.module, name)
 
@@ -280,14 +302,14 @@ class AdaptedModule(RLModule):
             super().__setattr__(name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns."""
+        """Call the wrapped module."""
         return self.module(*args, **kwargs)
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return self.module(batch)
 
     def get_initial_state(self) -> dict[str, Any]:
-        """The wrapped module's, if it has such a method."""
+        """Return the wrapped module's initial state, if it has such a method."""
         initial_state = getattr(self.module, "get_initial_state", None)
         return {} if initial_state is None else initial_state()
 
@@ -298,10 +320,10 @@ class AdaptedModule(RLModule):
 def as_rl_module(
     module: torch.nn.Module, observation_space: gym.Space | None = None, action_space: gym.Space | None = None
 ) -> RLModule:
-    """`module` itself if it is an RLModule (spaces that it lacks are filled in), else an RLModule around it.
+    """Return `module` itself if it is an RLModule, with missing spaces filled in; otherwise wrap it in one.
 
     Raises:
-        ConfigError: it is no torch module.
+        ConfigError: If `module` is not a torch module.
     """
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"expected a torch.nn.Module, got {module!r}")

@@ -1,4 +1,4 @@
-"""The nets for who brings none: MLP, CNN, LSTM, by spaces and options."""
+"""Default networks, used when no module is given: MLP, CNN and LSTM, by spaces and options."""
 
 from typing import Any
 
@@ -21,25 +21,25 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 FORWARDS = ("_forward", "_forward_exploration", "_forward_inference", "_forward_train", "forward_exploration",
             "forward_inference")  # fmt: skip
-OBSERVATION_KEYS = ("observation", "observations", "obs")  # next to a mask; PettingZoo's, RLlib's, and the short one
+OBSERVATION_KEYS = ("observation", "observations", "obs")  # names beside a mask, by PettingZoo, RLlib, and in short
 
 
 @public("fastmarl.modules")
 class DefaultRLModule(RLModule):
-    """Policy and value net.
+    """Policy and value network.
 
-    Boxes are flattened, uint8 images (height, width, channels) of at least 16 x 16 pixels go through convolutions,
-    uint8 with an upper bound of 255 is scaled to 0 .. 1, integers of discrete spaces are one-hot, and what Dict and
-    Tuple hold is put side by side. "action_mask" or "avail_actions" in a Dict masks the actions of a Discrete or
-    MultiDiscrete space: where the mask is 0 the logit is the least finite number. If such a Dict has only one other
-    entry, "observation" ("observations", "obs"), the nets read that alone.
+    Boxes are flattened; uint8 images (height, width, channels) of at least 16 x 16 pixels pass through convolutions;
+    uint8 with an upper bound of 255 is scaled to 0 .. 1; integers of discrete spaces become one-hot; and entries of
+    Dict and Tuple are concatenated. "action_mask" or "avail_actions" in a Dict masks the actions of a Discrete or
+    MultiDiscrete space: where the mask is 0, the logit is the least finite number. If such a Dict has a single other
+    entry named "observation", "observations" or "obs", the networks read that entry alone.
 
-    Outputs: "action_dist_inputs" [B, k], "vf_preds" float32 [B] (unless `inference_only`), with an LSTM "state_out";
-    then, the first two are [B, T, k] and [B, T].
+    Outputs are "action_dist_inputs" [B, k] and, unless `inference_only`, "vf_preds" float32 [B]. With an LSTM these are
+    [B, T, k] and [B, T], and there is "state_out".
 
     Raises:
-        ConfigError: spaces are missing or can't be handled, or `model_config` (a dict of the fields of
-            `DefaultModelConfig`, or one) has an unknown option or a bad value.
+        ConfigError: If spaces are missing or unsupported, or `model_config` (a `DefaultModelConfig`, or a dict of its
+            fields) has an unknown option or an invalid value.
     """
 
     capturable = True
@@ -52,7 +52,7 @@ class DefaultRLModule(RLModule):
         n_logits = self.action_dist_cls.required_input_dim(self.action_space)
         self._mask_key = mask_key(self.observation_space, self.action_space)
         self._observation_key = _key_beside_mask(self.observation_space, self._mask_key)
-        # A subclass may change the logits after they were masked.
+        # A subclass may change the logits after masking.
         is_unchanged = all(getattr(type(self), name) is getattr(DefaultRLModule, name) for name in FORWARDS)
         self.masks_actions = self._mask_key is not None and is_unchanged
         seen: Any = self.observation_space
@@ -67,10 +67,10 @@ class DefaultRLModule(RLModule):
             self.vf = _sequential(_mlp(size, [*config.head_fcnet_hiddens], config.head_fcnet_activation, n_out=1))
             if not config.vf_share_layers:
                 self.vf_trunk, _ = _make_trunk(seen, config)
-        self.float()  # as observations are, whatever torch's default dtype is
+        self.float()  # the dtype of observations, whatever torch's default dtype is
 
     def get_initial_state(self) -> dict[str, Any]:
-        """{}, or with an LSTM {"h", "c"}: float32 [cell size]; such dicts as "actor" and "critic" if not shared."""
+        """Return {}, or with an LSTM {"h", "c"}, float32 [cell size]; by "actor" and "critic" if not shared."""
         if not self._cell_size:
             return {}
         if self.vf_trunk is None:
@@ -101,7 +101,7 @@ class DefaultRLModule(RLModule):
         return outputs
 
     def _remember(self, obs: Any, state: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """(features for the policy, features for the value, state after it all)."""
+        """Return the features for the policy, the features for the value, and the state after the last step."""
         if self.vf_trunk is None:
             features, state_out = self.trunk(obs, state)
             return features, features, state_out
@@ -127,7 +127,7 @@ class LSTMTrunk(nn.Module):
 
 
 class FreeLogStd(nn.Module):
-    """Appends to means [B, k] log standard deviations [B, k], which are parameters."""
+    """Appends log standard deviations [B, k], which are free parameters, to means [B, k]."""
 
     def __init__(self, n: int):
         super().__init__()
@@ -138,7 +138,7 @@ class FreeLogStd(nn.Module):
 
 
 def _make_trunk(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module, int]:
-    """(what lies before the heads, the number of its outputs)."""
+    """Return the layers before the heads, and the size of their output."""
     encoder, size = make_encoder(space, config)
     layers = [] if isinstance(encoder, nn.Identity) else [encoder]
     layers += _mlp(size, config.fcnet_hiddens, config.fcnet_activation)
@@ -171,7 +171,7 @@ def _sequential(layers: list[nn.Module]) -> nn.Module:
 
 
 def _key_beside_mask(space: gym.Space, key: str | None) -> str | None:
-    """The key of the observation proper, if it is the only one except the mask."""
+    """Return the key of the actual observation, if it is the only entry besides the mask."""
     if key is None or not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2:
         return None
     other = next(name for name in space.spaces if name != key)

@@ -1,4 +1,4 @@
-"""From observations of any space to flat float vectors, with as little work as the space allows."""
+"""Encoders from observations of any space to flat float vectors, with as little work as the space allows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ WIDEST_CONV = 64  # channels
 
 
 def make_encoder(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module, int]:
-    """A net from observations [n, ...] of `space` to float32 [n, size], and this size.
+    """Return a network from observations [n, ...] of `space` to float32 [n, size], and this size.
 
-    `nn.Identity` where observations are such vectors already.
+    It is `nn.Identity` if observations already are such vectors.
 
     Raises:
-        ConfigError: the default nets can't read this space, or `conv_filters` don't fit.
+        ConfigError: If the default networks can't read this space, or `conv_filters` do not fit.
     """
     encoder, size = _encoder(space, config)
     if config.conv_filters is not None and not any(isinstance(layer, ImageEncoder) for layer in encoder.modules()):
@@ -47,7 +47,7 @@ def _encoder(space: Any, config: DefaultModelConfig) -> tuple[nn.Module, int]:
 
 
 def _entries_encoder(entries: list[tuple[Any, gym.Space]], config: DefaultModelConfig) -> tuple[nn.Module, int]:
-    entries = [(key, space) for key, space in entries if leaf_spaces(space)]  # an empty Dict holds nothing
+    entries = [(key, space) for key, space in entries if leaf_spaces(space)]  # skips empty containers
     encoders = [_encoder(space, config) for _, space in entries]
     return Entries([key for key, _ in entries], [encoder for encoder, _ in encoders]), sum(size for _, size in encoders)
 
@@ -68,7 +68,7 @@ def _is_image(space: gym.spaces.Box) -> bool:
 
 
 class Flat(nn.Module):
-    """Numbers of any dtype, [n, *shape] -> float32 [n, size], times `scale`."""
+    """Flattens [n, *shape] of any dtype to float32 [n, size], and multiplies by `scale`."""
 
     def __init__(self, shape: Sequence[int], scale: float):
         super().__init__()
@@ -81,7 +81,7 @@ class Flat(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Integers [n, *shape] -> float32 [n, sum(counts)]: of each, which of the `counts` from `starts` on it is."""
+    """Encodes integers [n, *shape] as float32 [n, sum(counts)], each one-hot among `counts` values from `starts`."""
 
     values: Tensor
     numbers: Tensor
@@ -101,11 +101,11 @@ class OneHot(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Convolutions of images [n, height, width, channels] of any dtype, times `scale`; float32 [n, size].
+    """Applies convolutions to images [n, height, width, channels] of any dtype, times `scale`; gives float32 [n, size].
 
     Args:
         shape: (height, width, channels).
-        filters: [out channels, kernel, stride] for each layer; None: halve the image until it is small.
+        filters: [out channels, kernel, stride] of each layer; None halves the image until it is small.
     """
 
     def __init__(self, shape: Sequence[int], filters: Any, activation: str, scale: float):
@@ -147,7 +147,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 class Entries(nn.Module):
-    """The entries of a dict or tuple, each through its own encoder, side by side."""
+    """Encodes the entries of a dict or tuple separately, and concatenates the results."""
 
     def __init__(self, keys: list, encoders: list[nn.Module]):
         super().__init__()

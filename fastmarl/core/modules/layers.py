@@ -1,15 +1,15 @@
-"""Layers in a row, called with less around them: in the small nets of sampling, torch's calls outweigh its sums."""
+"""Sequential layers with low call overhead, which outweighs the computation in small networks while sampling."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_linear = torch._C._nn.linear  # as torch.nn.functional.linear
+_linear = torch._C._nn.linear  # the function behind torch.nn.functional.linear
 
 
 class Chain(nn.Sequential):
-    """`nn.Sequential`, with the same names and results."""
+    """An `nn.Sequential` with less overhead, and the same names and results."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         for layer in self._modules.values():
@@ -18,7 +18,7 @@ class Chain(nn.Sequential):
 
 
 def call(layer: nn.Module, inputs: Tensor) -> Tensor:
-    """`layer(inputs)`, by the shortest way where the layer has no hooks and isn't compiled."""
+    """Return `layer(inputs)`, bypassing `__call__` if the layer has no hooks and isn't compiled."""
     if (
         layer._forward_hooks
         or layer._forward_pre_hooks

@@ -1,4 +1,4 @@
-"""Action masks on a module's logits: one rule for acting, learning, exported graphs and legacy policies."""
+"""Action masks on a module's logits: the one rule for acting, learning, exported graphs and legacy policies."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -13,30 +13,30 @@ from fastmarl.core.spaces.structs import flatten_struct
 
 LOGITS = Columns.ACTION_DIST_INPUTS
 LEAST = torch.finfo(torch.float32).min
-COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # what the module itself puts out under this name is no mask
+COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # a module's own output under such a name is not a mask
 
 
 def masked(logits: Tensor, mask: Any) -> Tensor:
-    """Logits [..., choices] where the mask is not 0; elsewhere the least finite number, also as float32.
+    """Return logits [..., choices], with the least finite number (of float32, too) where the mask is 0.
 
     Args:
-        mask: a tensor [..., choices], or [..., *shape] of a shape with as many numbers; or nested tensors, whose
-            numbers are side by side.
+        mask: A tensor [..., choices] or [..., *shape] with the same number of elements; or nested tensors, which are
+            concatenated.
 
     Raises:
-        BatchError: the mask has another number of rows or choices.
+        BatchError: If the mask has a wrong number of rows or choices.
     """
     return logits.masked_fill(in_a_row(mask, logits.shape) == 0, max(torch.finfo(logits.dtype).min, LEAST))
 
 
 def masked_outputs(module: Any, batch: Mapping[Any, Any], outputs: Any) -> Any:
-    """An RLModule's outputs for a batch, with the batch's action mask applied to the logits.
+    """Apply the batch's action mask to the logits among an RLModule's outputs.
 
-    The mask is the column that the runner has recorded, or else the one in the observations. Nothing changes without a
-    mask, or if the module has applied it itself.
+    The mask is the column that the runner recorded or, without one, the mask in the observations. Outputs are unchanged
+    if there is no mask, or if the module applies it itself.
 
     Raises:
-        BatchError: the observations lack the mask that their space has, or the mask does not fit the logits.
+        BatchError: If the observations lack the mask that their space has, or the mask does not fit the logits.
     """
     if module.masks_actions or not isinstance(outputs, Mapping) or LOGITS not in outputs:
         return outputs
@@ -48,7 +48,7 @@ def mask_of(module: Any, batch: Mapping[Any, Any], outputs: Collection[str]) -> 
     """Return the mask for a module that does not mask actions itself: nested tensors, or None.
 
     Raises:
-        BatchError: the observations lack the mask that their space has.
+        BatchError: If the observations lack the mask that their space has.
     """
     column = next((name for name in COLUMNS if name in batch and name not in outputs), None)
     key = key_among(module.observation_space)
@@ -65,10 +65,10 @@ def mask_of(module: Any, batch: Mapping[Any, Any], outputs: Collection[str]) -> 
 
 
 def in_a_row(mask: Any, shape: Sequence[int]) -> Tensor:
-    """Return a mask of any form as one of the logits' shape.
+    """Convert a mask of any form to one with the logits' shape.
 
     Raises:
-        BatchError: the mask has another number of rows or choices.
+        BatchError: If the mask has a wrong number of rows or choices.
     """
     if isinstance(mask, Tensor) and mask.shape == shape:
         return mask

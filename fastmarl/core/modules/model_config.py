@@ -1,4 +1,4 @@
-"""The options of the default nets."""
+"""The options of the default networks."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,24 @@ class DefaultModelConfig:
     """Options of `DefaultRLModule`, under RLlib's names and with RLlib's defaults."""
 
     fcnet_hiddens: Sequence[int] = (256, 256)
-    """Sizes of the fully connected layers behind the observation (and its convolutions)."""
+    """Sizes of the fully connected layers after the observation (and its convolutions)."""
     fcnet_activation: str = "tanh"
-    """This and the other activations: "tanh", "relu", "silu" ("swish"), "gelu" or "linear"."""
+    """Activation; this and the others are one of "tanh", "relu", "silu" ("swish"), "gelu" and "linear"."""
     conv_filters: Sequence[Sequence[Any]] | None = None
-    """Convolutions of images: [out channels, kernel, stride] for each layer, kernel and stride a number or a pair
-    (height, width), without padding. None: chosen by the size of the image."""
+    """Convolutions of images: [out channels, kernel, stride] of each layer, without padding.
+
+    Kernel and stride are a number or a pair (height, width). None chooses them by the size of the image.
+    """
     conv_activation: str = "relu"
     head_fcnet_hiddens: Sequence[int] = ()
-    """Sizes of the hidden layers of the policy head, and of those of the value head."""
+    """Sizes of the hidden layers of the policy head and, separately, of the value head."""
     head_fcnet_activation: str = "relu"
     vf_share_layers: bool = True
-    """Whether policy and value head share what lies before them."""
+    """True if the policy and value heads share the layers before them."""
     free_log_std: bool = False
-    """For Box actions: the log standard deviations are parameters, and don't depend on the observation."""
+    """For Box actions: make the log standard deviations parameters that do not depend on the observation."""
     use_lstm: bool = False
-    """An LSTM between the fully connected layers and the heads."""
+    """Put an LSTM between the fully connected layers and the heads."""
     lstm_cell_size: int = 256
 
     def __post_init__(self) -> None:
@@ -60,10 +62,10 @@ class DefaultModelConfig:
 
     @classmethod
     def of(cls, model_config: Any) -> "DefaultModelConfig":
-        """From such an object, or from a dict of its fields.
+        """Convert a dict of fields to a config, or return a given config.
 
         Raises:
-            ConfigError: an unknown option, or a bad value.
+            ConfigError: If an option is unknown or its value invalid.
         """
         if isinstance(model_config, cls):
             return model_config
@@ -73,13 +75,13 @@ class DefaultModelConfig:
         for name in model_config:
             if name not in known:
                 close = difflib.get_close_matches(str(name), known, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {known}"
+                hint = f"did you mean {close[0]!r}?" if close else f"available: {known}"
                 raise ConfigError(f"the default nets have no option {name!r} in model_config; {hint}")
         return cls(**model_config)
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is an integer above 0."""
+    """Return True for an integer above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -92,6 +94,6 @@ def _is_size(value: Any) -> bool:
 
 
 def with_activation(layer: torch.nn.Module, activation: str) -> list[torch.nn.Module]:
-    """The layer, and what follows it."""
+    """Return the layer, followed by its activation if it is not linear."""
     make = ACTIVATIONS[activation]
     return [layer] if make is None else [layer, make()]

@@ -1,4 +1,4 @@
-"""All modules of a runner."""
+"""A container for all modules of a runner."""
 
 from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, cast
@@ -13,10 +13,10 @@ from fastmarl.core.states import check_mapping
 
 @public("fastmarl.modules")
 class MultiRLModule(torch.nn.Module):
-    """A mapping of module ids to modules, and a torch module that holds them all.
+    """A mapping from module ids to modules, and a torch module that holds them all.
 
     Args:
-        modules: module id -> RLModule, or any torch module whose `forward(batch)` returns a dict.
+        modules: Module id -> RLModule, or any torch module whose `forward(batch)` returns a dict.
     """
 
     def __init__(self, modules: Mapping[str, torch.nn.Module] | None = None):
@@ -25,10 +25,11 @@ class MultiRLModule(torch.nn.Module):
             self.add_module(module_id, module)
 
     def add_module(self, module_id: str, module: torch.nn.Module | None, *, override: bool = False) -> None:
-        """Add a module.
+        """Add a module, or with `override` replace one.
 
         Raises:
-            ConfigError: the id is no string, or taken (and not `override`), or the module is no torch module.
+            ConfigError: If the id is not a string or is taken (without `override`), or the module is not a torch
+                module.
         """
         if not isinstance(module_id, str):
             raise ConfigError(f"a module id must be a string, got {module_id!r}")
@@ -36,18 +37,18 @@ class MultiRLModule(torch.nn.Module):
             raise ConfigError(f"there is a module {module_id!r} already; pass override=True to replace it")
         if module is None:
             raise ConfigError(f"module {module_id!r} must be a torch.nn.Module, got None")
-        # Not torch's own method: ids need not be fit for attribute names.
+        # Torch's own method is not used, since ids need not be valid attribute names.
         self._modules[module_id] = as_rl_module(module)
 
     def remove_module(self, module_id: str) -> RLModule:
-        """Take a module out; KeyError if there is none."""
+        """Remove and return a module; raises KeyError if there is none with this id."""
         module = self[module_id]
         del self._modules[module_id]
         return module
 
     def __getitem__(self, module_id: str) -> RLModule:
         if module_id not in self._modules:
-            raise KeyError(f"no module {module_id!r}; there are {list(self._modules)}")
+            raise KeyError(f"no module {module_id!r}; available: {list(self._modules)}")
         return cast(RLModule, self._modules[module_id])
 
     def get(self, module_id: str, default: Any = None) -> Any:
@@ -72,42 +73,42 @@ class MultiRLModule(torch.nn.Module):
         return cast(ItemsView[str, RLModule], self._modules.items())
 
     def forward(self, batch: Mapping[str, dict[str, Any]], **kwargs: Any) -> dict[str, dict[str, Any]]:
-        """{module id: its batch} -> {module id: its outputs}."""
+        """Map {module id: batch} to {module id: outputs}."""
         return {module_id: self[module_id].forward(part, **kwargs) for module_id, part in batch.items()}
 
     def forward_exploration(
         self, batch: Mapping[str, dict[str, Any]], t: int | None = None, **kwargs: Any
     ) -> dict[str, dict[str, Any]]:
-        """{module id: its batch} -> {module id: its outputs}."""
+        """Map {module id: batch} to {module id: outputs}."""
         return {
             module_id: self[module_id].forward_exploration(part, t=t, **kwargs) for module_id, part in batch.items()
         }
 
     def forward_inference(self, batch: Mapping[str, dict[str, Any]], **kwargs: Any) -> dict[str, dict[str, Any]]:
-        """{module id: its batch} -> {module id: its outputs}."""
+        """Map {module id: batch} to {module id: outputs}."""
         return {module_id: self[module_id].forward_inference(part, **kwargs) for module_id, part in batch.items()}
 
     def forward_train(self, batch: Mapping[str, dict[str, Any]], **kwargs: Any) -> dict[str, dict[str, Any]]:
-        """{module id: its batch} -> {module id: its outputs}."""
+        """Map {module id: batch} to {module id: outputs}."""
         return {module_id: self[module_id].forward_train(part, **kwargs) for module_id, part in batch.items()}
 
     def get_initial_state(self) -> dict[str, dict[str, Any]]:
-        """By module id, of those that have memory."""
+        """Return the initial states of recurrent modules by module id."""
         return {module_id: module.get_initial_state() for module_id, module in self.items() if module.is_stateful()}
 
     def is_stateful(self) -> bool:
-        """Whether any module has memory."""
+        """Return True if any module is recurrent."""
         return any(module.is_stateful() for module in self.values())
 
     def get_state(
         self, module_ids: Collection[str] | None = None, *, inference_only: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Module id -> weights.
+        """Return weights by module id.
 
         Args:
-            module_ids: of these modules only. None: of all.
-            inference_only: without the weights of attributes that a module's `get_non_inference_attributes()` names,
-                if it has that method: acting does not need them. `set_state()` takes such states, too.
+            module_ids: Modules to include; None for all.
+            inference_only: Omit weights that acting does not need: those of the attributes that a module's
+                `get_non_inference_attributes()`, if it has this method, returns. `set_state()` takes such states, too.
         """
         states = {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}
         if not inference_only:
@@ -118,11 +119,11 @@ class MultiRLModule(torch.nn.Module):
         return states
 
     def check_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises ConfigError if `state` has modules that are not here, or weights that don't fit their module."""
+        """Raise ConfigError if `state` has unknown modules, or weights that do not fit their module."""
         check_mapping("the state of modules", state)
         unknown = [module_id for module_id in state if module_id not in self]
         if unknown:
-            raise ConfigError(f"the state has the modules {unknown}, which are none of {list(self)}")
+            raise ConfigError(f"the state has the unknown modules {unknown}; expected some of {list(self)}")
         for module_id, weights in state.items():
             try:
                 self[module_id].check_state(weights)
@@ -130,10 +131,10 @@ class MultiRLModule(torch.nn.Module):
                 raise ConfigError(f"module {module_id!r}: {error}") from error
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over weights by module id; modules that `state` lacks stay as they are.
+        """Set weights by module id; modules that `state` lacks keep theirs.
 
         Raises:
-            ConfigError: see check_state(). Nothing was changed.
+            ConfigError: See `check_state()`; nothing changes then.
         """
         self.check_state(state)
         for module_id, weights in state.items():

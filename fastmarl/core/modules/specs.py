@@ -1,4 +1,4 @@
-"""How to make modules, as data that can be sent to other processes."""
+"""Specifications of modules, which can be sent to other processes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from fastmarl.core.public import public
 @public("fastmarl.modules")
 @dataclass
 class RLModuleSpec:
-    """How to make one module.
+    """Specification of one module.
 
     Args:
-        module_class: an RLModule class, or another callable that takes the other fields as keyword arguments and
-            returns a torch module. None: the default net.
-        observation_space, action_space, inference_only, model_config: what it is called with.
+        module_class: An RLModule class, or another callable that takes the other fields as keyword arguments and
+            returns a torch module. None selects the default network.
+        observation_space, action_space, inference_only, model_config: Arguments of `module_class`.
     """
 
     module_class: Callable[..., torch.nn.Module] | None = None
@@ -31,7 +31,7 @@ class RLModuleSpec:
     model_config: Any = None
 
     def build(self) -> RLModule:
-        """A new module, with fresh weights."""
+        """Create the module with fresh weights."""
         make = self.module_class or DefaultRLModule
         module = make(
             observation_space=self.observation_space,
@@ -45,10 +45,10 @@ class RLModuleSpec:
 @public("fastmarl.modules")
 @dataclass
 class MultiRLModuleSpec:
-    """How to make all modules, by module id."""
+    """Specifications of all modules, by module id."""
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
 
     def build(self) -> MultiRLModule:
-        """New modules, with fresh weights, made in the order of `rl_module_specs`."""
+        """Create the modules with fresh weights, in the order of `rl_module_specs`."""
         return MultiRLModule({module_id: spec.build() for module_id, spec in self.rl_module_specs.items()})

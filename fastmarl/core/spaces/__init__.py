@@ -1,1 +1,1 @@
-"""Spaces: the leaves of their values, nested values, and masks of actions."""
+"""Spaces: leaves of their values, nested values, and action masks."""

@@ -1,4 +1,4 @@
-"""Gymnasium space -> the leaves a value of it consists of."""
+"""The leaves that a value of a Gymnasium space consists of."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a nested value. `sizes` are the numbers of entries of the containers on its path."""
+    """A single array of a nested value. `sizes` has the number of entries of each container on its path."""
 
     path: Path
     sizes: tuple[int, ...]
@@ -27,13 +27,13 @@ class Leaf:
 
 
 class RowLayout:
-    """The leaves of a space, in the order of the space's own dicts and tuples, in the machine's byte order.
+    """The leaves of a space, in the order of the space's dicts and tuples, in native byte order.
 
-    Leaves that are no arrays (Text, Graph, Sequence, ...) have dtype object and shape ().
+    Leaves that are not arrays (Text, Graph, Sequence, ...) have dtype object and shape ().
 
     Args:
-        space: any gymnasium space.
-        keep_dtype: float64 stays so; else it becomes float32, in which torch computes.
+        space: Any gymnasium space.
+        keep_dtype: If False, float64 becomes float32, which torch computes in.
     """
 
     def __init__(self, space: gym.Space, *, keep_dtype: bool = True):
@@ -47,11 +47,11 @@ class RowLayout:
             raise ConfigError(f"the space {space} has no leaves; a value of it can't be recorded")
 
     def nest(self, arrays: list) -> Any:
-        """The leaves' arrays as the space nests them: one array, or dicts and tuples of arrays."""
+        """Nest the leaves' arrays like the space: one array, or dicts and tuples of arrays."""
         return _nest(self.space, iter(arrays))
 
     def leaves_of(self, value: Any) -> list:
-        """The reverse of `nest()`. Raises KeyError, IndexError or TypeError where a leaf is missing."""
+        """Reverse `nest()`. Raises KeyError, IndexError or TypeError if a leaf is missing."""
         return [reduce(getitem, leaf.path, value) for leaf in self.leaves]
 
 
@@ -80,7 +80,7 @@ def _nest(space: gym.Space, arrays) -> Any:
 
 
 def leaf_spaces(space: gym.Space) -> list[gym.Space]:
-    """The spaces of the leaves, in the order of `RowLayout.leaves`."""
+    """Return the spaces of the leaves, in the order of `RowLayout.leaves`."""
     if isinstance(space, gym.spaces.Dict):
         return [leaf for child in space.spaces.values() for leaf in leaf_spaces(child)]
     if isinstance(space, gym.spaces.Tuple):
@@ -89,7 +89,7 @@ def leaf_spaces(space: gym.Space) -> list[gym.Space]:
 
 
 def with_leaf_spaces(space: gym.Space, leaves: Iterable[gym.Space]) -> gym.Space:
-    """The same nesting with other leaves, given in the order of `leaf_spaces()`."""
+    """Replace the leaves of a space by others, given in the order of `leaf_spaces()`."""
     remaining = iter(leaves)
 
     def rebuilt(child: gym.Space) -> gym.Space:

@@ -1,8 +1,8 @@
-"""Where environments say which actions are legal, and what such a mask must be.
+"""Action masks: where environments put them, and their form.
 
-Three forms are known: `obs["action_mask"]` (PettingZoo's and RLlib's), `obs["avail_actions"]` (SMAC's) and
-`info["action_mask"]`. A mask has a number for each choice of a Discrete space, or for each choice of each part of a
-MultiDiscrete one, in a row or nested; 0 rules the choice out.
+Three places are known: `obs["action_mask"]` (PettingZoo, RLlib), `obs["avail_actions"]` (SMAC) and
+`info["action_mask"]`. A mask has one number for each choice of a Discrete space, or for each choice of each part of a
+MultiDiscrete space, flat or nested; 0 rules the choice out.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ RULES_OUT_ALL = (
 
 
 def choices_of(action_space: gym.Space | None) -> list[int]:
-    """Number of choices of each part; empty for spaces that no mask fits."""
+    """Return the number of choices of each part; empty for spaces that can't be masked."""
     if isinstance(action_space, gym.spaces.Discrete):
         return [int(action_space.n)]
     if isinstance(action_space, gym.spaces.MultiDiscrete):
@@ -33,10 +33,10 @@ def choices_of(action_space: gym.Space | None) -> list[int]:
 
 
 def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
-    """The key under which an observation space has a mask for these actions, if it has one.
+    """Return the key under which an observation space has a mask for these actions, or None.
 
     Raises:
-        ConfigError: it has one of another size.
+        ConfigError: If the mask has a wrong size.
     """
     key = key_among(obs_space)
     n_choices = sum(choices_of(action_space))
@@ -51,14 +51,14 @@ def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
 
 
 def key_among(obs_space: gym.Space | None) -> str | None:
-    """The key of an observation space that a mask would have, whatever the actions are."""
+    """Return the key that a mask in this observation space would have, regardless of the actions, or None."""
     if not isinstance(obs_space, gym.spaces.Dict):
         return None
     return next((key for key in MASK_KEYS if key in obs_space.spaces), None)
 
 
 def masks_in(observation: Any, info: Any) -> dict[str, Any]:
-    """Where it was found -> mask, the one that counts first."""
+    """Return place -> mask; the first one takes precedence."""
     found = {}
     if isinstance(observation, Mapping):
         found = {f"observation[{key!r}]": observation[key] for key in MASK_KEYS if key in observation}
@@ -68,21 +68,21 @@ def masks_in(observation: Any, info: Any) -> dict[str, Any]:
 
 
 def action_mask(observation: Any, info: Any) -> Any:
-    """The mask that counts, or None."""
+    """Return the mask that takes precedence, or None."""
     return next(iter(masks_in(observation, info).values()), None)
 
 
 def mask_row(mask: Any) -> np.ndarray:
-    """All of a mask's numbers in a row."""
+    """Flatten a mask to a single row of numbers."""
     return np.concatenate([np.ravel(leaf) for _, leaf in flatten_struct(mask)] or [np.empty(0)])
 
 
 def size_problem(n_numbers: int, sizes: list[int]) -> str | None:
-    """Why a mask of so many numbers does not fit, or None."""
+    """Explain why a mask with `n_numbers` numbers does not fit, or return None."""
     expected = sum(sizes)
     return None if n_numbers == expected else f"has {n_numbers} numbers, expected {expected}: one for each choice"
 
 
 def parts_of(row: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
-    """A mask's row, or an array [..., numbers] of such rows, cut into those of the space's parts."""
+    """Split a mask's row, or an array [..., numbers] of rows, into the parts of the space."""
     return np.split(row, np.cumsum(sizes)[:-1], axis=-1)

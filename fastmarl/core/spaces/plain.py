@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as plain data that `fastmarl.checkpoint` holds, and back."""
+"""Conversion of Gymnasium's spaces to and from plain data that `fastmarl.checkpoint` can save."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,8 +14,11 @@ OTHER = "other"
 
 
 def plain_space(space: gym.Space) -> dict[str, Any]:
-    """A space as dicts, lists, numbers and arrays: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of
-    these. Of any other there is its text alone; a subclass is saved as the class of Gymnasium that it is based on."""
+    """Convert a space to dicts, lists, numbers and arrays.
+
+    Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported; a subclass is saved as the
+    Gymnasium class that it is based on. For other spaces, only a description is saved.
+    """
     if isinstance(space, gym.spaces.Dict):
         return {KIND: "Dict", "spaces": [[key, plain_space(each)] for key, each in space.spaces.items()]}
     if isinstance(space, gym.spaces.Tuple):
@@ -33,10 +36,10 @@ def plain_space(space: gym.Space) -> dict[str, Any]:
 
 
 def space_from_plain(data: Any) -> gym.Space:
-    """The space that `plain_space()` was given.
+    """Restore a space from the result of `plain_space()`.
 
     Raises:
-        ConfigError: it is of a kind that is not saved, or `data` is damaged.
+        ConfigError: If the space is of an unsupported kind, or `data` is damaged.
     """
     kind = data.get(KIND) if isinstance(data, Mapping) else None
     if type(kind) is str and kind == OTHER:
@@ -44,11 +47,11 @@ def space_from_plain(data: Any) -> gym.Space:
     try:
         return _MAKERS[kind](data)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError) as error:
-        raise ConfigError(f"{data!r:.200} is no saved space: {error!r}") from error
+        raise ConfigError(f"{data!r:.200} is not a saved space: {error!r}") from error
 
 
 def _plain_array(array: np.ndarray) -> Any:
-    """Its only number, where all are the same one; else itself."""
+    """Return the array's only value if all its values are equal, else the array."""
     is_one = array.size > 0 and bool((array == array.flat[0]).all())
     return array.flat[0].item() if is_one else array
 
@@ -59,15 +62,15 @@ def _box(data: Mapping[str, Any]) -> gym.Space:
         name: _filled(data[name], shape, np.dtype(np.bool_) if name in _BOUNDED else dtype) for name in _BOX_ARRAYS
     }
     space = gym.spaces.Box(arrays["low"], arrays["high"], shape, dtype.type)
-    space.dtype = dtype  # in its own byte order
-    # Whether integers are bounded is not to be seen from the bounds.
+    space.dtype = dtype  # keeps its byte order
+    # The bounds of integers do not show if they are bounded, so the flags are restored, too.
     for name, array in arrays.items():
         setattr(space, name, array)
     return space
 
 
 def _filled(values: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The array that `_plain_array()` was given."""
+    """Undo the conversion by `_plain_array()`."""
     given = np.asarray(values)
     if given.dtype.kind not in "biuf" or given.shape not in ((), shape):
         raise ValueError(f"expected numbers of shape {shape}, got {given.dtype} of shape {given.shape}")
@@ -76,7 +79,7 @@ def _filled(values: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def _discrete(data: Mapping[str, Any]) -> gym.Space:
     dtype = np.dtype(data["dtype"])
-    options = {} if dtype == np.int64 else {"dtype": dtype.type}  # an option that Gymnasium 1.1 does not know
+    options = {} if dtype == np.int64 else {"dtype": dtype.type}  # Gymnasium 1.1 has no such option
     return gym.spaces.Discrete(data["n"], start=data["start"], **options)
 
 

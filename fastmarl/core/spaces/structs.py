@@ -1,17 +1,17 @@
-"""Nested dicts, tuples and lists of arrays."""
+"""Functions on nested dicts, tuples and lists of arrays."""
 
 from collections.abc import Mapping
 from typing import Any
 
-Path = tuple  # keys of dicts and `Index`es of tuples, from the whole value to one leaf
+Path = tuple  # keys of dicts and `Index`es of tuples, from the root to a leaf
 
 
 class Index(int):
-    """An entry of a tuple in a path; a plain int is a key of a dict."""
+    """A position in a tuple as part of a path; a plain int is a key of a dict."""
 
 
 def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """The leaves of nested dicts, tuples and lists with their paths, in order."""
+    """Return the leaves of nested dicts, tuples and lists with their paths, in order."""
     if isinstance(value, dict):
         return [leaf for key, entry in value.items() for leaf in flatten_struct(entry, (*path, key))]
     if isinstance(value, (tuple, list)):
@@ -20,7 +20,7 @@ def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
 
 
 def nested_struct(leaves: Mapping[Path, Any]) -> Any:
-    """The value of which `flatten_struct()` makes these leaves; tuples where there were lists."""
+    """Reverse `flatten_struct()`; lists become tuples."""
     if () in leaves:
         return leaves[()]
     entries: dict[Any, dict[Path, Any]] = {}
@@ -31,7 +31,7 @@ def nested_struct(leaves: Mapping[Path, Any]) -> Any:
 
 
 def map_struct(function, value: Any) -> Any:
-    """`function` of every leaf, in the same nesting (lists become tuples)."""
+    """Apply `function` to every leaf, keeping the nesting (lists become tuples)."""
     if isinstance(value, dict):
         return {key: map_struct(function, entry) for key, entry in value.items()}
     if isinstance(value, (tuple, list)):

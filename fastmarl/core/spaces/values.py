@@ -1,10 +1,10 @@
-"""Arrays of values: what a dtype can hold."""
+"""Checks of the values that a dtype can hold."""
 
 import numpy as np
 
 
 def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
-    """Whether an array becomes one of this dtype with no kind of number lost, and, between integers, no number.
+    """Return True if `given` can be converted to `dtype` without losing its kind or, for integers, any value.
 
     Floats may lose digits.
     """
@@ -17,19 +17,19 @@ def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
 
 
 def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:
-    """The first row of an array [n, ...] that one of this dtype can't hold, see `can_hold()`; -1: there is none."""
+    """Return the first row of an array [n, ...] that `dtype` can't hold (see `can_hold()`), or -1."""
     if given.dtype == dtype or can_hold(dtype, given):
         return -1
     return next((row for row in range(len(given)) if not can_hold(dtype, given[row : row + 1])), -1)
 
 
 def described(array: np.ndarray) -> str:
-    """An array's dtype and shape, and the range of integers, for errors."""
+    """Describe an array's dtype and shape, and the range of integers, for error messages."""
     values = f" with values from {array.min()} to {array.max()}" if array.dtype.kind in "iu" and array.size else ""
     return f"{array.dtype} of shape {array.shape}{values}"
 
 
 def narrowest(low: int, high: int) -> np.dtype:
-    """The smallest dtype of integers that holds those from `low` to `high`."""
+    """Return the smallest integer dtype that holds all values from `low` to `high`."""
     kinds = (np.uint8, np.uint16, np.uint32, np.uint64) if low >= 0 else (np.int8, np.int16, np.int32, np.int64)
     return np.dtype(next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max))

@@ -1,4 +1,4 @@
-"""What all action distributions have in common."""
+"""Base class of action distributions."""
 
 import copyreg
 import math
@@ -16,7 +16,7 @@ NEEDS = ("required_input_dim", "from_logits")
 
 
 class _Kind(type):
-    """The type of distributions; `bind` adds classes that no module holds, see `_reduce`."""
+    """Metaclass of distributions; `_reduce` pickles the classes that `bind` creates, which are not in any module."""
 
 
 def _reduce(kind: _Kind) -> Any:
@@ -28,7 +28,7 @@ copyreg.pickle(_Kind, _reduce)  # type: ignore[arg-type]
 
 @cache
 def bind(kind: type["Distribution"], attributes: tuple[tuple[str, Hashable], ...]) -> type["Distribution"]:
-    """The subclass of `kind` with these class attributes; always the same one, and it can be pickled."""
+    """Return the subclass of `kind` with these class attributes; it is cached and can be pickled."""
     values = ", ".join(f"{name}={value!r}" for name, value in attributes)
     name = f"{kind.__name__}[{values}]"
     return _Kind(name, (kind,), {**dict(attributes), "bound": (kind, attributes)})  # type: ignore[return-value]
@@ -38,28 +38,29 @@ def bind(kind: type["Distribution"], attributes: tuple[tuple[str, Hashable], ...
 class Distribution(metaclass=_Kind):
     """Base of all action distributions. B stands for any number of batch axes.
 
-    A kind of your own needs `from_logits`, `sample`, `logp` and `to_deterministic` to be sampled from.
+    To be sampled from, a distribution of your own needs `from_logits`, `sample`, `logp` and `to_deterministic`.
     """
 
     @staticmethod
     def required_input_dim(action_space: gym.Space) -> int:
-        """Number of logits for this action space."""
+        """Return the number of logits for this action space."""
         raise NotImplementedError
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> "Distribution":
-        """From a net's outputs, float [B, required_input_dim]."""
+        """Create a distribution from a network's outputs, float [B, required_input_dim]."""
         raise NotImplementedError
 
     @classmethod
     def sample_and_logp(cls, logits: Tensor, generator: torch.Generator | None = None) -> tuple[Any, Tensor]:
-        """Random actions and their log-probabilities.
+        """Draw actions and compute their log-probabilities.
 
         Args:
-            logits: float [n, required_input_dim]; -inf and `torch.finfo(dtype).min` are masks: never drawn.
-            generator: of the logits' device. None: torch's global one.
+            logits: float [n, required_input_dim]; -inf and `torch.finfo(dtype).min` mark masked choices.
+            generator: Random generator on the logits' device; None for torch's global one.
+
         Returns:
-            (actions [n, *action shape], logp float32 [n]). A row whose logits hold NaN or +inf has logp NaN.
+            (actions [n, *action shape], logp float32 [n]). Rows with NaN or +inf among their logits have logp NaN.
         """
         distribution = cls.from_logits(logits)
         actions = distribution.sample(generator)
@@ -67,38 +68,38 @@ class Distribution(metaclass=_Kind):
 
     @classmethod
     def deterministic(cls, logits: Tensor) -> Any:
-        """The most likely actions [n, *action shape] for logits [n, required_input_dim]."""
+        """Return the most likely actions [n, *action shape] for logits [n, required_input_dim]."""
         return cls.from_logits(logits).to_deterministic().sample()
 
     def sample(self, generator: torch.Generator | None = None) -> Any:
-        """Actions [B, *action shape], without gradient."""
+        """Draw actions [B, *action shape], without gradient."""
         raise NotImplementedError
 
     def rsample(self, generator: torch.Generator | None = None) -> Any:
-        """Samples with a gradient to the logits, where the kind has such."""
+        """Draw actions with a gradient with respect to the logits, if the distribution supports it."""
         raise NotImplementedError(f"{type(self).__name__} has no samples with gradient")
 
     def logp(self, value: Any) -> Tensor:
-        """Log-probability (density) [B] of actions [B, *action shape]."""
+        """Return the log-probability (density) [B] of actions [B, *action shape]."""
         raise NotImplementedError
 
     def entropy(self) -> Tensor:
-        """[B], in nats."""
+        """Return the entropy [B] in nats."""
         raise NotImplementedError
 
     def kl(self, other: Any) -> Tensor:
-        """Kullback-Leibler divergence KL(self || other) [B] from one of the same kind."""
+        """Return the Kullback-Leibler divergence KL(self || other) [B] from a distribution of the same class."""
         raise NotImplementedError
 
     def to_deterministic(self) -> "Distribution":
-        """One that always gives the most likely action."""
+        """Return a distribution that always gives the most likely action."""
         raise NotImplementedError
 
 
 def n_logits_of(kind: type[Distribution], action_space: gym.Space | None) -> int | None:
-    """How many logits a distribution needs for this action space.
+    """Return the number of logits that a distribution needs for this action space.
 
-    None: that is not known, for `from_logits()` was overridden, and `required_input_dim()` with it was not.
+    None means unknown: `from_logits()` was overridden, but not `required_input_dim()`.
     """
     lineage = kind.__mro__
     says, takes = (next(i for i, base in enumerate(lineage) if name in vars(base)) for name in NEEDS)
@@ -109,11 +110,11 @@ def n_logits_of(kind: type[Distribution], action_space: gym.Space | None) -> int
 
 @public("fastmarl.distributions")
 class Deterministic(Distribution):
-    """Always `loc`, with log-probability 0. For Box, the net's outputs are the actions.
+    """Always returns `loc`, with log-probability 0. For Box, the network's outputs are the actions.
 
     Args:
-        loc: [B, *action shape].
-        event_dims: number of axes of the action shape.
+        loc: Actions [B, *action shape].
+        event_dims: Number of axes of the action shape.
     """
 
     def __init__(self, loc: Tensor, event_dims: int = 1):
@@ -153,15 +154,15 @@ class Deterministic(Distribution):
 
 
 def flat(value: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """[B, *shape] -> [B, size]; None: it has one axis already."""
+    """Reshape [B, *shape] to [B, size]; if `shape` is None, `value` already has one axis."""
     return value if shape is None else value.reshape(*value.shape[: value.dim() - len(shape)], -1)
 
 
 def shaped(value: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """[B, size] -> [B, *shape]."""
+    """Reshape [B, size] to [B, *shape]; None leaves `value` unchanged."""
     return value if shape is None else value.reshape(*value.shape[:-1], *shape)
 
 
 def event_dims(shape: tuple[int, ...] | None) -> int:
-    """Number of axes of `shape`; None: one."""
+    """Return the number of axes of `shape`; None means one."""
     return 1 if shape is None else len(shape)

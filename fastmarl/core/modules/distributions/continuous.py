@@ -1,4 +1,4 @@
-"""Distributions over real numbers."""
+"""Action distributions over real numbers."""
 
 import math
 from typing import ClassVar
@@ -15,9 +15,9 @@ LOG_2PI = math.log(2 * math.pi)
 
 @public("fastmarl.distributions")
 class DiagGaussian(Distribution):
-    """For Box: independent normal numbers; logits are all means, then all log standard deviations.
+    """Independent normal distributions for Box; logits are all means, followed by all log standard deviations.
 
-    Actions are float32 [B, *shape], not bounded. Class attribute `shape`: None for one axis, whatever its length.
+    Actions are float32 [B, *shape] and unbounded. Class attribute `shape`: None means one axis of any length.
     """
 
     shape: ClassVar[tuple[int, ...] | None] = None

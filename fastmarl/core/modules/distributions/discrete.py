@@ -1,4 +1,4 @@
-"""Distributions over finite sets of actions."""
+"""Action distributions over finite sets."""
 
 import math
 from functools import cache
@@ -12,13 +12,13 @@ from torch.nn.functional import logsigmoid, one_hot, pad
 from fastmarl.core.modules.distributions.base import Deterministic, Distribution, event_dims, flat, shaped
 from fastmarl.core.public import public
 
-RACE_BELOW = 256  # logits; an exponential number for each is cheaper than a uniform one for each row
-NARROW = 16  # logits; torch's softmax along shorter rows than this is slow, along columns it is not
+RACE_BELOW = 256  # logits; for fewer, one exponential number per logit is cheaper than one uniform number per row
+NARROW = 16  # logits; torch's softmax is slow along shorter rows, but not along columns
 
 
 @public("fastmarl.distributions")
 class Categorical(Distribution):
-    """For Discrete(n): n logits; actions int64 [B] in 0 .. n-1 (the space's `start` is not added)."""
+    """For Discrete(n): n logits; actions are int64 [B] in 0 .. n-1, without the space's `start`."""
 
     def __init__(self, logits: Tensor):
         self.logits = torch.log_softmax(logits, -1, dtype=torch.float32)
@@ -53,7 +53,7 @@ class Categorical(Distribution):
         return _draw(logp.reshape(-1, logp.shape[-1]), generator).reshape(logp.shape[:-1])
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One-hot [B, n], with the gradient of the probabilities ("straight through")."""
+        """Draw one-hot actions [B, n] with the gradient of the probabilities ("straight through")."""
         drawn = one_hot(self.sample(generator), self.logits.shape[-1])
         return (drawn - self.probs).detach() + self.probs
 
@@ -71,31 +71,31 @@ class Categorical(Distribution):
 
 
 def _draw(logp: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Random columns int64 [n, 1] of normalised log-probabilities float32 [n, k]."""
+    """Draw random columns, int64 [n, 1], from normalised log-probabilities, float32 [n, k]."""
     if logp.numel() < RACE_BELOW or logp.is_cuda:
-        # Of exponential clocks with rates p the first to ring is distributed as p. A clock never shows exactly 0,
+        # Among exponential clocks with rates p, the first to ring is distributed as p. A clock never shows exactly 0,
         # so a rate of 0 can't win.
         clocks = torch.empty_like(logp).exponential_(generator=generator)
         return torch.div(logp.exp(), clocks, out=clocks).argmax(-1, keepdim=True)
     cumulated = logp.exp().cumsum(-1, dtype=torch.float64)
     drawn = torch.rand((len(logp), 1), dtype=torch.float64, generator=generator)
-    drawn *= cumulated[:, -1:]  # rounding left a total that is not quite 1
+    drawn *= cumulated[:, -1:]  # rounding errors make the total differ slightly from 1
     actions = torch.searchsorted(cumulated, drawn, right=True)
-    return actions.clamp_(max=logp.shape[1] - 1)  # NaN is sorted behind the last
+    return actions.clamp_(max=logp.shape[1] - 1)  # NaN sorts after the last column
 
 
 def _expectation(probs: Tensor, values: Tensor) -> Tensor:
-    """Sum of probs * values over the last axis, where 0 * infinity is 0."""
+    """Return the sum of probs * values over the last axis, with 0 * infinity = 0."""
     return (probs * values.masked_fill(probs == 0, 0.0)).sum(-1)
 
 
 @public("fastmarl.distributions")
 class MultiCategorical(Distribution):
-    """For MultiDiscrete(nvec): the logits of all choices in a row; actions int64 [B, *nvec.shape], from 0.
+    """For MultiDiscrete(nvec): concatenated logits of all choices; actions are int64 [B, *nvec.shape], from 0.
 
-    Class attributes, from `get_action_dist_cls`:
-        nvec: number of options of each choice, flat.
-        shape: the space's shape.
+    Class attributes, set by `get_action_dist_cls`:
+        nvec: Number of options of each choice, flat.
+        shape: Shape of the space.
     """
 
     nvec: ClassVar[tuple[int, ...]]
@@ -124,7 +124,7 @@ class MultiCategorical(Distribution):
 
     @classmethod
     def _padded(cls, logits: Tensor) -> Tensor:
-        """[B, sum(nvec)] -> [B, choices, max(nvec)]; shorter choices are padded with -inf."""
+        """Reshape [B, sum(nvec)] to [B, choices, max(nvec)]; shorter choices are padded with -inf."""
         widest = max(cls.nvec)
         if sum(cls.nvec) < widest * len(cls.nvec):
             logits = pad(logits, (0, 1), value=-math.inf)
@@ -149,20 +149,20 @@ class MultiCategorical(Distribution):
 
 @cache
 def _padded_columns(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    """For each choice, its columns among all logits, padded with column sum(nvec)."""
+    """Return the columns of each choice among all logits, padded with the index sum(nvec)."""
     columns, first = [], 0
     for n in nvec:
         columns += [first + i if i < n else sum(nvec) for i in range(max(nvec))]
         first += n
-    with torch.inference_mode(False):  # a tensor made while sampling could not be used in training
+    with torch.inference_mode(False):  # otherwise a tensor made while sampling could not be used in training
         return torch.tensor(columns, device=device)
 
 
 @public("fastmarl.distributions")
 class Bernoulli(Distribution):
-    """For MultiBinary: the logit of 1 for each number; actions int8 [B, *shape] of 0 and 1.
+    """For MultiBinary: each logit is that of a 1; actions are int8 [B, *shape] of 0 and 1.
 
-    Class attribute `shape`: None for one axis, whatever its length.
+    Class attribute `shape`: None means one axis of any length.
     """
 
     shape: ClassVar[tuple[int, ...] | None] = None
@@ -208,7 +208,7 @@ class Bernoulli(Distribution):
         return self._two_way().kl(other._two_way()).sum(-1)
 
     def _two_way(self) -> Categorical:
-        """Over 0 and 1, for each number."""
+        """Return a categorical distribution over 0 and 1 for each element."""
         return Categorical(torch.stack([logsigmoid(-self.logits), logsigmoid(self.logits)], -1))
 
     def to_deterministic(self) -> Deterministic:

@@ -1,4 +1,4 @@
-"""Distributions over Dict and Tuple spaces, and the choice of the distribution for a space."""
+"""Distributions over Dict and Tuple spaces, and the default distribution of a space."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -26,10 +26,10 @@ class MultiDistribution(Distribution):
 
     Actions are nested like the space; log-probabilities, entropies and divergences are sums over the components.
 
-    Class attributes, from `get_action_dist_cls`:
-        keys: of the Dict; None for a Tuple.
-        kinds: the components' distributions.
-        input_dims: the components' numbers of logits.
+    Class attributes, set by `get_action_dist_cls`:
+        keys: Keys of the Dict; None for a Tuple.
+        kinds: The components' distributions.
+        input_dims: Number of logits of each component.
     """
 
     keys: ClassVar[tuple | None]
@@ -71,7 +71,7 @@ class MultiDistribution(Distribution):
         return self._nest([component.rsample(generator) for component in self.components])
 
     def logp(self, value: Any) -> Tensor:
-        # Components without numbers are not recorded.
+        # Empty components are not recorded.
         if self.keys is None:
             values = [*value, *[()] * (len(self.components) - len(value))]
         else:
@@ -90,9 +90,9 @@ class MultiDistribution(Distribution):
 
 
 class Nothing(Distribution):
-    """For a Dict or Tuple without components, inside another: always the same, with log-probability 0.
+    """For an empty Dict or Tuple inside of another space: a constant with log-probability 0.
 
-    Class attribute `is_dict`: whether that is {}; else ().
+    Class attribute `is_dict`: True if the constant is {}, else it is ().
     """
 
     is_dict: ClassVar[bool]
@@ -127,9 +127,9 @@ class Nothing(Distribution):
 
 
 def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
-    """Slices of the logits of each choice among several, in a row from `begin` to `end`.
+    """Return the slices of the logits, from `begin` to `end`, that belong to one choice among several each.
 
-    Logits of numbers are left out, and those of custom distributions: their meaning is unknown.
+    Logits of numbers are left out, and so are those of custom distributions, whose meaning is unknown.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)
@@ -145,13 +145,13 @@ def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = No
 
 
 def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
-    """The distribution that RLlib would choose for this space; equal spaces get the same class, and it can be pickled.
+    """Return the distribution that RLlib would choose for this space. Equal spaces give the same, picklable class.
 
     Discrete: Categorical. MultiDiscrete: MultiCategorical. MultiBinary: Bernoulli. Box of floats: DiagGaussian.
-    Dict and Tuple: MultiDistribution of those.
+    Dict and Tuple: MultiDistribution of these.
 
     Raises:
-        ConfigError: any other space.
+        ConfigError: If the space is of any other kind.
     """
     for space_type, choose in _CHOICES.items():
         if isinstance(action_space, space_type):
