@@ -1,4 +1,4 @@
-"""Options of a legacy worker: those of the runner that samples for it, and of its batches, inputs and outputs."""
+"""Options of a `RolloutWorker`: for its runner, batches, inputs and outputs."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -17,12 +17,12 @@ FILTERS = (NO_FILTER, MEAN_STD_FILTER)
 @public("fastmarl.legacy")
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
-    """What `policies` has for a policy that needs more than a module.
+    """An entry of `policies` for a policy that needs more than a module.
 
     Args:
-        policy_class: None: the worker's `default_policy_class`.
-        module: RLModuleSpec, torch.nn.Module, or None (the default net).
-        config: options of this policy alone, over the worker's `policy_config`.
+        policy_class: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
+        module: RLModuleSpec, torch.nn.Module, or None for the default network.
+        config: options of this policy; they override the worker's `policy_config`.
     """
 
     policy_class: Any = None
@@ -33,34 +33,38 @@ class PolicySpec:
 @public("fastmarl.legacy")
 @dataclass(frozen=True, kw_only=True)
 class RolloutWorkerConfig(EnvRunnerConfig):
-    """Options of a `RolloutWorker`. Those of `EnvRunnerConfig` mean what they mean there; `policies` may have
-    `PolicySpec`s, too. A misspelt option is a TypeError, a bad value a ConfigError."""
+    """Options of a `RolloutWorker`, in addition to those of `EnvRunnerConfig`. `policies` may contain `PolicySpec`s.
+
+    Raises:
+        TypeError: an option is misspelt.
+        ConfigError: an option has an invalid value.
+    """
 
     policy_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of all policies, such as {"lr": 1e-3, "gamma": 0.95}; each policy class has its own defaults."""
     max_seq_len: int = 20
-    """Steps of the sequences into which trajectories of recurrent policies are cut."""
+    """Most steps of a sequence; trajectories of recurrent policies are cut into sequences."""
     observation_filter: str = NO_FILTER
-    """"MeanStdFilter": observations are normalised, by statistics for each policy."""
+    """"NoFilter", or "MeanStdFilter" to normalise observations by statistics of each policy."""
     compress_observations: bool | str = False
-    """Whether the observations of batches are packed: True row by row, "bulk" column by column."""
+    """Pack the observations in batches: True row by row, "bulk" column by column."""
     fake_sampler: bool = False
-    """Return the first batch again and again, to measure what learning costs without sampling."""
+    """Sample once and return that batch from every call, to measure the speed of learning alone."""
     checkpoint_trainable_policies_only: bool = False
-    """Whether `get_state()` leaves out policies that don't learn."""
+    """Leave policies that don't learn out of `get_state()`."""
     input_: Any = "sampler"
-    """Where batches come from: "sampler"; a file, folder, glob or list of such, of JSON; a function `(io_context) ->
+    """Source of batches: "sampler"; a JSON file, a folder, a glob or a list of files; a function `(io_context) ->
     InputReader`; or a dict {any of these: its share}."""
     shuffle_buffer_size: int = 0
-    """Above 0: batches from files are shuffled in a buffer of so many."""
+    """Number of batches in the buffer that shuffles batches from files; 0: don't shuffle."""
     postprocess_inputs: bool = False
-    """Whether the policy's `postprocess_trajectory()` is called with what is read from files, episode by episode."""
+    """Call the policy's `postprocess_trajectory()` with each episode that is read from files."""
     output: Any = None
-    """Where `sample()` writes its batches to: a folder, "logdir", or a function `(io_context) -> OutputWriter`."""
+    """Destination of the batches of `sample()`: a folder, "logdir", or a function `(io_context) -> OutputWriter`."""
     output_compress_columns: Collection[str] | None = None
-    """Columns that are packed in files, which needs lz4; None: "obs" and "new_obs" if lz4 is installed."""
+    """Columns to pack in files, which requires lz4; None: "obs" and "new_obs" if lz4 is installed."""
     output_max_file_size: int = 64 * 1024 * 1024
-    """Bytes after which another file is begun."""
+    """Size in bytes after which the writer begins a new file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,27 +83,27 @@ class RolloutWorkerConfig(EnvRunnerConfig):
                               f"ways to say the same; put a MeanStdFilter among the connectors instead")  # fmt: skip
 
     def policy_spec(self, policy_id: str) -> PolicySpec:
-        """A policy's entry in `policies`, as a PolicySpec."""
+        """Return a policy's entry in `policies` as a PolicySpec."""
         return as_policy_spec(self.module_specs[policy_id])
 
     def _check_mapping_fn(self) -> None:
-        """One of RLlib's old API stack, which wants the worker, is one, too."""
+        """Accept functions for RLlib's old API stack, too, which take the worker."""
         given = self.policy_mapping_fn
         if not callable(given) or misfit(given, "agent_id", None, worker=None):
             super()._check_mapping_fn()
 
     def _check_output(self) -> None:
-        """A worker writes batches, by options of its own."""
+        """Refuse the runner's options for output: a worker writes batches, and has its own options for that."""
         for name in OF_OUTPUT:
             if (value := getattr(self, name)) != DEFAULTS[name]:
                 raise ConfigError(f"{name}={value!r} is for Parquet files; a RolloutWorker writes JSON, see "
                                   f"output_max_file_size and output_compress_columns")  # fmt: skip
 
     def runner_config(self, mapping_fn: Callable[..., str] | None) -> EnvRunnerConfig:
-        """What the runner needs to know; with this mapping function."""
+        """Return the config of the worker's runner, with this mapping function."""
         of_runner = {option.name: getattr(self, option.name) for option in fields(EnvRunnerConfig)}
         of_runner["policy_mapping_fn"] = mapping_fn
-        of_runner["output"] = None  # it is the worker that writes
+        of_runner["output"] = None  # the worker writes
         if self.policies is not None:
             of_runner["policies"] = {id_: as_policy_spec(spec).module for id_, spec in self.module_specs.items()}
         if self.observation_filter == MEAN_STD_FILTER:
@@ -108,5 +112,5 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
 
 def as_policy_spec(entry: Any) -> PolicySpec:
-    """An entry of `policies`: a PolicySpec itself, or the module of one."""
+    """Return an entry of `policies` as a PolicySpec; any other entry is the policy's module."""
     return entry if isinstance(entry, PolicySpec) else PolicySpec(module=entry)

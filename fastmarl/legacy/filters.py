@@ -1,4 +1,4 @@
-"""Observation filters of a worker, as objects that workers exchange."""
+"""Observation filters in the form in which workers exchange them."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from fastmarl.core.public import public
 
 @public("fastmarl.legacy")
 class MeanStdFilter:
-    """What a policy's filter has counted; the methods are those of RLlib's class of this name.
+    """Statistics of a policy's observation filter, with the methods of RLlib's class of this name.
 
     Args:
-        rs: for each Box of the observation, what observations are normalised by.
-        buffer: the same of what was counted since the buffer was last reset, alone.
+        rs: statistics that normalise observations, one for each Box of the observation space.
+        buffer: statistics of the observations since the buffer was last reset, one for each Box.
     """
 
     rs: list[RunningMoments]
@@ -27,7 +27,7 @@ class MeanStdFilter:
         self.rs, self.buffer = ([moments.copy() for moments in each] for each in (rs, buffer))
 
     def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False) -> None:
-        """Add what another filter has counted in its buffer; `with_buffer`: have its buffer, too."""
+        """Merge another filter's buffer into `rs`; with `with_buffer`, take over its buffer, too."""
         self._check_like(other.buffer)
         rs = [moments.copy() for moments in self.rs]
         for moments, change in zip(rs, other.buffer, strict=True):
@@ -35,12 +35,12 @@ class MeanStdFilter:
         self._become(rs, other.buffer if with_buffer else self.buffer)
 
     def sync(self, other: "MeanStdFilter") -> None:
-        """Be like another filter, buffer included."""
+        """Copy another filter's statistics, buffer included."""
         self._check_like(other.rs)
         self._become(other.rs, other.buffer)
 
     def reset_buffer(self) -> None:
-        """Begin to count from nothing."""
+        """Clear the statistics in the buffer."""
         self._become(self.rs, [RunningMoments(moments.mean.size) for moments in self.rs])
 
     clear_buffer = reset_buffer
@@ -57,7 +57,7 @@ class MeanStdFilter:
 
 
 class FilterView(MeanStdFilter):
-    """A policy's filter in the runner, read and written in place: what `worker.filters` has."""
+    """View of a policy's filter in the runner, which reads and writes it in place; returned by `worker.filters`."""
 
     def __init__(self, connector: FilterConnector):
         self._connector = connector
@@ -72,5 +72,5 @@ class FilterView(MeanStdFilter):
 
     def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
         stats, delta = ([moments.get_state() for moments in each] for each in (rs, buffer))
-        # Only merging reads "base", and the worker's filters are merged here.
+        # "base" is read only when connectors are merged; a worker merges its filters in this class instead.
         self._connector.set_state({"stats": stats, "base": stats, "delta": delta})

@@ -1,4 +1,4 @@
-"""A worker's policies: they learn, come and go, and exchange weights."""
+"""The policies of a worker: learning, adding and removing them, exchanging weights."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -24,22 +24,22 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyWorker:
-    """The half of a `RolloutWorker` that has nothing to do with sampling.
+    """The part of `RolloutWorker` that manages policies; sampling is in the subclass.
 
     Args:
-        runner: has a module for each policy.
-        config: the worker's.
-        default_policy_class: of policies whose spec has none.
+        runner: samples, with a module for each policy.
+        config: the worker's config.
+        default_policy_class: `(module, config) -> Policy`, for specs without a class.
 
     Attributes:
         config: RolloutWorkerConfig.
         env_runner: the `EnvRunnerV2` that samples.
         policy_map: policy id -> Policy.
-        policy_mapping_fn: `(agent_id, episode) -> policy id`, maybe with the keyword `worker`; None: there is one
-            policy.
-        is_policy_to_train: `(policy id, batch or None) -> bool`; None: all learn.
+        policy_mapping_fn: `(agent_id, episode) -> policy id`, optionally with a keyword argument `worker`; None: there
+            is one policy.
+        is_policy_to_train: `(policy id, batch or None) -> bool`; None: all policies learn.
         global_vars: see `get_global_vars()`.
-        weights_seq_no: of the last `set_weights()`, or None.
+        weights_seq_no: number of the weights in the last `set_weights()`, or None.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class PolicyWorker:
     # Learning.
 
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
-        """Let each policy that learns take a step.
+        """Update each policy that learns.
 
         Args:
             samples: MultiAgentBatch, or a SampleBatch for "default_policy".
 
         Returns:
-            Policy id -> what its `learn_on_batch()` returned
+            Policy id -> result of its `learn_on_batch()`
         """
         samples = samples.as_multi_agent()
         return {
@@ -84,14 +84,14 @@ class PolicyWorker:
         }
 
     def compute_gradients(self, samples: Any, single_agent: bool = False) -> tuple[Any, dict[str, Any]]:
-        """Gradients of each policy that learns; no weight is changed.
+        """Compute the gradients of each policy that learns, without an update.
 
         Args:
-            samples: as for `learn_on_batch()`.
-            single_agent: return those of "default_policy" alone.
+            samples: MultiAgentBatch, or a SampleBatch for "default_policy".
+            single_agent: return only the gradients and statistics of "default_policy", not in a dict by policy id.
 
         Returns:
-            (policy id -> gradients; policy id -> statistics, and "batch_count", the env steps)
+            (policy id -> gradients; policy id -> statistics, and "batch_count", the number of env steps)
         """
         samples = samples.as_multi_agent()
         gradients, infos = {}, {}
@@ -104,22 +104,23 @@ class PolicyWorker:
         return gradients, {**infos, "batch_count": samples.count}
 
     def apply_gradients(self, grads: Any) -> None:
-        """Let each policy that learns take a step with gradients from `compute_gradients()`."""
+        """Update each policy that learns with gradients from `compute_gradients()`."""
         of_policies = grads if isinstance(grads, dict) else {DEFAULT_POLICY_ID: grads}
         for policy_id, gradients in of_policies.items():
             if self._learns(policy_id):
                 self._known(policy_id).apply_gradients(gradients)
 
     def setup_torch_data_parallel(self, url: str, world_rank: int, world_size: int, backend: str) -> None:
-        """Join a process group of torch: from now on policies learn with gradients averaged over its workers.
+        """Join a process group of torch; from then on, policies average their gradients over its workers.
 
         Args:
-            url: where the processes meet, such as "tcp://127.0.0.1:29500"; see `get_node_ip()`, `find_free_port()`.
-            world_rank, world_size: which of how many workers this is.
+            url: address of the group, such as "tcp://127.0.0.1:29500"; see `get_node_ip()` and `find_free_port()`.
+            world_rank: index of this worker in the group.
+            world_size: number of workers in the group.
             backend: "gloo" on the CPU, "nccl" on GPUs.
 
         Raises:
-            ConfigError: a policy does not learn with torch.
+            ConfigError: a policy is not a TorchPolicy.
         """
         policies = [policy for policy in self.policy_map.values() if isinstance(policy, TorchPolicy)]
         if len(policies) < len(self.policy_map):
@@ -133,7 +134,7 @@ class PolicyWorker:
     # Policies.
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY_ID) -> Policy | None:
-        """The policy of this id, or None."""
+        """Return the policy of this id, or None."""
         return self.policy_map.get(policy_id)
 
     def add_policy(
@@ -150,23 +151,25 @@ class PolicyWorker:
         policies_to_train: ToTrain | None = None,
         module_spec: RLModuleSpec | torch.nn.Module | None = None,
     ) -> Policy:
-        """Add a policy. Running episodes go on without it.
+        """Add a policy. It does not act in episodes that are running already.
 
         Args:
+            policy_id: id of the policy.
             policy_cls: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
-            policy: the policy itself, instead of what makes one.
-            observation_space, action_space: of its module; None: those of the agents mapped to it.
-            config: options of this policy alone.
-            policy_state: from `policy.get_state()`.
-            policy_mapping_fn: of episodes that begin from now on.
-            policies_to_train: from now on.
-            module_spec: its module; None: the default net.
+            policy: the policy itself, instead of `policy_cls`, `config` and `module_spec`.
+            observation_space, action_space: spaces of its module; None: those of the agents mapped to it.
+            config: options of this policy.
+            policy_state: initial state, from `policy.get_state()`.
+            policy_mapping_fn: mapping function of episodes that begin from now on; None: unchanged.
+            policies_to_train: ids of the policies that learn from now on, or a function, see
+                `set_is_policy_to_train()`; None: unchanged.
+            module_spec: its module; None: the default network.
 
         Raises:
-            ConfigError: the id is taken, or the policy is given twice. Nothing was changed.
+            ConfigError: the id is taken, or both a policy and arguments to make one are given. Nothing has changed.
         """
         if policy is not None and not (policy_cls is None and config is None and module_spec is None):
-            raise ConfigError("add_policy() takes a policy, or what makes one: policy_cls, config, module_spec")
+            raise ConfigError("add_policy() takes a policy, or arguments to make one: policy_cls, config, module_spec")
         if module_spec is None and observation_space is not None:
             module_spec = RLModuleSpec(observation_space=observation_space, action_space=action_space)
         spec = PolicySpec(policy_class=policy_cls, module=module_spec, config=config or {})
@@ -198,10 +201,16 @@ class PolicyWorker:
         policy_mapping_fn: Callable[..., str] | None = None,
         policies_to_train: ToTrain | None = None,
     ) -> None:
-        """Remove a policy. In running episodes it acts on, and its steps are in batches until they have ended.
+        """Remove a policy. It goes on acting in running episodes, and batches have its steps until these end.
+
+        Args:
+            policy_id: id of the policy.
+            policy_mapping_fn: mapping function of episodes that begin from now on; None: unchanged.
+            policies_to_train: ids of the policies that learn from now on, or a function, see
+                `set_is_policy_to_train()`; None: unchanged.
 
         Raises:
-            ConfigError: there is no such policy, or no other. Nothing was changed.
+            ConfigError: there is no such policy, or it is the only one. Nothing has changed.
         """
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
         self._runner.remove_module(policy_id, new_agent_to_module_mapping_fn=of_runner)
@@ -211,36 +220,36 @@ class PolicyWorker:
             self.set_is_policy_to_train(policies_to_train)
 
     def set_policy_mapping_fn(self, policy_mapping_fn: Callable[..., str] | None = None) -> None:
-        """Map the agents of episodes that begin from now on by another function; None: leave it."""
+        """Set the mapping function of episodes that begin from now on; None: leave it unchanged."""
         if policy_mapping_fn is not None:
             self._runner.set_policy_mapping_fn(for_runner(policy_mapping_fn, self))
             self.policy_mapping_fn = policy_mapping_fn
 
     def set_is_policy_to_train(self, is_policy_to_train: ToTrain) -> None:
-        """Ids of the policies that learn, or `(policy id, batch or None) -> bool`."""
+        """Choose the policies that learn, by their ids or by a function `(policy id, batch or None) -> bool`."""
         self.is_policy_to_train = learns_if(is_policy_to_train)
 
     def get_policies_to_train(self, batch: Any = None) -> set[str]:
-        """Ids of those that learn (from a batch)."""
+        """Return the ids of the policies that learn, from `batch` if it is given."""
         return {policy_id for policy_id in self.policy_map if self._learns(policy_id, batch)}
 
     def for_policy(self, func: Callable[..., Any], policy_id: str = DEFAULT_POLICY_ID, **kwargs: Any) -> Any:
-        """func(policy, ...)"""
+        """Call func(policy, ...) and return its result."""
         return func(self._known(policy_id), **kwargs)
 
     def foreach_policy(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
-        """[func(policy, policy id, ...)]"""
+        """Call func(policy, policy id, ...) for each policy and return the list of results."""
         return [func(policy, policy_id, **kwargs) for policy_id, policy in self.policy_map.items()]
 
     def foreach_policy_to_train(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
-        """The same of those that learn."""
+        """Call func(policy, policy id, ...) for each policy that learns and return the list of results."""
         learning_ids = self.get_policies_to_train()
         return [func(policy, id_, **kwargs) for id_, policy in self.policy_map.items() if id_ in learning_ids]
 
     # Weights, filters, state.
 
     def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
-        """Policy id -> parameter name -> array; of these policies, or all."""
+        """Return policy id -> parameter name -> array, for these policies or for all."""
         wanted = [policies] if isinstance(policies, str) else policies
         return {id_: policy.get_weights() for id_, policy in self.policy_map.items() if wanted is None or id_ in wanted}
 
@@ -250,28 +259,29 @@ class PolicyWorker:
         global_vars: Mapping[str, Any] | None = None,
         weights_seq_no: int | None = None,
     ) -> None:
-        """Take weights by policy id; those of policies that are not here are named in a warning, and left.
+        """Load weights by policy id. Weights of unknown policies are ignored with a warning.
 
         Args:
-            global_vars: for `set_global_vars()`.
-            weights_seq_no: their number; if the worker has those of this number already, nothing is copied.
+            weights: policy id -> parameter name -> array.
+            global_vars: passed to `set_global_vars()`.
+            weights_seq_no: number of these weights; if the worker has the weights of this number, nothing is copied.
         """
         if weights_seq_no is None or weights_seq_no != self.weights_seq_no:
             for policy_id, of_policy in weights.items():
                 if policy_id in self.policy_map:
                     self.policy_map[policy_id].set_weights(of_policy)
                 else:
-                    logger.warning("set_weights(): there is no policy %r here; its weights are left", policy_id)
+                    logger.warning("set_weights(): there is no policy %r; its weights are ignored", policy_id)
         self.weights_seq_no = weights_seq_no
         if global_vars:
             self.set_global_vars(global_vars)
 
     def get_global_vars(self) -> dict[str, Any]:
-        """{"timestep": ..., "num_grad_updates_per_policy": {policy id: ...}, and what else was set}"""
+        """Return {"timestep": ..., "num_grad_updates_per_policy": {policy id: ...}} and any other variables set."""
         return self.global_vars
 
     def set_global_vars(self, global_vars: Mapping[str, Any], policy_ids: Collection[str] | None = None) -> None:
-        """Add to `global_vars`, and tell these policies (None: all) that learn."""
+        """Update `global_vars`, and pass them to those of these policies (None: of all) that learn."""
         others = {name: value for name, value in global_vars.items() if name != "num_grad_updates_per_policy"}
         updates = global_vars.get("num_grad_updates_per_policy", {})
         self.global_vars["num_grad_updates_per_policy"].update(updates)
@@ -283,7 +293,7 @@ class PolicyWorker:
 
     @property
     def filters(self) -> dict[str, FilterView]:
-        """By policy id, the observation filters that sample, of policies that have one."""
+        """Views by policy id of the observation filters that are in use; policies without a filter are left out."""
         views = {}
         for policy_id in self.policy_map:
             connectors = self._runner.env_to_module.get(policy_id)
@@ -293,7 +303,7 @@ class PolicyWorker:
         return views
 
     def get_filters(self, flush_after: bool = False) -> dict[str, MeanStdFilter]:
-        """Copies of the filters; `flush_after`: their buffers begin anew."""
+        """Return copies of the filters; with `flush_after`, clear the filters' buffers afterwards."""
         taken = {}
         for policy_id, view in self.filters.items():
             taken[policy_id] = view.as_serializable()
@@ -302,7 +312,7 @@ class PolicyWorker:
         return taken
 
     def sync_filters(self, new_filters: Mapping[str, MeanStdFilter]) -> None:
-        """Let all filters be like these, which `get_filters()` of this worker or others gave."""
+        """Copy the statistics of filters from `get_filters()`, of this worker or another, into this worker's."""
         views = self.filters
         if missing := sorted(views.keys() - new_filters.keys()):
             raise ConfigError(f"expected a filter for each of {list(views)}, got none for {missing}")
@@ -310,8 +320,10 @@ class PolicyWorker:
             view.sync(new_filters[policy_id])
 
     def get_state(self) -> dict[str, Any]:
-        """Policies with weights, optimizers and what makes them, mapping function, filters; the filters' buffers begin
-        anew. Running episodes are not in it."""
+        """Return the state of policies (weights, optimizers, specs), the mapping function, and filters.
+
+        Clears the filters' buffers. Running episodes are not part of the state.
+        """
         filters = self.get_filters(flush_after=True)
         only_learning = self.config.checkpoint_trainable_policies_only
         states = {
@@ -328,7 +340,7 @@ class PolicyWorker:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state()` gave; policies that are not here are added."""
+        """Restore a state from `get_state()`, adding the policies that this worker lacks."""
         mapping_fn = state["policy_mapping_fn"]
         for policy_id, of_policy in state["policy_states"].items():
             if policy_id not in self.policy_map:
@@ -345,11 +357,11 @@ class PolicyWorker:
 
 
 def _spec_of(policy: Policy) -> PolicySpec:
-    """What makes a policy like it."""
+    """Return a spec that makes a policy like this one."""
     module: Any = policy.module
     if isinstance(module, AdaptedModule):
         made_by: Any = copied(module.module)
-    elif module.kwargs:  # which specs don't hold
+    elif module.kwargs:  # arguments that specs can't hold
         made_by = copied(module)
     else:
         made_by = RLModuleSpec(

@@ -31,8 +31,9 @@ from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 
 @public("fastmarl.legacy")
 class RolloutWorker(PolicyWorker):
-    """Samples with envs and policies, and lets the policies learn. Methods are those of RLlib's class of this name;
-    docs/old_stack.md has a table of all.
+    """Samples with envs and policies, and updates the policies.
+
+    The methods are those of RLlib's class of this name; docs/old_stack.md has a table of them.
 
     ```python
     config = fastmarl.legacy.RolloutWorkerConfig(env="fastmarl.cart_pole", policies=["p0"])
@@ -42,21 +43,23 @@ class RolloutWorker(PolicyWorker):
     ```
 
     Args:
-        env_creator: `(env_config) -> env`; None: `config.env`.
-        validate_env: called with each env and its EnvContext; raises what is wrong.
-        config: options; or a dict of them.
-        worker_index: which of several workers this is; they draw from different streams.
-        num_workers: how many there are, 0 or more. None: `config.num_env_runners`.
-        recreated_worker: whether it takes the place of a lost worker of this index: it draws from other streams then.
-        log_dir: where `output="logdir"` writes to.
-        default_policy_class: `(module, config) -> Policy`, of policies whose spec has none.
+        env_creator: `(env_config) -> env`; None: use `config.env`.
+        validate_env: called with each env and its EnvContext; raises an exception if the env is invalid.
+        config: RolloutWorkerConfig, or a dict of its options.
+        worker_index: index of this worker; workers of different indices use different random streams.
+        num_workers: number of workers, 0 or more. None: `config.num_env_runners`.
+        recreated_worker: true if this worker replaces a lost one of the same index; it then uses other random streams.
+        log_dir: destination of `output="logdir"`.
+        default_policy_class: `(module, config) -> Policy`, for specs without a class.
 
     Attributes:
         config: RolloutWorkerConfig.
         env_runner: the `EnvRunnerV2` that samples.
-        sampler, input_reader, output_writer: where batches come from, and go to.
-        weights_seq_no: of the last `set_weights()`, or None.
-        last_batch: with `fake_sampler`, the batch that is returned again and again.
+        sampler: `env_runner`, under RLlib's name.
+        input_reader: source of batches.
+        output_writer: destination of batches.
+        weights_seq_no: number of the weights in the last `set_weights()`, or None.
+        last_batch: with `fake_sampler`, the batch that every call returns.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class RolloutWorker(PolicyWorker):
         self.worker_index, self.recreated_worker = worker_index, recreated_worker
         self.num_workers = self.config.num_env_runners if num_workers is None else num_workers
         self.last_batch: Any = None
-        self._read: list[Any] = []  # batches that are not part of a returned one yet
+        self._read: list[Any] = []  # batches that have not been returned yet
         self._lock = threading.Lock()
         mapping_fn = self.config.policy_mapping_fn
         of_runner = None if mapping_fn is None else for_runner(mapping_fn, self)
@@ -101,10 +104,10 @@ class RolloutWorker(PolicyWorker):
     # Sampling.
 
     def sample(self) -> Any:
-        """The next batch: `rollout_fragment_length` steps of each env, or at least as many in whole episodes.
+        """Return the next batch: `rollout_fragment_length` steps of each env, or at least as many in whole episodes.
 
         Returns:
-            MultiAgentBatch, see `BatchBuilder.build()`; what files hold may be a SampleBatch.
+            MultiAgentBatch, see `BatchBuilder.build()`; or a SampleBatch, if `input_` has such batches.
         """
         config = self.config
         if config.fake_sampler and self.last_batch is not None:
@@ -127,7 +130,7 @@ class RolloutWorker(PolicyWorker):
         try:
             batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)
         except Exception:
-            self._read = []  # they don't fit each other, and never will
+            self._read = []  # drop batches that don't fit each other, or every later call would fail, too
             raise
         self._read = []
         return batch
@@ -136,7 +139,7 @@ class RolloutWorker(PolicyWorker):
         return batch.env_steps() if self.config.count_steps_by == "env_steps" else batch.agent_steps()
 
     def sample_with_count(self) -> tuple[Any, int]:
-        """(`sample()`, its env steps)."""
+        """Return (`sample()`, its number of env steps)."""
         batch = self.sample()
         return batch, batch.count
 
@@ -147,19 +150,19 @@ class RolloutWorker(PolicyWorker):
         sgd_minibatch_size: int,
         standardize_fields: Sequence[str],
     ) -> tuple[dict[str, Any], int]:
-        """Sample, and learn from it in epochs of minibatches.
+        """Sample a batch, and learn from it in epochs of minibatches.
 
         Args:
-            expected_batch_size: env steps of the batch; with several workers that average gradients all must agree.
-            num_sgd_iter: epochs.
-            sgd_minibatch_size: steps of a minibatch; 0: the whole batch.
-            standardize_fields: columns that get mean 0 and standard deviation 1 before.
+            expected_batch_size: number of env steps in the batch, equal in all workers that average gradients.
+            num_sgd_iter: number of epochs.
+            sgd_minibatch_size: number of steps in a minibatch; 0: the whole batch.
+            standardize_fields: columns to scale to mean 0 and standard deviation 1 beforehand.
 
         Returns:
-            (policy id -> {"learner_stats": means over the minibatches}, env steps)
+            (policy id -> {"learner_stats": means over the minibatches}, number of env steps)
 
         Raises:
-            BatchError: the batch has another size.
+            BatchError: the batch differs in size.
         """
         batch = self.sample()
         if batch.count != expected_batch_size:
@@ -174,21 +177,21 @@ class RolloutWorker(PolicyWorker):
         return self.learn_on_batch(MultiAgentBatch({policy_id: minibatch}, minibatch.count)).get(policy_id)
 
     def get_metrics(self) -> list[RolloutMetrics]:
-        """Metrics of the episodes that have ended since the last call."""
+        """Return the metrics of the episodes that have ended since the last call."""
         return self.env_runner.get_metrics()
 
     # Envs.
 
     def foreach_env(self, func: Callable[[Any], Any]) -> list[Any]:
-        """[func(env)], of envs in this process.
+        """Call func(env) for each env and return the list of results.
 
         Raises:
-            ConfigError: they are in worker processes.
+            ConfigError: the envs run in worker processes.
         """
         return [func(env) for env in self._envs()]
 
     def foreach_env_with_context(self, func: Callable[[Any, EnvContext], Any]) -> list[Any]:
-        """[func(env, context)]; see `foreach_env()`."""
+        """Call func(env, context) for each env and return the list of results; see `foreach_env()`."""
         config, envs = self.config, self._envs()
         return [
             func(
@@ -211,7 +214,7 @@ class RolloutWorker(PolicyWorker):
         return list(self._runner.env.envs)
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """(observation space, action space) by policy id, and of an env under "__env__"."""
+        """Return (observation space, action space) by policy id, and those of an env under "__env__"."""
         return self._runner.get_spaces()
 
     def make_env(self) -> None:
@@ -221,31 +224,31 @@ class RolloutWorker(PolicyWorker):
     # The worker itself.
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """func(worker, ...)"""
+        """Call func(worker, ...) and return its result."""
         return func(self, *args, **kwargs)
 
     def lock(self) -> None:
-        """Wait until nobody else has the worker's lock, and take it. No other method asks for it."""
+        """Acquire the worker's lock, waiting for it if necessary. No other method acquires it."""
         self._lock.acquire()
 
     def unlock(self) -> None:
-        """Give the lock back."""
+        """Release the worker's lock."""
         self._lock.release()
 
     def creation_args(self) -> dict[str, Any]:
-        """The arguments with which it was made."""
+        """Return the arguments that the worker was constructed with."""
         return self._creation_args
 
     def ping(self) -> str:
-        """ "pong" """
+        """Return "pong", which proves that the worker responds."""
         return "pong"
 
     def get_host(self) -> str:
-        """Name of the machine."""
+        """Return the name of the machine."""
         return platform.node()
 
     def get_node_ip(self) -> str:
-        """The machine's address in its network; 127.0.0.1 without one."""
+        """Return the machine's address in its network, or 127.0.0.1 without a network."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(("192.0.2.1", 9))  # sends nothing; the address is for documentation (RFC 5737)
@@ -254,19 +257,19 @@ class RolloutWorker(PolicyWorker):
             return probe.getsockname()[0]
 
     def find_free_port(self) -> int:
-        """A port on which nobody listens now."""
+        """Return a port that is free at the moment."""
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind(("", 0))
             return probe.getsockname()[1]
 
     def assert_healthy(self) -> None:
-        """Raises RunnerStoppedError after `stop()`, and after a `make_env()` that failed."""
+        """Raise RunnerStoppedError after `stop()`, or after a `make_env()` that failed."""
         self._runner.assert_healthy()
 
     def stop(self) -> None:
-        """Close the envs, what is written to, and the process group if it joined one."""
+        """Close the envs and the output writer, and leave the process group if the worker has joined one."""
         self._runner.stop()
-        if hasattr(self.output_writer, "close"):  # which RLlib's writers don't have
+        if hasattr(self.output_writer, "close"):  # RLlib's writers have no close()
             self.output_writer.close()
         self._leave_process_group()
 
@@ -278,7 +281,7 @@ def _whole_config(
     num_workers: int | None,
     recreated_worker: bool,
 ) -> RolloutWorkerConfig:
-    """The config with what the worker's other arguments say."""
+    """Return the config with the values of the worker's other arguments."""
     changes: dict[str, Any] = {"worker_index": worker_index}
     if env_creator is not None:
         changes["env"] = env_creator
@@ -292,10 +295,10 @@ def _whole_config(
 
 
 def make_output_writer(io_context: IOContext) -> OutputWriter:
-    """None: nothing is written. A function is called; else it is a folder, or "logdir" for the worker's `log_dir`.
+    """Make the writer for the option `output`.
 
     Raises:
-        ConfigError: it is something else, or the worker has no `log_dir`.
+        ConfigError: `output` is invalid, or it is "logdir" and the worker has no `log_dir`.
     """
     config = io_context.config
     given = config.output

@@ -1,4 +1,4 @@
-"""The drop-in for RLlib: `config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)`. Needs Ray."""
+"""The drop-in for RLlib: `config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)`. Requires Ray."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MultiAgentEnvRunner", "PPOTorchLearner", "RolloutWorker"]
 
 ON_DEMAND = {"PPOTorchLearner": "learner.ppo", "RolloutWorker": "old_stack.worker"}
-"""Imported when somebody asks for them: all of PPO, or the whole old API stack, comes with them."""
+"""Names that are imported on first use, because they import all of PPO or of the old API stack."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Says of an AlgorithmConfig whether fastmarl would sample, and if not, what to change."""
+"""Checks if fastmarl's runner would sample with an AlgorithmConfig, and if not, how to change the config."""
 
 import logging
 import warnings
@@ -19,12 +19,12 @@ HOW_TO_SET = "config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunn
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigReport:
-    """What `check_config()` has found.
+    """The result of `check_config()`.
 
     Attributes:
-        is_accelerated: whether fastmarl samples with fastmarl's runner.
-        reasons: why not.
-        is_set: whether the config's `env_runner_cls` is fastmarl's, or a subclass.
+        is_accelerated: true if fastmarl's own loop would sample.
+        reasons: the reasons why RLlib's loop would sample; empty if `is_accelerated`.
+        is_set: true if the config's `env_runner_cls` is fastmarl's class or a subclass of it.
     """
 
     is_accelerated: bool
@@ -32,7 +32,7 @@ class ConfigReport:
     is_set: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Values for JSON."""
+        """Return the report as a dict for JSON."""
         reasons = [{"code": code, "reason": text, "what_to_change": CODES[code]} for code, text in self.reasons]
         return {"is_accelerated": self.is_accelerated, "is_set": self.is_set, "reasons": reasons}
 
@@ -48,14 +48,14 @@ class ConfigReport:
 
 
 def check_config(config: Any) -> ConfigReport:
-    """Build one env runner of a config in this process, as a worker has it, and find out whether it is accelerated.
+    """Build an env runner of a config in this process, as a worker would, and check if it is accelerated.
 
     Args:
-        config: an AlgorithmConfig, which is left as it is. Its envs and module are made once; they are stepped by
-            RLlib's check of envs alone, unless the config disables that.
+        config: an AlgorithmConfig, which is not modified. Its envs and module are made once. Only RLlib's check of envs
+            steps them, unless the config disables that check.
 
     Raises:
-        ConfigError: it is none, is not for several agents, or its env runner can't be built.
+        ConfigError: `config` is no AlgorithmConfig, is not multi-agent, or its env runner can't be built.
     """
     if not isinstance(config, AlgorithmConfig):
         raise ConfigError(f"expected an AlgorithmConfig, got {shown(config)}")
@@ -74,7 +74,7 @@ def check_config(config: Any) -> ConfigReport:
 
 
 def _built(config: AlgorithmConfig) -> Any:
-    """A runner that has envs, as remote ones have."""
+    """Build a local runner that has envs, as remote runners do."""
     if not config.is_multi_agent:
         raise ConfigError("the config is for one agent: give it policies, config.multi_agent(policies=...)")
     config.env_runners(num_env_runners=0)
@@ -98,7 +98,7 @@ def _reasons(runner: Any) -> list[Reason]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Ray and Gymnasium say while a runner is built."""
+    """Suppress the logs and warnings of Ray and Gymnasium while a runner is built."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

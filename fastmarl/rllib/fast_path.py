@@ -1,4 +1,4 @@
-"""Which configs the fast way samples exactly as RLlib does; what it can't prove equal falls back to RLlib's loop."""
+"""Decides if the fast path samples exactly as RLlib does; if that can't be proved, RLlib's loop samples."""
 
 import inspect
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from fastmarl.rllib.connectors import pieces as connecting
 from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
 
-# What only RLlib's own loop has.
+# Attributes of a runner that only RLlib's own loop sets.
 LOOP_STATE = {"_cached_to_module", "_done_episodes_for_metrics", "_ongoing_episodes", "_shared_data"}
 INTERNALS = (
     "_sample",
@@ -30,11 +30,11 @@ INTERNALS = (
 
 
 def slow_path_reasons(runner: Any, own_class: type) -> list[Reason]:
-    """Why this runner can't sample the fast way; none if it can.
+    """Return the reasons why this runner can't use the fast path; empty if it can.
 
     Args:
         runner: a runner with env, module and connectors.
-        own_class: fastmarl's class: what a subclass of it overrides is not known to be equal.
+        own_class: fastmarl's class; a subclass that overrides internals of it can't use the fast path.
     """
     return [*_of_config(runner), *_of_parts(runner), *_of_subclass(runner, own_class), *_of_callbacks(runner)]
 
@@ -81,7 +81,7 @@ def _of_callbacks(runner: Any) -> Iterator[Reason]:
 
 
 def _names_in(function: Any) -> set[str]:
-    """Names of attributes that a function's code and that of functions in it read."""
+    """Return all names of globals and attributes in the code of a function and of its inner functions."""
     code = getattr(function, "__code__", function)
     if not isinstance(code, CodeType):
         return set()

@@ -1,7 +1,7 @@
-"""Which of RLlib's defects are corrected on request.
+"""The corrections of RLlib's defects that can be switched on.
 
-What RLlib raises on, loses or leaks is always put right; that needs no option. Here are the corrections of data that
-RLlib returns and that are merely wrong: by default they stay bit-identical to RLlib's. See docs/differences.md.
+Defects by which RLlib raises errors, or loses or leaks data, are always corrected. The corrections in this module
+change data that RLlib returns but gets wrong; by default, these stay bit-identical to RLlib's. See docs/differences.md.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from fastmarl.core.errors import ConfigError
 
-FIXES = {  # number, as in docs/differences.md -> a name that says what is right afterwards; may be used in its place
+FIXES = {  # number, as in docs/differences.md -> alias
     "01": "true_flags",  # a time limit truncates agents and episode, it terminates none
     "04": "distinct_seeds",  # no two environments of all runners get the same seed
     "05": "seed_once",  # a runner's first reset is seeded, not every call with num_episodes
@@ -24,7 +24,7 @@ FIXES = {  # number, as in docs/differences.md -> a name that says what is right
     "18": "count_actions",  # agent and module steps are actions taken, not observations
     "21": "common_infos",  # infos["__common__"] is kept, in custom_data["__common__"][env_t]
     "28": "discrete_start",  # the start of a Discrete action space is added to what environments get
-    "45": "mixed_flags",  # who is truncated after others died is not terminated (one with 01)
+    "45": "mixed_flags",  # an agent truncated after others died is not terminated (goes with 01)
     "46": "distinct_names",  # agents whose ids have the same text (1 and "1") have metrics of their own
     "50": "seeded_random",  # random actions depend on the seed
     "59": "first_episodes",  # num_episodes returns those that begin first, not those that end first
@@ -33,13 +33,13 @@ SAME_FLAGS = frozenset(("01", "45"))  # two symptoms of one cause
 
 
 def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
-    """Numbers of the corrections that are asked for.
+    """Return the numbers of the requested corrections.
 
     Args:
         fixes: "all", or numbers ("01") and aliases ("true_flags").
 
     Raises:
-        ConfigError: a name is not known.
+        ConfigError: a number or alias is unknown.
     """
     if fixes == "all":
         return frozenset(FIXES)
@@ -55,20 +55,20 @@ def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
 
 
 class VectorIndex:
-    """The place of the env that is made next."""
+    """Counter of the envs made so far, the vector index of the next env."""
 
     def __init__(self) -> None:
         self.next = 0
 
 
 def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
-    """Return a function that makes the configured env, as RLlib does, from a context of its own.
+    """Return a function that makes the configured env as RLlib does, but with a context of its own for each env.
 
-    It is a function, so that Gymnasium, which copies deeply what it has registered, leaves it as it is.
+    Gymnasium deep-copies what it has registered, and a deep copy of a function is the function itself.
 
     Args:
         env: `config.env`: a class, a function, or a name known to Ray or Gymnasium.
-        index: counted on.
+        index: vector index of the next env, which the function increments.
     """
 
     def make(shared: EnvContext) -> Any:
@@ -82,10 +82,10 @@ def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
 
 
 def env_seeds(runner: Any, seed: int | None) -> int | list[int] | None:
-    """Return the seeds to reset the vector env with, where RLlib would reset it with `seed`.
+    """Return the seeds for resetting the vector env, where RLlib would use `seed`.
 
-    04: no two envs of any runners have the same seed. 05: only the first reset is seeded. 06: without a configured
-    seed, the first reset takes one from the system, so that the envs differ.
+    04: no two envs of all runners get the same seed. 05: only the first reset is seeded. 06: without a configured seed,
+    the seeds of the first reset come from the system's entropy, so that envs differ.
     """
     fixes = runner.fixes
     if runner._was_seeded and "05" in fixes:
@@ -98,7 +98,7 @@ def env_seeds(runner: Any, seed: int | None) -> int | list[int] | None:
 
 
 def seed_action_spaces(runner: Any) -> None:
-    """50: actions at random depend on the seed, too. Without one nothing is done."""
+    """Seed the action spaces, so that random actions depend on the seed, too (50); without a seed, do nothing."""
     if runner._seed is None:
         return
     seeds = iter(_spawned([*_origin(runner), 1], 4096))
@@ -112,6 +112,6 @@ def _origin(runner: Any) -> list[int]:
 
 
 def _spawned(entropy: list[int], n: int) -> list[int]:
-    """Seeds that overlap with those of another origin by chance only; of the system's entropy if there is none."""
+    """Return n seeds, which collide with those of other entropy only by chance; empty: use the system's entropy."""
     sequence = np.random.SeedSequence(entropy or None)
     return [int(child.generate_state(1)[0]) for child in sequence.spawn(n)]

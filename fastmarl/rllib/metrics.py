@@ -1,8 +1,8 @@
-"""What RLlib's runner logs step by step, logged once a call: the same keys, classes and values.
+"""Logs the metrics of RLlib's runner once a call instead of step by step, with the same keys, classes and values.
 
-The clock apart, `logger.reduce()` and what an Algorithm aggregates from it can't be told from RLlib's. Two things
-differ on purpose: counters of what was not seen are 0 and not NaN, and the connectors' times at resets are not logged
-at the top of the tree, where only a misspelt argument puts them. The order of keys is that of a usual run.
+Times aside, `logger.reduce()` and an Algorithm's aggregates of it equal RLlib's, with two intended differences:
+counters without new values are 0 instead of NaN, and connectors' times at resets are not logged at the top of the tree,
+where RLlib puts them only because of a misspelt argument. The order of keys is that of a typical run.
 """
 
 import functools
@@ -29,15 +29,15 @@ COUNTERS = (
     keys.NUM_MODULE_STEPS_SAMPLED,
     LOST_REWARD,
 )
-_timer_name = functools.cache(to_snake_case)  # of a connector piece's class
+_timer_name = functools.cache(to_snake_case)  # from the class name of a connector piece
 
 
 class RLlibMetrics:
     """Logs a runner's counts and episodes in bulk.
 
     Args:
-        runner: an RLlib runner with connectors; its logger and config are used, too.
-        names: of agents that do not go by `str(id)`.
+        runner: an RLlib runner with connectors, a logger and a config.
+        names: agent id -> name in metrics, for agents with a name other than `str(id)`.
     """
 
     def __init__(self, runner: Any, names: dict[Hashable, str] | None = None):
@@ -45,15 +45,15 @@ class RLlibMetrics:
         self._names = names or {}
 
     def name_of(self, agent_id: Hashable) -> str:
-        """The key under which an agent's numbers are logged."""
+        """Return the key of an agent's metrics."""
         return self._names.get(agent_id) or str(agent_id)
 
     # Calls of sample().
 
     def log_call(self, counts: CallCounts) -> None:
-        """Log what a call has counted; also one that ended in an error, as RLlib would have logged the steps so far.
+        """Log the counts of a call, even of one that failed, because RLlib would have logged its steps, too.
 
-        `env_reset_timer` is not logged here, as the runner's `_try_env_reset()` does that.
+        The runner's `_try_env_reset()` logs `env_reset_timer`.
         """
         self._log_lengths(counts)
         seconds, runner = counts.seconds, self._runner
@@ -73,8 +73,7 @@ class RLlibMetrics:
             add_ones(self._stats((keys.NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), counts.episodes)
 
     def log_step(self, observed: Iterable[Hashable], episode: Any) -> None:
-        """Log one env step of RLlib's own loop, as its `_increase_sampled_metrics()` does: each number as it is found
-        in the logger, where RLlib's takes a dozen calls."""
+        """Log one env step of RLlib's own loop, as its `_increase_sampled_metrics()` does, but with fewer calls."""
         add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED,), reduce="sum"), 1)
         add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,), reduce="lifetime_sum", with_throughput=True), 1)
         if episode.is_done:
@@ -88,7 +87,7 @@ class RLlibMetrics:
             add_ones(self._stats((keys.NUM_MODULE_STEPS_SAMPLED_LIFETIME, module_id), reduce="lifetime_sum"), 1)
 
     def _log_lengths(self, counts: CallCounts) -> None:
-        """One value per pass of the env-to-module connectors; the one after a reset sees empty episodes."""
+        """Log one value per pass of the env-to-module connectors, which is 0 after a reset."""
         lengths = [0] * counts.resets + counts.lengths
         if lengths:
             for name in (keys.ENV_TO_MODULE_SUM_EPISODES_LENGTH_IN, keys.ENV_TO_MODULE_SUM_EPISODES_LENGTH_OUT):
@@ -109,27 +108,27 @@ class RLlibMetrics:
         self._log_observations(keys.NUM_MODULE_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.module_observations)
 
     def _log_observations(self, name: str, reduce: str, counts: dict[Any, int]) -> None:
-        """Add to `name/<id>`. There may be hundreds of ids: they are looked up without a walk down the tree each."""
+        """Add to the counters `name/<id>`, without walking down the tree for each of maybe hundreds of ids."""
         branch = self._runner.metrics.stats.get(name, {})
         for id_, n in counts.items():
             key = self.name_of(id_)
-            stats = branch.get(key)  # false if it is empty, so it has to be asked for None
+            stats = branch.get(key)  # falsy if empty, hence the comparison with None
             add_ones(self._stats((name, key), reduce=reduce) if stats is None else stats, n)
 
     def _log_connectors(self, prefix: str, pipeline: Any, seconds: float, n: int) -> None:
-        """The time of a stage stands for that of its pipeline; the pipeline's pieces have not run and took no time."""
+        """Log the time of a stage as its pipeline's, and 0 as that of the pipeline's pieces, which have not run."""
         self._log_time((prefix, keys.CONNECTOR_PIPELINE_TIMER), seconds, n)
         for piece in pipeline.connectors:
             self._log_time((prefix, keys.TIMERS, keys.CONNECTOR_TIMERS, _timer_name(type(piece).__name__)), 0.0, n)
 
     def _log_time(self, path: Path, seconds: float, n: int) -> None:
-        """A total of `n` measurements of which we do not know the single ones."""
+        """Log the total of `n` measurements, of which each counts as the mean."""
         push_repeated(self._stats(path), seconds / n, n)
 
     # Episodes.
 
     def log_episodes(self, episodes: Sequence[EpisodeNumbers]) -> None:
-        """Log finished episodes, in the order in which they have finished. To be called by get_metrics()."""
+        """Log finished episodes in the order in which they finished. To be called by get_metrics()."""
         if not episodes:
             return
         config = self._runner.config
@@ -148,10 +147,10 @@ class RLlibMetrics:
         self._log_window(keys.EPISODE_RETURN_MAX, "max", returns, window)
 
     def _log_by_id(self, name: str, numbers: Iterable[dict[str, Any]], window: int) -> None:
-        """Log each id's numbers under `name/<id>`."""
+        """Log the numbers of each id under `name/<id>`."""
         collected: dict[str, list] = {}
         for by_id in numbers:
-            for id_ in sorted(by_id):  # RLlib's logger sorts, which is the order of the keys
+            for id_ in sorted(by_id):  # RLlib's logger sorts the keys
                 collected.setdefault(id_, []).append(by_id[id_])
         for id_, values in collected.items():
             push_all(self._stats((name, id_), reduce="mean", window=window), values)
@@ -162,7 +161,7 @@ class RLlibMetrics:
     # Reports.
 
     def keep_counters_alive(self) -> None:
-        """Make counters 0 that have not been logged since the last reduce(), where RLlib's turn to NaN."""
+        """Set counters to 0 that have not been logged since the last reduce(), where RLlib's become NaN."""
         for name in COUNTERS:
             branch = self._runner.metrics.stats.get(name, {})
             for stats in branch.values() if isinstance(branch, dict) else [branch]:
@@ -170,18 +169,18 @@ class RLlibMetrics:
                     stats.push(0)
 
     def _stats(self, path: Path, **options: Any) -> Any:
-        """What the logger has at `path`, made if missing: an exponential mean, or as `options` say."""
+        """Return the logger's stats at `path`; if missing, create an exponential mean, or the stats of `options`."""
         logger = self._runner.metrics
         node = logger.stats
         for key in path:
             node = node.get(key)
             if node is None:
-                return logger.log_time(path, **options)  # makes one and measures nothing
+                return logger.log_time(path, **options)  # creates the stats without logging a time
         return node
 
 
 def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
-    """46: names for those possible agents whose ids have the same text as another's, such as 1 and "1"."""
+    """Return names for possible agents whose ids have the same text as another's, such as 1 and "1" (46)."""
     agents = dict.fromkeys(agent_id for env in envs for agent_id in env.unwrapped.possible_agents)
     texts = Counter(str(agent_id) for agent_id in agents)
     return {
@@ -191,11 +190,11 @@ def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
     }
 
 
-# Many pushes at once. What isn't RLlib's own class (see `stats_cls_lookup` in its config) gets them one by one.
+# Many pushes at once. Classes other than RLlib's (see `stats_cls_lookup` in its config) get them one by one.
 
 
 def push_all(stats: Any, values: Sequence[Any]) -> None:
-    """As `stats.push(value)` for all values, which are numbers: bit-identical, for every class."""
+    """Do `stats.push(value)` for all values, which are numbers, with a bit-identical result for every class."""
     kind = type(stats)
     if kind is EmaStats and {type(stats._value), *map(type, values)} <= {int, float}:
         _push_to_mean(stats, values)
@@ -208,7 +207,7 @@ def push_all(stats: Any, values: Sequence[Any]) -> None:
 
 def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
     first = 0
-    while first < len(values) and stats._value != stats._value:  # RLlib keeps a first value as it is, an int, too
+    while first < len(values) and stats._value != stats._value:  # RLlib keeps a first value as it is, even an int
         stats.push(values[first])
         first += 1
     numbers = np.array(values[first:], np.float64)
@@ -217,11 +216,11 @@ def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
 
 
 def add_ones(stats: Any, n: int) -> None:
-    """As `n` times `stats.push(1)`, n > 0: bit-identical, for every class that has counted whole numbers so far."""
+    """Do `stats.push(1)` n > 0 times; bit-identical if `stats` has only got integers so far."""
     if type(stats) is LifetimeSumStats:
         stats._lifetime_sum += n
     elif type(stats) is SumStats and stats._window is None and _is_whole(stats.values):
-        # RLlib keeps a first value as it is, and sums to int64.
+        # RLlib keeps a first value as it is; sums are int64.
         stats.values = [np.int64(stats.values[0] + n) if stats.values else (1 if n == 1 else np.int64(n))]
     else:
         push_all(stats, [1] * n)
@@ -232,7 +231,7 @@ def _is_whole(values: Sequence) -> bool:
 
 
 def push_repeated(stats: Any, value: float, n: int) -> None:
-    """As `n` times `stats.push(value)`, n > 0, up to rounding."""
+    """Do `stats.push(value)` n > 0 times, up to rounding."""
     if type(stats) is not EmaStats:
         push_all(stats, [value] * n)
     elif stats._value != stats._value:
@@ -242,16 +241,17 @@ def push_repeated(stats: Any, value: float, n: int) -> None:
 
 
 ACCELERATED = "num_accelerated_env_runners"
-SLOW_PATH = "num_slow_path_env_runners"  # by code of a reason
+SLOW_PATH = "num_slow_path_env_runners"  # by the code of a reason
 RUNNER_COUNTS = (ACCELERATED, SLOW_PATH)
 
 
 class RunnerCount(LifetimeSumStats):
-    """1 or 0 for a runner; above runners, the sum over those that have reported since the last result.
+    """Number of runners of a kind: 1 or 0 in a runner's logger, the sum over the reporting runners above it.
 
-    RLlib's own sums add up all reports, of which there may be several by one runner for one result. This one knows who
-    reports. To a checkpoint it looks like RLlib's class, so that this can be restored without fastmarl. Where one has
-    been, RLlib's class adds up what reports change: `_lifetime_sum` of a report is the difference from the one before.
+    RLlib's own sums would add up all reports, of which one runner may send several per result. This class keeps the
+    newest report of each runner since the last result. In checkpoints it looks like RLlib's class, so that they can be
+    restored without fastmarl. After such a restore, RLlib's class adds up changes: `_lifetime_sum` of a report is the
+    difference from the previous one.
 
     Attributes:
         runners: worker index -> its newest count.
@@ -268,10 +268,10 @@ class RunnerCount(LifetimeSumStats):
         self.runners = {worker_index: count}
 
     def push(self, value: Any) -> None:
-        """Nothing: see `note()`."""
+        """Do nothing, because `note()` sets the count."""
 
     def merge(self, incoming_stats: list[Any]) -> None:
-        """Take over what runners report. The first reports after a result take the place of all those before it."""
+        """Merge the reports of runners. The first ones after a result replace all earlier ones."""
         if self._is_outdated:
             self.runners, self._is_outdated = {}, False
         for each in incoming_stats:
@@ -279,12 +279,12 @@ class RunnerCount(LifetimeSumStats):
         self.latest_merged = sum(sum(each.runners.values()) for each in incoming_stats)
 
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
-        """The sum."""
+        """Return the sum over the runners."""
         total = self.latest_merged or 0 if latest_merged_only else sum(self.runners.values())
         return total if compile else [total]
 
     def reduce(self, compile: bool = True) -> Any:
-        """The sum, or a report of it. It holds until there are newer reports."""
+        """Return the sum, or a report of it; the sum stays until there are newer reports."""
         total = sum(self.runners.values())
         self._is_outdated = not self.is_leaf
         if compile:
@@ -295,15 +295,15 @@ class RunnerCount(LifetimeSumStats):
         return report
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of RLlib's class, before any report."""
+        """Return the state of an RLlib sum without any reports."""
         return {**super().get_state(), "lifetime_sum": 0}
 
 
 class RunnerCounts:
-    """A runner's own counts.
+    """The `RunnerCount`s in a runner's own logger.
 
     Args:
-        worker_index: of the runner.
+        worker_index: index of the runner.
     """
 
     def __init__(self, worker_index: int):
@@ -312,7 +312,7 @@ class RunnerCounts:
         self._slow_path: dict[str, RunnerCount] = {}
 
     def log(self, logger: Any, is_accelerated: bool, codes: set[str]) -> None:
-        """Put the counts into a runner's logger. Codes that were seen before and aren't any more have 0."""
+        """Put the counts into a runner's logger; codes that no longer apply count 0."""
         for code in codes - self._slow_path.keys():
             self._slow_path[code] = RunnerCount()
         self._accelerated.note(self._worker_index, int(is_accelerated))

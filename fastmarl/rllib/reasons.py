@@ -1,24 +1,24 @@
-"""Reasons to leave the sampling to RLlib's own loop: a stable code for each kind, and the way out."""
+"""Reasons why RLlib's own loop samples: a stable code for each kind, and how to change the config."""
 
 from typing import NamedTuple
 
 
 class Reason(NamedTuple):
-    """Why a runner falls back.
+    """A reason why a runner falls back to RLlib's loop.
 
     Attributes:
-        code: of CODES.
-        text: a sentence part that names the thing.
+        code: a key of CODES.
+        text: part of a sentence that names the cause.
     """
 
     code: str
     text: str
 
 
-CODES = {  # code -> what to change
+CODES = {  # code -> how to change the config
     "framework": 'use torch: config.framework("torch")',
-    "episodes_to_numpy": "leave config.env_runners(episodes_to_numpy=True) as it is; a reader that wants lists can "
-    "make them of the episodes that sample() returns",
+    "episodes_to_numpy": "leave config.env_runners(episodes_to_numpy=True) as it is; code that needs lists can "
+    "make them from the episodes that sample() returns",
     "vector_env": 'use RLlib\'s own, which steps the envs in turn: config.env_runners(gym_env_vectorize_mode="sync"), '
     "and no runner that replaces `env`",
     "module": "give the runner envs and a torch MultiRLModule: "
@@ -32,8 +32,8 @@ CODES = {  # code -> what to change
     "module_to_env_piece": "let the piece read `batch`, `episodes`, `explore`, `rl_module` and `shared_data` alone",
     "overridden_internal": "override methods that are part of the API (sample(), get_metrics(), ...), or use callbacks",
     "callback_reads_runner": "read the `episode` that the callback is given, or use on_sample_end(samples=...), which "
-    "is given all episodes; a callback can keep its own notes in episode.custom_data",
-    "changed_while_running": "nothing, if it may wait: the next reset of all envs ends it; or call "
+    "gets all episodes; a callback can keep its own data in episode.custom_data",
+    "changed_while_running": "nothing, if it can wait: the next reset of all envs ends it; or call "
     "sample(force_reset=True)",
     "untested_ray": "install a version of Ray that fastmarl was tested with",
 }

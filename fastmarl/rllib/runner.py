@@ -1,4 +1,4 @@
-"""RLlib's runner with fastmarl's core behind it."""
+"""RLlib's env runner, sampling with fastmarl's core."""
 
 import logging
 from functools import cache
@@ -27,18 +27,18 @@ from fastmarl.rllib.store.records import ChunkNumbers, summed_up
 
 logger = logging.getLogger(__name__)
 SAMPLERS = ("exact", "fast")
-MOST_RESTARTS = 10  # of one env in a row
+MOST_RESTARTS = 10  # in succession, of one env
 
 
 class MultiAgentEnvRunner(RLlibEnvRunner):
-    """Takes the place of RLlib's class of the same name; returns the same episodes.
+    """Replaces RLlib's class of the same name; returns the same episodes.
 
     ```python
     config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)
     ```
 
     Attributes:
-        fixes: numbers of the corrections that are on; see docs/differences.md.
+        fixes: numbers of the corrections that are switched on; see docs/differences.md.
         sampler: "exact" or "fast".
     """
 
@@ -48,21 +48,21 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @classmethod
     def options(cls, *, fixes: Any = (), sampler: Literal["exact", "fast"] = "exact") -> type["MultiAgentEnvRunner"]:
-        """This class with other options; it can be sent to remote runners.
+        """Return a variant of this class with other options, which can be sent to remote runners.
 
         Args:
-            fixes: "all", or names or numbers of corrections to what RLlib records wrongly.
-            sampler: "exact": the same random draws as RLlib; "fast": others, of the same distributions.
+            fixes: "all", or names or numbers of corrections to data that RLlib records wrongly.
+            sampler: "exact": the same random draws as RLlib; "fast": other draws from the same distributions.
         """
         return variant(cls, parse_fixes(fixes), sampler)
 
     def __init__(self, config: Any, **kwargs: Any):
         self._fast: FastSampler | None = None
         self._calls = CallGuard()
-        self._is_whole = True  # whether the last call of `_sample()` has come to its end
-        self._kept: list[Any] = []  # episodes that were built, and not returned: something has failed
-        self._unreturned: list[Any] = []  # what `_sample()` has returned, until the caller of `sample()` has it
-        self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes ended since the last get_metrics()
+        self._is_whole = True  # true if the last call of `_sample()` ran to its end
+        self._kept: list[Any] = []  # episodes that a failed call has built but not returned
+        self._unreturned: list[Any] = []  # result of `_sample()`, until `sample()` returns it
+        self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes that ended since the last get_metrics()
         self._reasons: list[Reason] = []
         self._was_seeded = False
         self._vector_index = VectorIndex()
@@ -76,22 +76,24 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     # Sampling.
 
     def sample(self, **arguments: Any) -> list[Any]:
-        """See RLlib's method. Should it fail, its next call returns the episodes that had finished; after an interrupt
-        in `on_sample_end`, all that was sampled.
+        """Sample as RLlib's method does.
+
+        If a call fails, the next one returns the episodes that had finished. After an interrupt in `on_sample_end`, it
+        returns all that was sampled.
 
         Raises:
             RunnerBusyError: a call is under way.
-            UserExitError: an env, a module or a callback called `sys.exit()`. In RLlib the program ends in silence.
+            UserExitError: an env, a module or a callback called `sys.exit()`, which silently ends RLlib's program.
         """
         self._calls.check("sample()")
-        self.__dict__.update(_kept=[*self._unreturned, *self._kept], _unreturned=[])  # in one step
+        self.__dict__.update(_kept=[*self._unreturned, *self._kept], _unreturned=[])  # one atomic update
         try:
             with exits_as_errors():
                 episodes = super().sample(**arguments)
         except Exception:
-            self._unreturned = []  # if on_sample_end fails: RLlib drops them, and it might fail for them each time
+            self._unreturned = []  # on_sample_end failed: drop them, as RLlib does, or it might fail again and again
             raise
-        self._unreturned = []  # no call from here on: so no signal is handled before the caller has the episodes
+        self._unreturned = []  # no call follows, so no signal handler runs before the caller has the episodes
         return episodes
 
     def _sample(
@@ -110,12 +112,12 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             "random_actions": random_actions,
             "force_reset": force_reset,
         }
-        if not self._is_whole:  # nobody knows in which state the parts are: make them anew
+        if not self._is_whole:  # the parts may be in any state, so rebuild them
             self._needs_initial_reset = True
             self._fast = None
         self._choose_path(self._needs_initial_reset or force_reset or num_episodes is not None, explore)
         fast = self._fast
-        self._is_whole = fast is None  # RLlib's own loop leaves no parts behind
+        self._is_whole = fast is None  # RLlib's own loop has no parts that need rebuilding
         if fast is None:
             self._kept += super()._sample(**arguments)
         else:
@@ -128,10 +130,11 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return self._unreturned
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
-        """Find out whether the fast way is provably equal.
+        """Use the fast path if it provably equals RLlib's loop, or else RLlib's loop.
 
         Args:
-            resets: whether no running episode goes on. Those that do stay in RLlib's loop, or go there if need be.
+            resets: true if no running episode continues. Running episodes stay in RLlib's loop, or move to it.
+            explore: true if the next steps explore.
         """
         if self._fast is None and not resets:
             return
@@ -152,22 +155,22 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @property
     def slow_path_reasons(self) -> list[str]:
-        """What in the config needs RLlib's own loop, a sentence part each; empty if fastmarl samples."""
+        """Reasons why RLlib's own loop samples, each a part of a sentence; empty if fastmarl samples."""
         return [reason.text for reason in self._reasons]
 
     @property
     def slow_path_codes(self) -> list[str]:
-        """The codes of these reasons, each once; docs/rllib.md lists them."""
+        """Codes of `slow_path_reasons`, without repetitions; docs/rllib.md lists them."""
         return [*dict.fromkeys(reason.code for reason in self._reasons)]
 
     @property
     def is_accelerated(self) -> bool | None:
-        """Whether fastmarl samples; None before the first call of sample()."""
+        """True if fastmarl samples; None before the first call of sample()."""
         return None if self._fast is None and not self._reasons else self._fast is not None
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """What runs each module: "lean" (compiled code), or "torch" and the reason why. Empty before anything ran."""
+        """Backend of each module: "lean" (compiled code), or "torch" with the reason; empty before the first call."""
         if self._fast is not None:
             return self._fast.core.inference.backends
         if not self._reasons or self.module is None:
@@ -175,7 +178,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return dict.fromkeys(self.module.keys(), "torch: RLlib's own loop samples")
 
     def get_metrics(self) -> Any:
-        """What has been logged since the last call, reduced; see RLlib's method."""
+        """Reduce and return the metrics logged since the last call, as RLlib's method does."""
         name_of = self._bulk_metrics.name_of
         self._bulk_metrics.log_episodes([summed_up(chunks, name_of) for chunks in self._finished_numbers])
         self._finished_numbers.clear()
@@ -185,7 +188,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return super().get_metrics()
 
     def _new_episode(self, env_index: int, episodes: list | None = None) -> None:
-        """For RLlib's own loop: an episode of our class."""
+        """Make an episode of fastmarl's class, in RLlib's own loop."""
         env = self.env.envs[env_index].unwrapped
         episodes = self._ongoing_episodes if episodes is None else episodes
         episodes[env_index] = self.episode_class(
@@ -196,14 +199,14 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._make_on_episode_callback("on_episode_created", env_index, episodes)
 
     def _increase_sampled_metrics(self, num_steps: int, next_obs: dict, episode: Any) -> int:
-        """For RLlib's own loop: the numbers of an env step."""
+        """Log the metrics of an env step, in RLlib's own loop."""
         if num_steps != 1:
             return super()._increase_sampled_metrics(num_steps, next_obs, episode)
         self._bulk_metrics.log_step(next_obs, episode)
         return num_steps
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """See RLlib's method; without a module there are no weights in it."""
+        """Return the state as RLlib's method does, but without weights if there is no module."""
         if self.module is None:
             not_components = [*force_list(not_components), COMPONENT_RL_MODULE]
         return super().get_state(components, not_components=not_components, **kwargs)
@@ -212,19 +215,19 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @exits_as_errors()
     def make_env(self) -> None:
-        """Make all envs anew; running episodes are dropped."""
+        """Create all envs again; running episodes are dropped."""
         self._calls.check("make_env()")
         self._make_env()
 
     @exits_as_errors()
     def make_module(self) -> None:
-        """See RLlib's method."""
+        """Create the module as RLlib's method does."""
         self._calls.check("make_module()")
         super().make_module()
 
     @exits_as_errors()
     def stop(self) -> None:
-        """See RLlib's method."""
+        """Close the envs as RLlib's method does."""
         self._calls.check("stop()")
         super().stop()
 
@@ -241,7 +244,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             seed_action_spaces(self)
 
     def _try_env_reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[list, list]:
-        """Reset all envs. Where that fails, they are made anew, if `restart_failed_sub_environments` allows it."""
+        """Reset all envs; if that fails, create them again if `restart_failed_sub_environments` is set."""
         seeds = env_seeds(self, seed)
         self._was_seeded = True
         for attempt in range(MOST_RESTARTS):
@@ -251,12 +254,12 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             except Exception as error:
                 if not self.config.restart_failed_sub_environments or attempt == MOST_RESTARTS - 1:
                     raise
-                logger.error("Resetting the envs failed; they are made anew.", exc_info=error)
+                logger.error("Resetting the envs failed; they are created again.", exc_info=error)
                 self._remake_env()
         raise AssertionError
 
     def _try_env_step(self, actions: Any) -> Any:
-        """For RLlib's own loop, which knows errors only: an env that exits has failed."""
+        """Treat an env that exits as failed, in RLlib's own loop, which only handles errors."""
         try:
             return super()._try_env_step(actions)
         except SystemExit as raised:
@@ -269,16 +272,16 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             return ENV_STEP_FAILURE
 
     def restart_env(self, env_index: int, error: Exception) -> None:
-        """Make a failed env anew, if `restart_failed_sub_environments` allows it.
+        """Create a failed env again.
 
         Raises:
-            RuntimeError: it does not.
+            RuntimeError: `restart_failed_sub_environments` is not set.
         """
         if not self.config.restart_failed_sub_environments:
             option = "fault_tolerance(restart_failed_sub_environments=True)"
-            raise RuntimeError(f"env {env_index} failed; {option} would make it anew") from error
+            raise RuntimeError(f"env {env_index} failed; {option} would create it again") from error
         if not isinstance(error, StepFailedRecreateEnvError):
-            logger.error("Env %d failed and is made anew; its episode is dropped.", env_index, exc_info=error)
+            logger.error("Env %d failed and is created again; its episode is dropped.", env_index, exc_info=error)
         if self.num_envs == 1:
             self._remake_env()
             self._needs_initial_reset = False
@@ -293,7 +296,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         envs[env_index] = gym.make(envs[env_index].unwrapped.spec)
 
     def _remake_env(self) -> None:
-        """make_env() while the fast way goes on. It has been checked before: a flaky env need not pass again."""
+        """Create the envs again, keeping the fast path, and without checking them: a flaky env might not pass twice."""
         fast, checks = self._fast, self.config.disable_env_checking
         self.config.disable_env_checking = True
         try:
@@ -302,7 +305,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast, self.config.disable_env_checking = fast, checks
 
     def reset_env(self, env_index: int) -> tuple[dict, dict]:
-        """(observations, infos) of an env that was made anew, which is seeded as it was at first."""
+        """Reset an env that was created again, with its first seed; returns (observations, infos)."""
         seed = None if self._seed is None else self._seed + env_index
         for attempt in range(MOST_RESTARTS):
             try:
@@ -316,16 +319,18 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
 
 def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
-    """The kind of runner class `cls` that has these options, the same one each time.
+    """Return the variant of a runner class with these options, cached.
 
-    A variant of fastmarl's own class pickles by import. One of a subclass (which may stand in a notebook) has no place
-    to be imported from, so that cloudpickle sends it by value, with its bases by import where they have a module.
+    Variants of fastmarl's own class pickle by import. A subclass may be defined in a notebook, so cloudpickle sends its
+    variants by value, and those of their bases that are in a module by import.
 
     Args:
-        cls: fastmarl's runner class, a subclass of it, or a variant of one of these: options are not added to those
-            that it has, they replace them.
-        fixes: as `parse_fixes` gives them.
+        cls: fastmarl's runner class, a subclass of it, or a variant of either, whose options are replaced.
+        fixes: numbers of corrections, from `parse_fixes()`.
         sampler: "exact" or "fast".
+
+    Raises:
+        ConfigError: there is no such sampler.
     """
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler must be one of {list(SAMPLERS)}, got {sampler!r}")
@@ -333,7 +338,7 @@ def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
 
 
 def __getattr__(name: str) -> Any:
-    """`MultiAgentEnvRunner__exact__01_45` is the class with the corrections 01 and 45: any process can import it."""
+    """Return variants by name, for pickling: `MultiAgentEnvRunner__exact__01_45` has the corrections 01 and 45."""
     _, sampler, numbers, *_ = [*name.split("__"), "", ""]
     fixes = frozenset(numbers.split("_")) - {"none"}
     if sampler not in SAMPLERS or not fixes <= FIXES.keys() or name != _name_with(fixes, sampler):

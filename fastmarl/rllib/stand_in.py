@@ -1,4 +1,4 @@
-"""What stands in for fastmarl's runner with versions of Ray that it was not tested with: RLlib's own class."""
+"""RLlib's own classes under fastmarl's names, for versions of Ray that fastmarl was not tested with."""
 
 import logging
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class MultiAgentEnvRunner(RLlibEnvRunner):
-    """RLlib's class, which says so. Attributes as those of fastmarl.rllib.runner.MultiAgentEnvRunner."""
+    """RLlib's class with a warning, and with the attributes of fastmarl.rllib.runner.MultiAgentEnvRunner."""
 
     fixes: ClassVar[frozenset[str]] = frozenset()
     sampler: ClassVar[str] = "exact"
@@ -25,10 +25,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     @classmethod
     def options(cls, *, fixes: Any = (), sampler: Literal["exact", "fast"] = "exact") -> type["MultiAgentEnvRunner"]:
-        """This class: there is nothing to choose.
+        """Return this class, which has no options.
 
         Raises:
-            ConfigError: corrections are asked for.
+            ConfigError: corrections were requested.
         """
         if parse_fixes(fixes):
             raise ConfigError(f"fixes can't be switched on: {untested_ray()}")
@@ -40,14 +40,14 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         super().__init__(config=config, **kwargs)
 
     def get_metrics(self) -> Any:
-        """See RLlib's method. How many runners there are is not said: that takes internals that may have changed."""
+        """Return RLlib's metrics, with counts of 0 and 1 instead of sums over runners, which need RLlib's internals."""
         self.metrics.log_value("num_accelerated_env_runners", 0, reduce="max")
         self.metrics.log_value(("num_slow_path_env_runners", *self.slow_path_codes), 1, reduce="max")
         return super().get_metrics()
 
 
 class RolloutWorker(RLlibWorker):
-    """RLlib's class, which says so."""
+    """RLlib's class with a warning."""
 
     is_accelerated: ClassVar[bool] = False
     inference_backends: ClassVar[dict[str, str]] = {}
@@ -59,11 +59,11 @@ class RolloutWorker(RLlibWorker):
 
 
 class PPOTorchLearner(RLlibLearner):
-    """RLlib's class, which says so."""
+    """RLlib's class with a warning."""
 
     @classmethod
     def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
-        """This class: there is nothing to choose."""
+        """Return this class, which has no options."""
         return cls
 
     def build(self) -> None:

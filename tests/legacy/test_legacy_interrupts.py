@@ -27,7 +27,7 @@ def reward_of(reset, t, agent):
 
 
 def return_of(reset, length):
-    """Of all agents, in a whole episode."""
+    """Return the sum of all agents' rewards in a whole episode."""
     last = {agent: length if ENDS[agent] is None else ENDS[agent] for agent in JOINS}
     return sum(reward_of(reset, t, agent) for agent in JOINS for t in range(JOINS[agent] + 1, last[agent] + 1))
 
@@ -36,7 +36,7 @@ WHOLE = [(length, return_of(reset, length)) for length in LENGTHS for reset in r
 
 
 class Telling(fastmarl.MultiAgentEnv):
-    """Observations are (env, reset, env step, agent); it remembers what it was told. "b" joins late, "c" ends early."""
+    """Observations are (env, reset, env step, agent); it logs its actions. "b" joins late, "c" ends early."""
 
     def __init__(self, context):
         super().__init__()
@@ -81,7 +81,7 @@ def make_worker(batch_mode):
 
 
 class Checked:
-    """Takes a worker's batches, and holds their rows against what the envs have said and were told."""
+    """Takes a worker's batches, and compares their rows with the logs of the envs."""
 
     def __init__(self, worker):
         self.told = {}
@@ -153,7 +153,7 @@ HANDED_OVER = (
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 @in_own_thread
 def test_nothing_is_lost_between_the_runner_and_the_caller(batch_mode, rng):
-    """Of what `sample()` of the runner has returned. Chunks of whole episodes are joined on the way."""
+    """All that the runner's `sample()` returned arrives; chunks of whole episodes are joined on the way."""
 
     def try_line(interruption: Interruption) -> None:
         with make_worker(batch_mode) as worker:

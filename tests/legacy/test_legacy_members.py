@@ -184,7 +184,7 @@ def test_add_policy(worker):
     assert worker.policy_map["given"] is given
     for wrong, text in (
         ({"policy_id": "p0"}, "p0"),
-        ({"policy_id": "x", "policy": given, "config": {}}, "or what makes"),
+        ({"policy_id": "x", "policy": given, "config": {}}, "or arguments to make one"),
     ):
         with pytest.raises(ConfigError, match=text):
             worker.add_policy(**wrong)

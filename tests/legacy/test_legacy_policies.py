@@ -257,7 +257,7 @@ class Unmasked(fastmarl.RLModule):
 
 
 def masked_worker(place, space, module):
-    """Of a class, or the default network with this model_config."""
+    """Make a worker whose module is of this class, or the default network with this model_config."""
     is_own = isinstance(module, type)
     return RolloutWorker(
         config=fastmarl.legacy.RolloutWorkerConfig(

@@ -19,7 +19,7 @@ N_BATCHES = 8
 
 
 class Plain(Policy):
-    """Has no hook."""
+    """A policy without a `postprocess_trajectory()` of its own."""
 
     def learn_on_batch(self, samples):
         return {}
@@ -117,7 +117,7 @@ class Names:
 
 
 def next_fragment(world, oracle):
-    """The chunks of the next batch: so many steps at least; an agent's counts when its next observation has come."""
+    """Sample the next batch's chunks, of at least that many steps; an agent's step counts once it is observed again."""
     wanted, chunks = world.fragment * world.num_envs, []
     while (missing := wanted - steps_of(world, chunks)) > 0:
         chunks += oracle.sample(Call(num_timesteps=missing))
@@ -191,7 +191,7 @@ def test_fragments_equal_the_oracle(group):
 
 
 def _is_told_at_once(world):
-    """Whether an episode is the same in one call of the runner as in several: nobody comes again, or is paid late."""
+    """Return true if an episode is the same in one call as in several: no agent respawns, or gets a late reward."""
     return not world.respawn and world.post_death != "accumulate"
 
 

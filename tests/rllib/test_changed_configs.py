@@ -56,7 +56,7 @@ class Standalone:
 
 
 def course(kind):
-    """What is seen of a course of changes."""
+    """Apply a sequence of changes and return the results."""
     each = kind()
     runner = each.runner
     seen = []

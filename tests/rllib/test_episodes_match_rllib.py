@@ -1,6 +1,6 @@
-"""The same random histories in RLlib's episodes and in ours: every getter must give the same.
+"""Random histories in RLlib's episodes and in ours: every getter must return the same.
 
-Where RLlib is wrong the comparison steps aside, and says why; test_episode_getters.py has these cases against lists.
+Cases in which RLlib is wrong are skipped, with a reason; test_episode_getters.py compares these with lists.
 """
 
 from hypothesis import assume, given, settings

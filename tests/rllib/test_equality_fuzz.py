@@ -81,7 +81,7 @@ def test_few_were_skipped() -> None:
 
 
 def test_alone() -> None:
-    """One case, for who wants to see it again; RLlib must not raise in it."""
+    """Runs one case again, in which RLlib must not raise."""
     seed = int(os.environ.get("FASTMARL_FUZZ_SEED", FIRST_SEED))
     check(seed)
     assert (random_case.__name__, seed) not in skipped

@@ -108,7 +108,7 @@ CHANGES: list[Callable[[Any], None]] = [
 
 
 def run(forward: Callable[[bool], Any], module: Any, change: Callable[[Any], None]) -> list[Any]:
-    """What is seen in and after forward passes before and after a change."""
+    """Return the modes seen in and after forward passes, before and after a change."""
     notes: list[Any] = []
     for explore in (True, False, True, True):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What our episodes answer at a glance while RLlib's loop records them, against the long way."""
+"""Shortcuts of our episodes while RLlib's loop records them, compared with the long way."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def test_who_was_observed(rules: str, lookback: int, fixes: tuple[str, ...]) -> 
 
 
 def make_agent_episode() -> SingleAgentEpisode:
-    """Of two steps, with an output."""
+    """Make an agent episode of two steps, with an output."""
     episode = SingleAgentEpisode()
     episode.add_env_reset(np.zeros(2))
     for _ in range(2):

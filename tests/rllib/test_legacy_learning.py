@@ -1,4 +1,4 @@
-"""What `fastmarl.legacy` computes for learning is what RLlib's old API stack does."""
+"""`fastmarl.legacy` computes the same results for learning as RLlib's old API stack."""
 
 import itertools
 import random

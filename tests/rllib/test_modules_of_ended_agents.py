@@ -1,4 +1,4 @@
-"""Of whom RLlib knows the module after cuts, and whose it asks for again."""
+"""After cuts, RLlib keeps the modules of some ended agents, and asks for those of others again."""
 
 import gymnasium as gym
 import numpy as np

@@ -43,5 +43,5 @@ def test_few_raised() -> None:
 
 
 def test_alone() -> None:
-    """One case, for who wants to see it again."""
+    """Runs one case again, alone."""
     check(int(os.environ.get("FASTMARL_OLD_STACK_SEED", FIRST_SEED)))

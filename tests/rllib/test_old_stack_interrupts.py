@@ -16,7 +16,7 @@ N_LINES = 8
 
 
 class PaysFromTheFirstAction(NumberedEnv):
-    """RLlib's old API stack drops what is paid before it."""
+    """Gives rewards only from an agent's first action on; RLlib's old API stack drops earlier ones."""
 
     def step(self, actions):
         obs, rewards, *others = super().step(actions)
@@ -33,9 +33,9 @@ def make_worker(batch_mode):
 
 
 def check(batch, seen):
-    """Each row says what an env has sent and was told; `seen`: rows of earlier batches.
+    """Check that each row has the data that an env sent and got; `seen`: rows of earlier batches.
 
-    Rows of "c", which ends early, come again in later batches of its episode, as with RLlib.
+    Rows of "c", which ends early, occur again in later batches of its episode, as in RLlib.
     """
     envs = {env.number: env for env in NumberedEnv.made}
     for columns in batch.policy_batches.values():

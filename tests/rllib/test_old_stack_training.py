@@ -167,7 +167,7 @@ def test_asynchronous_algorithms_train(build, config_class):
 
 
 def test_tune_runs_trials(tmp_path):
-    """The same returns in each iteration, whoever samples."""
+    """Returns are the same in each iteration with either sampler."""
     returns = []
     for worker_class in BOTH:
         tuner = tune.Tuner(

@@ -1,4 +1,4 @@
-"""What the old stack's sampler does only beside Ray: environments in actors, and policies that are stashed."""
+"""Features of the old stack's sampler that need Ray: environments in actors, and stashed policies."""
 
 import random
 import sys

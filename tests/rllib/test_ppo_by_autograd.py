@@ -1,4 +1,4 @@
-"""What PPOTorchLearner leaves to autograd, or does with gradients as RLlib's learner does."""
+"""PPOTorchLearner's updates by autograd, and its processing of gradients, equal those of RLlib's learner."""
 
 import numpy as np
 import pytest

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of other versions
 
 
 def sampled(runner_class):
-    """What two calls return, in full but for ids and clocks, and the runner."""
+    """Return the full results of two calls without ids and clocks, and the runner."""
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     torch.manual_seed(1)

@@ -48,7 +48,7 @@ def test_reasons_come_with_what_to_change(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_what_is_said_is_what_happens() -> None:
-    """The same runner, asked to sample, goes the way that was said, for the same reasons."""
+    """A runner of the config samples on the path that the report names, for the same reasons."""
     for make in (configs_to_check.accelerated, configs_to_check.slow):
         config = make()
         before = {name: value for name, value in vars(config).items() if not callable(value)}

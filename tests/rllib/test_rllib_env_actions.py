@@ -43,7 +43,7 @@ class Taken:
 
 
 def taken(actions: RLlibEnvActions, columns: Any, agents: list[Any]) -> list[Any]:
-    """Each row's action."""
+    """Return the action of each row."""
     actions.rows = Taken()  # type: ignore[assignment]
     for agent_id in agents:
         actions.add_agent(agent_id)
@@ -74,7 +74,7 @@ def raw_actions(space: Space, n: int, rng: np.random.Generator) -> Any:
 
 
 def expected(rows: list[Any], structs: list[Any], change: Any, boxed: bool) -> list[Any]:
-    """What RLlib's pieces give to each agent."""
+    """Return the action that RLlib's pieces give to each agent."""
     if boxed:
         rows = [tree.map_structure(np.asarray, row) for row in rows]
     return rows if change is None else [change(*each) for each in zip(rows, structs, strict=True)]
@@ -110,7 +110,7 @@ def test_columns(name: str, n: int, kind: Any, boxed: bool, odd_one: str | None,
 
 
 def test_envs_get_copies(rng: np.random.Generator) -> None:
-    """What an env writes into its action reaches neither the record nor other agents."""
+    """An env that writes to its action changes neither the stored one nor those of other agents."""
     columns = raw_actions(SPACES["dict"], 2, rng)
     before = unbatch(columns)
     actions = RLlibEnvActions({}, normalize=False, clip=False, adds_start=False, boxed=False)

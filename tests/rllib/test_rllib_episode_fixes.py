@@ -50,7 +50,7 @@ def begin(cls=MultiAgentEpisode, agents=("ann", 1), infos=None):
 
 
 def step(episode, observed, acting=None, rewards=None, extras=None, infos=None, **flags):
-    """Add a step. By default all observed agents had acted, each was paid 1, and nothing ends."""
+    """Add a step. By default all observed agents had acted, each gets the reward 1, and nothing ends."""
     t = episode.env_t + 1
     acting = observed if acting is None else acting
     episode.add_env_step(
@@ -78,7 +78,7 @@ def times(episode, agent):
 
 
 def prune(episode):
-    """As runners do."""
+    """Remove agents without steps, as runners do."""
     for agent, part in list(episode.agent_episodes.items()):
         if not len(part):
             del episode.agent_episodes[agent]
@@ -89,7 +89,7 @@ def prune(episode):
 
 
 class Story:
-    """A random history: who is observed, who is paid, who comes late, who ends when. Actions follow observations."""
+    """A random history of observations, rewards, late agents and ends. Actions follow observations."""
 
     def __init__(self, seed, *, skip=0.5, late=True, done=True, unobserved=False, length=12):
         rng = random.Random(seed)
@@ -298,9 +298,9 @@ def test_state_pickle_and_copy(seed, lookback):
 
 
 class Wild:
-    """A random history of all that RLlib does not expect: the two sums tell what must not be lost.
+    """A random history of all that RLlib does not expect; the two sums are those of data that must not be lost.
 
-    Actions are dropped, the dead are paid, agents end unobserved, random and other outputs alternate.
+    Actions are dropped, dead agents get rewards, agents end unobserved, random and other outputs alternate.
     """
 
     def __init__(self, seed, cls):
@@ -328,7 +328,7 @@ class Wild:
         for agent in [agent for agent in AGENTS if agent in self.waiting | idle and rng.random() < 0.06]:
             rng.choice([*flags.values()])[agent] = True
             if agent in idle and agent not in observed:
-                observed.append(agent)  # whoever neither acts nor is observed can't end
+                observed.append(agent)  # an agent that neither acts nor is observed can't end
         joining = [agent for agent in AGENTS if agent in self.new and rng.random() < 0.2]
         if rng.random() < 0.05:
             rng.choice([*flags.values()])["__all__"] = True

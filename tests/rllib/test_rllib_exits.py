@@ -1,4 +1,4 @@
-"""sys.exit() in user code ends RLlib's program in silence; here it is an error, or the env is made anew."""
+"""sys.exit() in user code silently ends RLlib's program; here it is an error, or the env is created again."""
 
 import sys
 

@@ -47,10 +47,10 @@ def mapping(agent_id, *args, **kwargs):
 
 
 def check(episodes, envs, seen, *, lost=False):
-    """Each says what its env has sent and was told; `seen`: (env, reset) -> how far its chunks have come.
+    """Check that each chunk has the data that its env sent and got; `seen`: (env, reset) -> end of its last chunk.
 
     Args:
-        lost: whether chunks before may be missing.
+        lost: true if earlier chunks may be missing.
     """
     numbers = [env.number for env in envs]
     for episode in episodes:

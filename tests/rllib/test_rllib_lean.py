@@ -261,7 +261,7 @@ def test_real_actions_have_their_means_and_deviations() -> None:
 
 
 class Choosing(TorchRLModule):
-    """Chooses actions itself: nobody need know their distribution."""
+    """Chooses actions itself, so that their distribution is not needed."""
 
     def setup(self) -> None:
         self.layer = nn.Linear(5, 4)
@@ -306,7 +306,7 @@ def test_modules_of_other_classes_act(kind: type, rng: np.random.Generator) -> N
 
 
 def test_rows_that_were_promised_run_by_torch_if_the_module_has_changed_since(rng: np.random.Generator) -> None:
-    """A module is replaced in the middle of a call, which is when the others are looked at anew."""
+    """A module is replaced in the middle of a call, which is when the others are checked again."""
     spec = RLModuleSpec(module_class=Choosing, observation_space=OBS, action_space=CHOICE)
     multi = MultiRLModuleSpec(rl_module_specs={"b": spec}).build()
     multi.add_module("a", make_module())

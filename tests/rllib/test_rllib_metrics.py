@@ -78,7 +78,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Call:
-    """What happens in a call of sample(), and then in one of get_metrics() unless `episodes` is None."""
+    """Events in a call of sample(), and then in one of get_metrics() unless `episodes` is None."""
 
     ticks: tuple[Tick, ...] = ()
     resets: int = 0
@@ -277,7 +277,7 @@ def test_counters_stay_alive(history: list[Call]) -> None:
 @given(together=st.lists(st.tuples(calls, calls), min_size=1, max_size=3), rng=st.randoms(use_true_random=False))
 @settings(max_examples=20)
 def test_the_order_of_names_means_nothing_to_an_algorithm(together: list[tuple[Call, ...]], rng: Any) -> None:
-    """It is another in a report in bulk than in RLlib's. Whoever adds them up reads them in the order of a set."""
+    """The order differs between bulk reports and RLlib's, but an Algorithm reads them in the order of a set."""
     runners = make_runner(2), make_runner(2)
     roots = MetricsLogger(root=True), MetricsLogger(root=True)
     for each in together:
@@ -468,7 +468,7 @@ class CountingRunner(RLlibEnvRunner):
 
 
 class Watched:
-    """A pipeline; `note` is told of its calls."""
+    """A pipeline that reports its calls to `note`."""
 
     def __init__(self, pipeline: Any, note: Callable[..., None]):
         self._pipeline, self._note = pipeline, note

@@ -19,7 +19,7 @@ HANDLE = (i for i in ())
 
 
 class Patience(MultiAgentEnv):
-    """Agent 1 waits from its first action to the end. Both are paid in each step, in turn from "rewards".
+    """Agent 1 waits from its first action to the end. Both get a reward in each step, in turn from "rewards".
 
     Agent 0 always gets the same info.
     """

@@ -1,4 +1,4 @@
-"""What RLlib's runner does wrong and ours does not, by docs/differences.md; corrections on request included."""
+"""Defects of RLlib's runner that ours does not have, by docs/differences.md; corrections on request included."""
 
 import gymnasium as gym
 import numpy as np
@@ -18,10 +18,10 @@ OBS = gym.spaces.Box(-100, 100, (2,), np.float32)
 
 
 class Counter(MultiAgentEnv):
-    """Agents observe (steps since reset, seed of the reset); everybody ends after `length` steps.
+    """Agents observe (steps since reset, seed of the reset); all end after `length` steps.
 
     Args:
-        config: "length"; "empty_reset": nobody is observed at first; "fails": (env, its step) that raises;
+        config: "length"; "empty_reset": no agent is observed at first; "fails": (env, its step) that raises;
             "failing_resets": how many resets of the first env raise; "start" of the action spaces; "common": infos.
     """
 
@@ -100,7 +100,7 @@ def test_49_every_env_has_a_context_of_its_own():
     assert [context.vector_index for context in contexts] == [0, 1, 2]
     assert [context.worker_index for context in contexts] == [1, 1, 1]
     assert runner.config.env is Counter
-    runner.sample(num_timesteps=30)  # env 1 fails and is made anew
+    runner.sample(num_timesteps=30)  # env 1 fails and is created again
     assert [env.rules.vector_index for env in envs_of(runner)] == [0, 1, 2]
     assert envs_of(runner)[1].number == 3
     runner.make_env()
@@ -118,7 +118,7 @@ def test_49_registered_names_too():
 
 def test_23_and_51_resets_are_tried_ten_times():
     runner = make_runner(num_envs=1)
-    runner.env.envs[0].unwrapped.reset = None  # calling it raises, and what is made anew is fine
+    runner.env.envs[0].unwrapped.reset = None  # calling it raises; a new env works
     assert runner.sample(num_timesteps=3)
 
     class Broken(Counter):
@@ -395,7 +395,7 @@ def test_the_fast_sampler_draws_from_the_same_distribution():
 
 
 class Payer(MultiAgentEnv):
-    """Agent "b" is observed in every fourth step, "late" from step 3 to 6; all are paid 1 in all steps until then."""
+    """Agent "b" is observed in every fourth step, "late" from step 3 to 6; until its end each gets 1 in every step."""
 
     def __init__(self, config):
         super().__init__()
@@ -429,5 +429,5 @@ def test_58_hanging_rewards_count_once(runner_class):
     for n in (2, 3, 2, 5):
         [chunk] = runner.sample(num_timesteps=n)
         returns[chunk.env_t_started, chunk.env_t] = chunk.get_return(), chunk.get_return(True)
-    # "b" brings 4 when it is observed, "late" 1 a step from the fourth on; what it is paid before counts until it ends.
+    # "b" brings 4 when it is observed, "late" 1 a step from the fourth on; its earlier rewards count until it ends.
     assert returns == {(0, 2): (2, 6), (2, 5): (9, 11), (5, 7): (3, 6), (7, 12): (13, 13)}

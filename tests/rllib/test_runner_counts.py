@@ -68,7 +68,7 @@ def test_who_does_not_report_any_more_is_not_counted() -> None:
     assert algorithm.result()[0] == 2
     algorithm.take(two.report(), Reporter(2).report())  # it was restarted within an iteration
     assert algorithm.result()[0] == 1
-    assert algorithm.result()[0] == 1  # nobody has reported since
+    assert algorithm.result()[0] == 1  # no runner has reported since
 
 
 def test_evaluation_is_counted_apart() -> None:

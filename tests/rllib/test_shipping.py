@@ -20,7 +20,7 @@ CASE = cartpole(agents=3, envs=2, hiddens=(8,))
 
 
 def sampled(runner_class, calls=1):
-    """What `calls` calls of sample() return."""
+    """Return the episodes of `calls` calls of sample()."""
     seed_everything(3)
     runner = runner_class(config=CASE.config())
     samples = [runner.sample(num_timesteps=150) for _ in range(calls)]
@@ -124,7 +124,7 @@ def test_changes_travel(theirs, episodes, change):
 
 
 def test_a_late_look_finds_what_was_recorded():
-    """The store's memory is used again by later calls, but not while somebody may still look."""
+    """The store's memory is used again by later calls, but not while it may still be read."""
     late = sampled(MultiAgentEnvRunner, calls=6)
     for theirs, ours in zip(sampled(RLlibEnvRunner, calls=6), late, strict=True):
         check_equal(theirs, ours)

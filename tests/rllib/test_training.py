@@ -41,7 +41,7 @@ def ppo_with_filter():
 
 
 class CartPoles(MultiAgentCartPole):
-    """With seeded action spaces: what is drawn from these fills the replay buffer at first."""
+    """Cart poles with seeded action spaces, from which the first actions in the replay buffer are drawn."""
 
     def __init__(self, config=None):
         super().__init__(config)
@@ -50,7 +50,7 @@ class CartPoles(MultiAgentCartPole):
 
 
 class Pendulums(MultiAgentPendulum):
-    """The same."""
+    """Pendulums with seeded action spaces, for the same reason."""
 
     def __init__(self, config=None):
         super().__init__(config)

@@ -21,7 +21,7 @@ def test_equal(name: str) -> None:
     if want.error or got.error:
         raise AssertionError(f"RLlib: {want.error!r}, fastmarl: {got.error!r}") from (want.error or got.error)
     lines = unexpected(config, want, got)
-    if config.draws_policies:  # whoever asks for agents that are not there draws once more
+    if config.draws_policies:  # asking for agents that are not there draws once more
         lines = [line for line in lines if "module_for(" not in line and "mapping function[" not in line]
     assert not lines, "\n".join(lines[:MOST_LINES])
     assert any(episode.is_done for episode in want.episodes), "no episode has ended"

@@ -1,4 +1,4 @@
-"""Columns of a SampleBatch: arrays or tensors [n, ...], dicts and tuples of such, lists of objects."""
+"""Functions on the columns of a SampleBatch: arrays or tensors [n, ...], dicts and tuples of them, lists of objects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ STATE_IN = "state_in_"
 
 
 def joined(name: str, columns: Sequence[Any], axis: int) -> Any:
-    """Columns of one name as one."""
+    """Concatenate the columns `name` of several batches along `axis`."""
     if isinstance(columns[0], list):
         return [entry for column in columns for entry in column]
     if isinstance(columns[0], dict | tuple):
@@ -32,10 +32,10 @@ def joined(name: str, columns: Sequence[Any], axis: int) -> Any:
 
 
 def concatenated(batches: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns of a SampleBatch of all these, at least one, and its other arguments.
+    """Concatenate one or more batches; returns the columns of the result and its other arguments.
 
     Raises:
-        BatchError: one has other columns or kinds of columns than the first, or is padded otherwise.
+        BatchError: a batch differs from the first one in its columns, their kinds, or its padding.
     """
     first = batches[0]
     for batch in batches:
@@ -66,7 +66,7 @@ def _check_like(batch: Any, first: Any) -> None:
 
 
 def zero_padded(column: Any, lengths: np.ndarray, max_seq_len: int) -> Any:
-    """A column of sequences of these lengths, each padded to `max_seq_len` with zeros; with None, if it has objects."""
+    """Pad each sequence of a column to `max_seq_len` steps, with zeros, or with None if the column holds objects."""
     steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     rows = np.repeat(np.arange(len(lengths)) * max_seq_len, lengths) + steps
 
@@ -81,7 +81,7 @@ def zero_padded(column: Any, lengths: np.ndarray, max_seq_len: int) -> Any:
 
 
 def even_edges(n: int, n_pieces: int) -> list[int]:
-    """Where pieces of n steps begin and end, of which later ones may have a step more."""
+    """Return the edges of `n_pieces` pieces of n steps, of which the last ones may be a step longer."""
     length, n_longer = divmod(n, n_pieces)
     return [i * length + max(0, i - (n_pieces - n_longer)) for i in range(n_pieces + 1)]
 
@@ -91,12 +91,12 @@ def _column_of(leaves: Sequence[Mapping[Any, Any]], path: Any) -> list[Any]:
 
 
 def is_of_sequences(name: str) -> bool:
-    """Whether the column has an entry for each sequence, not for each step."""
+    """Return true if the column has an entry per sequence instead of one per step."""
     return name == Columns.SEQ_LENS or name.startswith(STATE_IN)
 
 
 def of_rows(column: Any, rows: Any) -> Any:
-    """These entries of a column: one, a slice, or an array of their indices."""
+    """Return the entries of a column at an index, a slice, or an array of indices."""
     if isinstance(column, list):
         return [column[row] for row in rows] if isinstance(rows, np.ndarray) else column[rows]
     return map_struct(lambda leaf: leaf[rows], column)
@@ -121,7 +121,7 @@ def unpacked(leaf: Any) -> Any:
 
 
 def count_steps(columns: Mapping[str, Any]) -> int:
-    """By the sequences; or by the first column that has any, infos and states aside."""
+    """Count steps by the lengths of sequences, or else by the first non-empty column, infos and states aside."""
     lengths = columns.get(Columns.SEQ_LENS)
     if lengths is not None and len(lengths):
         return int(lengths.sum())

@@ -1,8 +1,8 @@
-"""Columns as short texts, in RLlib's way: pickled, compressed by LZ4, in base 64.
+"""Packs columns into short strings as RLlib does: pickled, compressed by LZ4, in base 64.
 
-Reading one calls nothing of NumPy's. `numpy.ndarray`, `scalar` and the `__setstate__` of arrays and dtypes take raw
-bytes for pointers to objects and believe any size, so that a file could end the interpreter. Arrays are made here, of
-as many bytes as they have.
+Unpickling calls none of NumPy's functions: `numpy.ndarray`, `scalar` and the `__setstate__` of arrays and dtypes
+interpret raw bytes as pointers to objects and trust any size, so a malicious file could crash the interpreter. Instead,
+this module builds the arrays itself, after checking the number of bytes.
 """
 
 import base64
@@ -25,7 +25,7 @@ KIND = "a packed column may hold arrays, numbers and texts"
 
 
 def can_pack() -> bool:
-    """Whether lz4 is installed."""
+    """Return true if lz4 is installed."""
     try:
         importlib.import_module("lz4.frame")
     except ModuleNotFoundError:
@@ -40,17 +40,17 @@ def check_can_pack(wanted_by: str) -> None:
 
 
 def pack(data: Any) -> str:
-    """A text from which `unpack()` gets an array, or dicts and tuples of arrays, again."""
+    """Pack an array, or dicts and tuples of arrays, into a string for `unpack()`."""
     import lz4.frame
 
     return base64.b64encode(lz4.frame.compress(pickle.dumps(data))).decode("ascii")
 
 
 def unpack(text: str | bytes) -> Any:
-    """What was packed.
+    """Return the data that `pack()` was given.
 
     Raises:
-        BatchError: there is something else in it than arrays, numbers and texts.
+        BatchError: the text holds something other than arrays, numbers and strings.
     """
     import lz4.frame
 
@@ -58,21 +58,21 @@ def unpack(text: str | bytes) -> Any:
 
 
 def is_packed(data: Any) -> bool:
-    """Whether a column, or an entry of one, is such a text."""
+    """Return true if a column, or an entry of one, is packed."""
     return isinstance(data, str | bytes)
 
 
 def unpickled(data: bytes) -> Any:
-    """The value in a pickle.
+    """Return the value in a pickle of plain data.
 
     Raises:
-        BatchError: there is something else in it than plain data. Pickles that are damaged may raise other exceptions.
+        BatchError: the pickle holds something other than plain data. A damaged pickle may raise other exceptions.
     """
     return _resolved(_Unpickler(io.BytesIO(data)).load(), {})
 
 
 class _StandIn:
-    """Stands for what a pickle names. Only calls reach it: a pickle may not set its attributes."""
+    """Replaces a class or function that a pickle names. A pickle may call it, but not set its attributes."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -107,13 +107,13 @@ class _Dtype(_StandIn):
 
 
 class _Array(_StandIn):
-    """An array. Its content, of checked length, comes as its state or with it; objects may be stand-ins yet."""
+    """An array in a pickle, with content of checked length. Its objects may still be stand-ins."""
 
     __slots__ = ("axes", "content", "dtype", "order", "shape")
 
     def __init__(self, *_: Any) -> None:
         self.content: Any = None
-        self.axes: Any = None  # their order, where that is another one
+        self.axes: Any = None  # their order, if the array is transposed
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, content = state
@@ -132,7 +132,7 @@ class _Array(_StandIn):
                              f"{len(content)} items or bytes")  # fmt: skip
 
     def made(self, objects: Iterable[Any]) -> np.ndarray:
-        """The array; `objects` are those that it holds."""
+        """Build the array; if its dtype is object, it gets `objects` as elements."""
         if self.dtype == object:
             flat = np.fromiter(objects, object, len(self.content))
         else:
@@ -166,11 +166,11 @@ KNOWN: dict[tuple[str, str], Any] = {
     ("numpy.core.numeric", "_frombuffer"): _Function(_from_buffer),
     ("collections", "OrderedDict"): OrderedDict,
 }
-"""All that a pickle may name, and what it gets."""
+"""All names that a pickle may contain, with their replacements."""
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own unpickler: the one in C allocates as many memo entries as a pickle claims to have."""
+    """Python's unpickler in Python: the one in C allocates as many memo entries as a pickle claims to have."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
@@ -183,7 +183,7 @@ def _resolved(value: Any, done: dict[int, Any]) -> Any:
     """Replace stand-ins by the arrays that they stand for.
 
     Args:
-        done: id of a container -> what came of it: a pickle may have one in many places, or in itself.
+        done: id of a container -> its replacement, because a container may occur several times, or contain itself.
     """
     if id(value) in done:
         return done[id(value)]

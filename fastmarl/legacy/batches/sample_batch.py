@@ -1,6 +1,6 @@
-"""Batches of steps as RLlib's old API stack has them, without RLlib.
+"""The batches of RLlib's old API stack, without RLlib.
 
-Classes, columns and results are those of `ray.rllib.policy.sample_batch`; docs/old_stack.md lists the differences.
+Classes, columns and results match `ray.rllib.policy.sample_batch`; docs/old_stack.md lists the differences.
 """
 
 from collections import defaultdict
@@ -23,25 +23,26 @@ DEFAULT_POLICY_ID = "default_policy"
 
 @public("fastmarl.legacy")
 class SampleBatch(StepColumns):
-    """Steps of one policy: column name -> array or tensor [n, ...], or dicts and tuples of such; "infos" may be a list.
+    """Steps of one policy: column name -> array or tensor [n, ...], or nested dicts and tuples; "infos" may be a list.
 
-    Of recurrent policies, the steps are cut into q sequences: "seq_lens" int32 [q] has their lengths, "state_in_0" and
-    so on [q, ...] the states before them.
+    If the policy is recurrent, its steps are cut into q sequences: "seq_lens" int32 [q] has their lengths, "state_in_0"
+    and so on [q, ...] the recurrent states before their first steps.
 
     Args:
-        args, kwargs: those of `dict`. Lists become arrays.
-        _time_major: whether the first axis is time and the second one sequences; batches are joined along the second.
-        _max_seq_len: steps to which sequences are padded; None: those of the longest.
-        _zero_padded: whether they are: columns have `_max_seq_len` rows for each sequence.
-        _is_training: whether a policy learns from the batch.
-        _num_grad_updates: of the policy, before it acted.
+        args, kwargs: the arguments of `dict`. Lists become arrays.
+        _time_major: if true, the first axis is time and the second one sequences; batches are concatenated along the
+            second.
+        _max_seq_len: number of steps to which sequences are padded; None: the length of the longest one.
+        _zero_padded: true if sequences are padded, so that columns have `_max_seq_len` rows per sequence.
+        _is_training: true if a policy learns from the batch.
+        _num_grad_updates: number of the policy's updates before it took these steps.
 
     Attributes:
         count: n, without padding.
-        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: see there.
+        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: the arguments of these names.
 
     Raises:
-        KeyError: a column is named "dones": `batch["dones"]` is "terminateds".
+        KeyError: a column is named "dones", which is reserved: `batch["dones"]` returns "terminateds".
     """
 
     OBS = CUR_OBS = Columns.OBS
@@ -67,15 +68,15 @@ class SampleBatch(StepColumns):
     PREV_REWARDS = "prev_rewards"
 
     def as_multi_agent(self, module_id: str | None = None) -> "MultiAgentBatch":
-        """This batch as that of one policy, "default_policy" unless another is named."""
+        """Return a MultiAgentBatch that has this batch under `module_id`, or under "default_policy"."""
         return MultiAgentBatch({module_id or DEFAULT_POLICY_ID: self}, self.count)
 
     def concat(self, other: "SampleBatch") -> "SampleBatch":
-        """A batch of both, see `concat_samples()`."""
+        """Concatenate this batch and another one, see `concat_samples()`."""
         return concat_samples([self, other])
 
     def to_rllib(self) -> Any:
-        """The batch as one of RLlib's SampleBatch, with the same arrays, for code that asks for that class.
+        """Convert to RLlib's SampleBatch, which shares the arrays, for code that requires that class.
 
         Raises:
             ImportError: RLlib is not installed.
@@ -89,10 +90,11 @@ class MultiAgentBatch:
 
     Args:
         policy_batches: policy id -> SampleBatch.
-        env_steps: of the envs, in which each agent took a step at most.
+        env_steps: number of env steps, in each of which an agent takes at most one step.
 
     Attributes:
-        policy_batches, count: these.
+        policy_batches: the argument of that name.
+        count: number of env steps.
     """
 
     def __init__(self, policy_batches: dict[str, SampleBatch], env_steps: int):
@@ -103,47 +105,48 @@ class MultiAgentBatch:
         self.policy_batches, self.count = policy_batches, env_steps
 
     def __getitem__(self, key: str) -> SampleBatch:
-        """The batch of a policy."""
+        """Return the batch of a policy."""
         return self.policy_batches[key]
 
     def __len__(self) -> int:
-        """`count`"""
         return self.count
 
     def env_steps(self) -> int:
-        """`count`"""
+        """Return `count`, the number of env steps."""
         return self.count
 
     def agent_steps(self) -> int:
-        """Steps of all agents together."""
+        """Return the number of steps of all agents."""
         return sum(batch.count for batch in self.policy_batches.values())
 
     def size_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Return the size of all arrays in bytes."""
         return sum(batch.size_bytes() for batch in self.policy_batches.values())
 
     def as_multi_agent(self) -> Self:
-        """The batch itself."""
+        """Return the batch itself, which is a MultiAgentBatch already."""
         return self
 
     @staticmethod
     def wrap_as_needed(policy_batches: dict[str, SampleBatch], env_steps: int) -> "SampleBatch | MultiAgentBatch":
-        """The batch of "default_policy" if there is no other; else a MultiAgentBatch."""
+        """Return the batch of "default_policy" if that is the only policy, else a MultiAgentBatch."""
         if list(policy_batches) == [DEFAULT_POLICY_ID]:
             return policy_batches[DEFAULT_POLICY_ID]
         return MultiAgentBatch(policy_batches, env_steps)
 
     def to_rllib(self) -> Any:
-        """The batch as one of RLlib's MultiAgentBatch, see `SampleBatch.to_rllib()`."""
+        """Convert to RLlib's MultiAgentBatch, see `SampleBatch.to_rllib()`."""
         batches = {policy_id: batch.to_rllib() for policy_id, batch in self.policy_batches.items()}
         return rllib_class(RLLIB_MODULE, "MultiAgentBatch")(batches, self.count)
 
     def copy(self) -> "MultiAgentBatch":
-        """Another batch, with copies of the arrays."""
+        """Return a copy with its own arrays."""
         return MultiAgentBatch({id_: batch.copy() for id_, batch in self.policy_batches.items()}, self.count)
 
     def timeslices(self, k: int) -> "list[MultiAgentBatch]":
-        """Batches of k env steps each, the last one shorter: all agents' steps with the same "eps_id" and "t".
+        """Cut into batches of k env steps each; the last one may be shorter.
+
+        An env step is all agents' steps with the same "eps_id" and "t".
 
         Raises:
             BatchError: a policy is recurrent, or k is less than 1.
@@ -169,12 +172,12 @@ class MultiAgentBatch:
         return [MultiAgentBatch(piece, last if piece is pieces[-1] else k) for piece in pieces]
 
     def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> None:
-        """See `SampleBatch.compress()`."""
+        """Pack columns of all policies in place, see `SampleBatch.compress()`."""
         for batch in self.policy_batches.values():
             batch.compress(bulk, columns)
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """See `SampleBatch.decompress_if_needed()`."""
+        """Unpack columns of all policies in place, see `SampleBatch.decompress_if_needed()`."""
         for batch in self.policy_batches.values():
             batch.decompress_if_needed(columns)
         return self
@@ -184,7 +187,7 @@ class MultiAgentBatch:
 
 
 def from_rllib(batch: Any) -> Any:
-    """One of RLlib's batches as one of fastmarl's, with the same arrays; anything else as it is."""
+    """Convert an RLlib batch to fastmarl's class, sharing the arrays; return anything else as it is."""
     if not is_of_rllib(type(batch)):
         return batch
     if hasattr(batch, "policy_batches"):
@@ -194,17 +197,19 @@ def from_rllib(batch: Any) -> Any:
 
 
 def concat_samples(samples: Sequence[Any]) -> Any:
-    """Batches, one after the other; empty ones are left out.
+    """Concatenate batches; empty ones are left out.
 
     Args:
-        samples: SampleBatches, or MultiAgentBatches, with which a SampleBatch is one of "default_policy".
+        samples: SampleBatches and MultiAgentBatches. Beside a MultiAgentBatch, a SampleBatch counts as one of
+            "default_policy".
 
     Returns:
-        SampleBatch with the columns of the first batch and the mean of `num_grad_updates`, by steps; MultiAgentBatch if
-        one is among the batches.
+        MultiAgentBatch if there is one among the batches. Otherwise SampleBatch with the columns of the first batch and
+        the mean of `num_grad_updates`, weighted by steps.
 
     Raises:
-        BatchError: one has other columns or kinds of columns than the first, is padded otherwise, or is no batch.
+        BatchError: a batch differs from the first one in its columns, their kinds, or its padding; or an item is no
+            batch.
     """
     for batch in samples:
         if not isinstance(batch, SampleBatch | MultiAgentBatch):

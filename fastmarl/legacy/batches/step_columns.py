@@ -1,4 +1,4 @@
-"""Steps as columns: slices of them, padding, shuffling, packing."""
+"""The base class of `SampleBatch`: slices, padding, shuffling and packing of columns."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -27,7 +27,7 @@ OBSERVATIONS = frozenset({Columns.OBS, Columns.NEXT_OBS})
 
 
 def marks_of(batch: Any) -> dict[str, Any]:
-    """Return what a SampleBatch, RLlib's or fastmarl's, was made with beside its columns."""
+    """Return the constructor arguments of a SampleBatch, RLlib's or fastmarl's, beside its columns."""
     return {
         "_time_major": batch.time_major,
         "_max_seq_len": batch.max_seq_len,
@@ -38,7 +38,7 @@ def marks_of(batch: Any) -> dict[str, Any]:
 
 
 class StepColumns(dict[str, Any]):
-    """The part of `SampleBatch` that concerns its own steps; its arguments and attributes are documented there."""
+    """The methods of `SampleBatch` on its own steps. Arguments and attributes are documented in that class."""
 
     def __init__(
         self,
@@ -72,8 +72,10 @@ class StepColumns(dict[str, Any]):
     # Columns.
 
     def __getitem__(self, key: Any) -> Any:
-        """The column of this name; or, for a slice of steps, a batch of these, without copying. Of recurrent policies
-        that has whole sequences: from the one in which the slice begins to the one before that in which it ends.
+        """Return the column of this name or, for a slice of steps, a batch of them that shares the arrays.
+
+        If the policy is recurrent, a slice returns whole sequences: from the one in which it begins up to, but not
+        including, the one in which it ends.
         """
         if isinstance(key, slice):
             return self._part(*key.indices(self.count))
@@ -91,11 +93,11 @@ class StepColumns(dict[str, Any]):
             return default
 
     def columns(self, keys: Sequence[str]) -> list[Any]:
-        """Those of these names."""
+        """Return the columns of these names."""
         return [self[key] for key in keys]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Column name -> entry, step by step; "seq_lens" is 1 then, and states of sequences are left out."""
+        """Yield a dict column name -> entry for each step; its "seq_lens" is 1, and recurrent states are left out."""
         columns = {name: column for name, column in self.items() if not is_of_sequences(name)}
         of_all = {Columns.SEQ_LENS: 1} if Columns.SEQ_LENS in self else {}
         for i in range(self.count):
@@ -104,56 +106,55 @@ class StepColumns(dict[str, Any]):
     # Counts.
 
     def __len__(self) -> int:
-        """`count`"""
         return self.count
 
     def agent_steps(self) -> int:
-        """`count`"""
+        """Return `count`, the number of steps."""
         return self.count
 
     def env_steps(self) -> int:
-        """`count`"""
+        """Return `count`, the number of steps."""
         return self.count
 
     def size_bytes(self) -> int:
-        """Bytes of all arrays and tensors."""
+        """Return the size of all arrays and tensors in bytes."""
         return sum(getattr(leaf, "nbytes", 0) for column in self.values() for _, leaf in flatten_struct(column))
 
     def is_terminated_or_truncated(self) -> bool:
-        """Whether the last step ended its episode."""
+        """Return true if the last step ended its episode."""
         return bool(self._ends()[-1])
 
     def is_single_trajectory(self) -> bool:
-        """Whether no step but the last one ended an episode."""
+        """Return true if no step before the last one ended an episode."""
         return not self._ends()[:-1].any()
 
     def _ends(self) -> np.ndarray:
-        """bool [n]"""
+        """Return bool [n], true at steps that ended an episode."""
         ends = np.asarray(self[Columns.TERMINATEDS], bool)
         return ends | np.asarray(self[Columns.TRUNCATEDS], bool) if Columns.TRUNCATEDS in self else ends
 
     def set_training(self, training: bool = True) -> None:
-        """Set `is_training`."""
+        """Set the attribute `is_training`."""
         self.is_training = training
 
-    # Other batches, of this one's steps.
+    # New batches made of this one's steps.
 
     def copy(self, shallow: bool = False) -> Self:
-        """Another batch; with copies of the arrays, unless `shallow`."""
+        """Return a copy of the batch, which shares the arrays if `shallow`."""
         columns = dict(self) if shallow else {name: copy_of(column) for name, column in self.items()}
         return self._like(columns, zero_padded=self.zero_padded, max_seq_len=self.max_seq_len)
 
     def slice(self, start: int, end: int, state_start: int | None = None, state_end: int | None = None) -> Self:
-        """The steps from `start` to `end`, without copying.
+        """Return the steps from `start` to `end`, without copying.
 
         Args:
             start, end: steps, 0 or more.
-            state_start, state_end: of recurrent policies, the sequences that these steps are in; the last one may end
-                within. None: they are looked for, and the first one may begin within, too: its state is that before its
-                whole.
+            state_start, state_end: if the policy is recurrent, the range of sequences that these steps lie in; the last
+                sequence may be cut. None: find the sequences; the first one may be cut, too, and then still has the
+                state from before its first step in this batch.
 
         Raises:
-            BatchError: a negative step, or the sequences are padded.
+            BatchError: a step is negative, or the sequences are padded.
         """
         if start < 0 or self.zero_padded:
             raise BatchError("slice() takes steps from 0 on of sequences that are not padded")
@@ -182,7 +183,7 @@ class StepColumns(dict[str, Any]):
         return self._like(columns, self.zero_padded, self.max_seq_len if self.zero_padded else None)
 
     def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
-        """Entries of all columns: these rows, and of columns by sequence these sequences; None: the same rows."""
+        """Return all columns at these rows, and those with an entry per sequence at `sequences` (None: at `rows`)."""
         of_states = rows if sequences is None else sequences
         return {name: of_rows(column, of_states if is_of_sequences(name) else rows) for name, column in self.items()}
 
@@ -190,15 +191,16 @@ class StepColumns(dict[str, Any]):
         return type(self)(columns, **marks_of(self) | {"_zero_padded": zero_padded, "_max_seq_len": max_seq_len})
 
     def _padded_length(self) -> int:
-        """Rows of a padded sequence."""
+        """Return the number of rows in a padded sequence."""
         if self.max_seq_len is None:
             raise BatchError("padded sequences need a max_seq_len")
         return self.max_seq_len
 
     def timeslices(self, size: int | None = None, num_slices: int | None = None, k: int | None = None) -> list[Self]:
-        """Pieces of `size` steps, the last one shorter; or so many pieces, of which later ones may have a step more.
+        """Cut into pieces of `size` steps, of which the last may be shorter, or into `num_slices` pieces.
 
         Args:
+            num_slices: number of pieces; if the steps can't be divided evenly, the last pieces are a step longer.
             k: the old name of `size`.
         """
         if num_slices is not None and num_slices >= 1:
@@ -211,11 +213,11 @@ class StepColumns(dict[str, Any]):
         return [self[begin:end] for begin, end in pairwise(edges)]
 
     def split_by_episode(self, key: str | None = None) -> list[Self]:
-        """A batch for each episode, in order.
+        """Return a batch for each episode, in order.
 
         Args:
-            key: "eps_id": an episode goes on as long as that is the same. "dones": it ends with a step that terminated
-                or truncated it. None: "eps_id" if there is such a column.
+            key: "eps_id": an episode is a run of steps with equal "eps_id". "dones": an episode ends with a step that
+                terminated or truncated it. None: "eps_id" if there is such a column, else "dones".
         """
         if key not in (None, Columns.EPS_ID, DONES):
             raise BatchError(f'split_by_episode() takes the keys "{Columns.EPS_ID}" and "{DONES}", got {key!r}')
@@ -232,10 +234,10 @@ class StepColumns(dict[str, Any]):
     # Changes in place.
 
     def shuffle(self) -> Self:
-        """Bring the steps, or padded sequences, into another order, drawn from NumPy's global generator.
+        """Shuffle the steps, or the padded sequences, in place, by NumPy's global generator.
 
         Raises:
-            BatchError: there are sequences that are not padded.
+            BatchError: the batch has sequences that are not padded.
         """
         if Columns.SEQ_LENS not in self:
             order = np.random.permutation(self.count)  # noqa: NPY002, as RLlib draws
@@ -250,13 +252,14 @@ class StepColumns(dict[str, Any]):
         return self
 
     def right_zero_pad(self, max_seq_len: int, exclude_states: bool = True) -> Self:
-        """Pad all sequences to so many steps with zeros, or None in columns of objects.
+        """Pad all sequences in place to `max_seq_len` steps, with zeros, or with None in columns of objects.
 
         Args:
-            exclude_states: leave "state_in_0" and so on as they are; else they have an entry for each step.
+            exclude_states: leave "state_in_0" and so on as they are, with an entry per sequence. If false, they must
+                have an entry per step and are padded, too.
 
         Raises:
-            BatchError: there are no sequences, or longer ones.
+            BatchError: the batch has no sequences, or one is longer than `max_seq_len`.
         """
         if Columns.SEQ_LENS not in self:
             raise BatchError(f'right_zero_pad() needs the column "{Columns.SEQ_LENS}"')
@@ -270,7 +273,7 @@ class StepColumns(dict[str, Any]):
         return self
 
     def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Pack these columns, step by step or, with `bulk`, each as a whole."""
+        """Pack these columns in place, entry by entry or, with `bulk`, each as a whole."""
 
         def packed(leaf: Any) -> Any:
             return pack(leaf) if bulk else np.array([pack(entry) for entry in leaf])
@@ -279,7 +282,7 @@ class StepColumns(dict[str, Any]):
         return self
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Unpack those of these columns that are packed."""
+        """Unpack these columns in place, as far as they are packed."""
         self.update({name: map_struct(unpacked, column) for name, column in self.items() if name in columns})
         return self
 

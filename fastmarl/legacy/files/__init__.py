@@ -1,1 +1,1 @@
-"""Files of batches."""
+"""Readers and writers of batches in files."""

@@ -1,4 +1,4 @@
-"""The reader that a worker's option `input_` asks for."""
+"""Makes the reader for a worker's option `input_`."""
 
 import math
 import random
@@ -13,12 +13,12 @@ from fastmarl.legacy.files.json_reader import JsonReader
 
 @public("fastmarl.legacy")
 class MixedInput(InputReader):
-    """Draws for each batch whom it reads it from.
+    """Reads each batch from a randomly drawn source.
 
     Args:
-        dist: "sampler", what a JsonReader reads, or a function `(io_context) -> InputReader`: the share of each. Shares
-            sum to 1.
-        ioctx: of the worker.
+        dist: source -> its share; shares sum to 1. A source is "sampler", an input of `JsonReader`, or a function
+            `(io_context) -> InputReader`.
+        ioctx: the worker's IOContext.
     """
 
     def __init__(self, dist: Mapping[Any, float], ioctx: IOContext):
@@ -35,12 +35,12 @@ class MixedInput(InputReader):
 
 @public("fastmarl.legacy")
 class ShuffledInput(InputReader):
-    """Keeps batches in a buffer, and draws from it.
+    """Keeps batches in a buffer and returns random ones from it.
 
     Args:
-        child: who reads them.
-        n: batches in the buffer; 1 or less: in the order in which they are read.
-        seed: of the draws.
+        child: reader of the batches.
+        n: number of batches in the buffer; 1 or less: batches are returned in the order in which they are read.
+        seed: seed of the draws.
     """
 
     def __init__(self, child: InputReader, n: int = 0, seed: int | None = None):
@@ -58,7 +58,7 @@ class ShuffledInput(InputReader):
 
 
 def make_input_reader(io_context: IOContext) -> InputReader:
-    """That of the option `input_`, with a buffer of `shuffle_buffer_size` if it is files."""
+    """Make the reader for the option `input_`; batches from files go through a buffer of `shuffle_buffer_size`."""
     config = io_context.config
     if isinstance(config.input_, Mapping):
         reader: InputReader = MixedInput(config.input_, io_context)

@@ -1,4 +1,4 @@
-"""Where a worker's batches come from and go to: base classes, and what readers and writers are made from."""
+"""Base classes of readers and writers of batches, and the context that they are made with."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from fastmarl.core.public import public
 
 @public("fastmarl.legacy")
 class InputReader(ABC):
-    """Reads batches."""
+    """Base class of readers of batches."""
 
     @abstractmethod
     def next(self) -> Any:
-        """The next SampleBatch or MultiAgentBatch."""
+        """Return the next SampleBatch or MultiAgentBatch."""
 
 
 @public("fastmarl.legacy")
 class OutputWriter(ABC):
-    """Writes batches."""
+    """Base class of writers of batches."""
 
     @abstractmethod
     def write(self, sample_batch: Any) -> None:
         """Write a SampleBatch or MultiAgentBatch."""
 
     def close(self) -> None:
-        """Nothing more will be written."""
+        """Release resources; called after the last `write()`."""
         return
 
 
 class NoopOutput(OutputWriter):
-    """Writes nothing."""
+    """The writer without output: it discards all batches."""
 
     def write(self, sample_batch: Any) -> None:
         pass
@@ -39,13 +39,13 @@ class NoopOutput(OutputWriter):
 @public("fastmarl.legacy")
 @dataclass
 class IOContext:
-    """Where and for whom batches are read and written.
+    """The worker that a reader or writer is made for.
 
     Args:
-        log_dir: folder of `output="logdir"`.
-        config: RolloutWorkerConfig.
-        worker_index: of the worker.
-        worker: RolloutWorker.
+        log_dir: folder for `output="logdir"`.
+        config: the worker's RolloutWorkerConfig.
+        worker_index: the worker's index.
+        worker: the RolloutWorker.
     """
 
     log_dir: str | None
@@ -54,5 +54,5 @@ class IOContext:
     worker: Any
 
     def default_sampler_input(self) -> Any:
-        """Return the reader of the batches that the worker samples itself."""
+        """Return the reader of the batches that the worker itself samples."""
         return self.worker.sampler

@@ -1,7 +1,7 @@
-"""Batches as lines of JSON, in the format of RLlib's old API stack: its JsonReader reads what is written here.
+"""Batches as lines of JSON, in the format of RLlib's old API stack, whose JsonReader can read them.
 
-The format has no room for checksums of the lines. They are in a hidden file beside that of the lines; files without
-one, such as RLlib's, are read as they are.
+The format has no room for checksums of the lines, so a hidden file beside the file of lines holds them. Files without
+checksums, such as RLlib's, are read unchecked.
 """
 
 import json
@@ -26,11 +26,11 @@ ACTIONS = (Columns.ACTIONS, "prev_actions")
 
 
 def to_json(batch: Any, compress_columns: Collection[str]) -> str:
-    """A line.
+    """Return a batch as a line of JSON.
 
     Args:
         batch: SampleBatch or MultiAgentBatch.
-        compress_columns: names of columns that are packed; the others become lists of numbers, without their dtypes.
+        compress_columns: names of the columns to pack; the others become lists of numbers, and lose their dtypes.
     """
 
     def columns_of(batch: Any) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def to_json(batch: Any, compress_columns: Collection[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of what JSON has; what it can't hold becomes its text."""
+    """Convert a value to JSON's types; objects that JSON can't represent become strings."""
     if isinstance(value, dict):
         return {plain_text(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -60,16 +60,16 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(line: str, spaces: Mapping[str, Spaces] | None = None) -> Any:
-    """The batch of a line. What was packed has the dtypes it had; numbers in lists are int64, float64 or bool.
+    """Parse a line. Packed columns keep their dtypes; numbers in lists become int64, float64 or bool.
 
     Args:
-        spaces: by policy id; tells which lists are tuples, of nested observations and actions.
+        spaces: policy id -> (observation space, action space); lists become tuples where the space is a Tuple.
 
     Returns:
         SampleBatch or MultiAgentBatch
 
     Raises:
-        BatchError, ValueError: it isn't one.
+        BatchError, ValueError: the line holds no batch.
     """
     record = json.loads(line)
     kind = record.pop("type", None) if isinstance(record, dict) else None
@@ -95,13 +95,13 @@ def _columns(record: Mapping[str, Any], spaces: Spaces) -> dict[str, Any]:
         else:
             space = spaces[0] if name in OBSERVATIONS else spaces[1] if name in ACTIONS else None
             columns[name] = _arrays(column, space)
-    if "dones" in columns:  # of versions of RLlib that had no others
+    if "dones" in columns:  # written by versions of RLlib without "terminateds"
         columns[Columns.TERMINATEDS] = columns.pop("dones")
     return columns
 
 
 def _arrays(column: Any, space: gym.Space | None) -> Any:
-    """Lists as arrays; those of a Tuple space as tuples of such."""
+    """Convert lists to arrays, or to tuples of arrays where the space is a Tuple."""
     if isinstance(column, dict):
         of_entry = space.spaces if isinstance(space, gym.spaces.Dict) else {}
         return {key: _arrays(entry, of_entry.get(key)) for key, entry in column.items()}
@@ -111,16 +111,16 @@ def _arrays(column: Any, space: gym.Space | None) -> Any:
 
 
 def checksums_file(path: Path) -> Path:
-    """The file with the checksums of the lines of `path`."""
+    """Return the path of the file that holds the checksums of the lines in `path`."""
     return path.with_name(f".{path.name}.crc32")
 
 
 def checksum(line: bytes) -> bytes:
-    """A line of that file for a line of the other."""
+    """Return the line of the checksums file for a line of JSON."""
     return b"%08x\n" % zlib.crc32(line)
 
 
 def checksums_of(path: Path) -> list[bytes]:
-    """The checksums of the first lines of a file; none if it has no such file beside it."""
+    """Return the checksums of a file's lines, first line first; empty if there is no file of checksums."""
     file = checksums_file(path)
     return file.read_bytes().splitlines(keepends=True) if file.exists() else []

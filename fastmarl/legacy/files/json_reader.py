@@ -1,4 +1,4 @@
-"""Reads batches from files that RLlib's JsonWriter, or ours, has written."""
+"""Reads batches from files written by `JsonWriter`, RLlib's or fastmarl's."""
 
 import glob
 import logging
@@ -15,8 +15,8 @@ from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_format import checksum, checksums_file, checksums_of, from_json
 
-MOST_BAD_LINES = 100  # one after the other
-PATTERNS = ("*.json", "*.zip")  # in folders
+MOST_BAD_LINES = 100  # in succession
+PATTERNS = ("*.json", "*.zip")  # of the files read in a folder
 
 AnyPath = str | os.PathLike[str]
 
@@ -25,12 +25,11 @@ logger = logging.getLogger(__name__)
 
 @public("fastmarl.legacy")
 class JsonReader(InputReader):
-    """Reads a line at a time, for ever: file after file, in random order. Lines that hold no batch are left out, with a
-    warning.
+    """Reads files in random order, endlessly, one line at a time. Lines without a batch are skipped with a warning.
 
     Args:
-        inputs: a folder of *.json and *.zip, a file, or a glob of files; or a list of files.
-        ioctx: of the worker whose policies batches are for; the first file is another one for each worker.
+        inputs: a folder of *.json and *.zip files, a file, a glob, or a list of files.
+        ioctx: IOContext of the worker whose policies the batches are for; each worker begins with a different file.
 
     Raises:
         ConfigError: there are no such files.
@@ -46,19 +45,19 @@ class JsonReader(InputReader):
         self._lines = self._endless()
 
     def next(self) -> Any:
-        """The next SampleBatch or MultiAgentBatch.
+        """Return the next SampleBatch or MultiAgentBatch.
 
         Raises:
-            BatchError: 100 lines have held none, one after the other; or policies are missing.
+            BatchError: 100 lines in succession hold no batch, or the worker lacks a batch's policies.
         """
         for _ in range(MOST_BAD_LINES):
             batch = self._parsed(*self._next_line())
             if batch is not None:
                 return self._postprocessed(batch)
-        raise BatchError(f"{MOST_BAD_LINES} lines of {self._files} hold no batch; the warnings tell why")
+        raise BatchError(f"{MOST_BAD_LINES} lines of {self._files} hold no batch; the warnings say why")
 
     def read_all_files(self) -> Iterator[Any]:
-        """The batches of all files, once, in the files' order."""
+        """Yield the batches of all files once, in the order of the files."""
         for path in self._files:
             for number, line in _lines_of(path):
                 batch = self._parsed(path, number, line)
@@ -67,13 +66,13 @@ class JsonReader(InputReader):
 
     def _next_line(self) -> tuple[Path, int, bytes]:
         line = next(self._lines, None)
-        if line is None:  # an error or an interrupt has ended the generator
+        if line is None:  # an error or an interrupt ended the generator
             self._lines = self._endless()
             line = next(self._lines)
         return line
 
     def _endless(self) -> Iterator[tuple[Path, int, bytes]]:
-        """(file, number of the line, line); an empty file is a line, so that somebody counts it."""
+        """Yield (file, line number, line) endlessly; an empty file yields an empty line, so that it counts as bad."""
         path = self._first_file()
         while True:
             number = 0
@@ -94,7 +93,7 @@ class JsonReader(InputReader):
             return None
         try:
             batch = from_json(line.decode(), self._spaces())
-        except Exception as error:  # whatever a broken line leads to
+        except Exception as error:  # a broken line may cause any error
             logger.warning("%s, line %d holds no batch: %s: %s", path, number, type(error).__name__, error)
             return None
         self._check_policies(path, number, batch)
@@ -117,12 +116,12 @@ class JsonReader(InputReader):
             raise BatchError(f"{path}, line {number}: it is for one policy, but there are {here}")
 
     def _postprocessed(self, batch: Any) -> Any:
-        """With `postprocess_inputs`: what the policy's hook makes of it, episode by episode."""
+        """With `postprocess_inputs`, call the policy's `postprocess_trajectory()` with each episode of the batch."""
         if self._ioctx is None or not self._ioctx.config.postprocess_inputs:
             return batch
         policies = self._ioctx.worker.policy_map
         if len(policies) > 1:
-            raise BatchError("postprocess_inputs=True needs a single policy: files don't tell which steps of several "
+            raise BatchError("postprocess_inputs=True needs a single policy: files don't say which steps of several "
                              "policies belong together")  # fmt: skip
         [(policy_id, policy)] = policies.items()
         of_policy = batch.policy_batches[policy_id] if isinstance(batch, MultiAgentBatch) else batch
@@ -149,7 +148,7 @@ def _files_of(inputs: Any) -> list[Path]:
 
 
 def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(number, line), from 1 on; of a zip, those of the files in it, up to where it is damaged."""
+    """Yield (line number from 1, line) of a file, or of all files in a zip up to where it is damaged."""
     if path.suffix != ".zip":
         yield from _checked_lines(path)
         return
@@ -162,12 +161,12 @@ def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
                         for line in packed:
                             number += 1
                             yield number, line
-        except Exception as error:  # whatever damage leads to
+        except Exception as error:  # damage may cause any error
             logger.warning("%s can't be read after line %d: %s: %s", path, number, type(error).__name__, error)
 
 
 def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(number, line); empty where a line has another checksum."""
+    """Yield (line number from 1, line); a line whose checksum doesn't match is replaced by an empty one."""
     checksums = checksums_of(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -1,4 +1,4 @@
-"""Writes batches to files that RLlib's JsonReader reads, too."""
+"""Writes batches to files that RLlib's JsonReader can read, too."""
 
 import os
 from collections.abc import Collection
@@ -17,17 +17,16 @@ MAX_FILE_SIZE = 64 * 1024 * 1024
 
 @public("fastmarl.legacy")
 class JsonWriter(OutputWriter):
-    """Writes a line for each batch, and its checksum to a hidden file beside the file of lines.
+    """Writes each batch as a line, and the line's checksum to a hidden file beside the file of lines.
 
     Args:
-        path: folder; made if it isn't there.
-        ioctx: whose worker's index the files' names have; None: 0.
-        max_file_size: bytes after which another file is begun.
-        compress_columns: names of columns that are packed, which needs lz4. None: "obs" and "new_obs" if lz4 is
-            installed.
+        path: folder of the files; created if it doesn't exist.
+        ioctx: IOContext with the worker index for the names of the files; None: index 0.
+        max_file_size: size in bytes after which a new file is begun.
+        compress_columns: names of columns to pack, which requires lz4. None: "obs" and "new_obs" if lz4 is installed.
 
     Raises:
-        ConfigError: columns are to be packed, and lz4 is not installed.
+        ConfigError: `compress_columns` names columns, but lz4 is not installed.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class JsonWriter(OutputWriter):
         self._folder = Path(path).expanduser()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._n_files = 0
-        self._files: tuple[BinaryIO, BinaryIO] | None = None  # of lines, of their checksums
+        self._files: tuple[BinaryIO, BinaryIO] | None = None  # (lines, checksums)
 
     def write(self, sample_batch: Any) -> None:
         line = to_json(sample_batch, self._compress_columns).encode() + b"\n"
@@ -56,21 +55,21 @@ class JsonWriter(OutputWriter):
             self._files = file, checksums_file(Path(file.name)).open("wb")
         lines, checksums = self._files
         try:
-            for file, data in ((checksums, checksum(line)), (lines, line)):  # a line that is there has a checksum
+            for file, data in ((checksums, checksum(line)), (lines, line)):  # checksum first: no line lacks one
                 file.write(data)
                 file.flush()
         except BaseException:
-            self.close()  # no more lines here: one may be cut off, or its checksum have no line
+            self.close()  # the files may end with a partial line, or with a checksum that has no line
             raise
 
     def close(self) -> None:
-        """Close the files; another `write()` begins new ones."""
-        files, self._files = self._files or (), None  # even where closing fails, as on a full disk
+        """Close the files; a later `write()` begins new ones."""
+        files, self._files = self._files or (), None  # even if closing fails, as on a full disk
         for file in files:
             file.close()
 
     def _new_file(self) -> BinaryIO:
-        """A file that wasn't there before, whoever writes to the same folder."""
+        """Create a new file, even if other processes write to the same folder."""
         began = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         while True:
             name = f"output-{began}_worker-{self._worker_index}_{self._n_files}.json"

@@ -1,4 +1,4 @@
-"""Files of batches, as RLlib's old API stack writes them, as Parquet files of episodes.
+"""Converts JSON files of RLlib's old API stack to Parquet files of episodes.
 
 Axes in names: N row of a policy's batch.
 """
@@ -32,17 +32,17 @@ NOT_OUTPUTS = (*NEEDED, Columns.TRUNCATEDS, Columns.INFOS, "unroll_id")
 def json_to_parquet(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], path: str | os.PathLike[str], **options: Any
 ) -> int:
-    """Write what is in JSON files of RLlib's old API stack to a folder of Parquet files, see docs/offline.md.
+    """Convert JSON files of RLlib's old API stack to a folder of Parquet files, see docs/offline.md.
 
     Args:
-        inputs: as `JsonReader` takes them; lines that hold no batch are left out, with a warning.
-        path, options: as `fastmarl.offline.ParquetWriter` takes them.
+        inputs: the `inputs` of `JsonReader`; lines without a batch are skipped with a warning.
+        path, options: the arguments of `fastmarl.offline.ParquetWriter`.
 
     Returns:
-        How many agent steps were written.
+        Number of agent steps written.
 
     Raises:
-        ConfigError: there are no such files, or an option of the writer can't be right.
+        ConfigError: there are no such files, or an option of the writer is invalid.
         OfflineError: a batch lacks a column that episodes need, or the folder can't be written to.
     """
     n_steps = 0
@@ -55,18 +55,18 @@ def json_to_parquet(
 
 
 def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
-    """The chunks of episodes in a SampleBatch or MultiAgentBatch, in order of appearance.
+    """Return the chunks of episodes in a SampleBatch or MultiAgentBatch, in order of appearance.
 
-    Agents are called by their "agent_index", modules as the policies are.
+    Agent ids are the values of "agent_index", module ids are the policy ids.
 
     Raises:
-        OfflineError: a column is missing, or has another number of rows.
+        OfflineError: a column is missing, or differs from the others in its number of rows.
     """
     is_multi = isinstance(batch, MultiAgentBatch)
     batches = batch.policy_batches if is_multi else {DEFAULT_POLICY_ID: batch}
     chunks: dict[tuple[str, int], dict[Hashable, SingleAgentEpisode]] = {}
     for policy_id, columns in batches.items():
-        n_before: Counter[tuple[str, Hashable]] = Counter()  # of an agent's trajectories: each is in another chunk
+        n_before: Counter[tuple[str, Hashable]] = Counter()  # of an agent's trajectories; each has its own chunk
         for agent_episode in _agent_episodes(policy_id, dict(columns.items())):
             episode_id, agent_id = str(agent_episode.multi_agent_episode_id), agent_episode.agent_id
             chunk = chunks.setdefault((episode_id, n_before[episode_id, agent_id]), {})
@@ -76,7 +76,7 @@ def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
 
 
 def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> MultiAgentEpisode:
-    """Over if all agents' trajectories are: files don't have the env's own flags."""
+    """Make an episode; it is done if all agents' trajectories are, because files don't hold the env's own flags."""
     env_ts = [agent_episode.env_ts() for agent_episode in agents.values()]
     is_over = all(agent_episode.is_done for agent_episode in agents.values())
     is_terminated = is_over and all(agent_episode.is_terminated for agent_episode in agents.values())
@@ -91,7 +91,7 @@ def _episode(episode_id: str, agents: dict[Hashable, SingleAgentEpisode]) -> Mul
 
 
 def _agent_episodes(policy_id: str, columns: Mapping[str, Any]) -> Iterator[SingleAgentEpisode]:
-    """Those of each trajectory in a policy's batch."""
+    """Yield an agent episode for each trajectory in a policy's batch."""
     if lacking := [name for name in NEEDED if name not in columns]:
         raise OfflineError(f"a batch of policy {policy_id!r} lacks the columns {lacking}, without which it can't be "
                            f"made into episodes")  # fmt: skip
@@ -109,7 +109,7 @@ def _has_rows(name: str, column: Any, n: int) -> bool:
 
 
 def _trajectories(columns: Mapping[str, Any]) -> Iterator[slice]:
-    """Rows that follow each other in an episode, of one agent; agents that act in turns skip env steps."""
+    """Yield the rows of each trajectory: one agent's consecutive rows in one episode, with increasing env steps."""
     episode_N, agent_N, t_N = (np.asarray(columns[name]) for name in (Columns.EPS_ID, AGENT_INDEX, T))
     if not len(t_N):
         return
@@ -125,7 +125,7 @@ def _agent_episode(policy_id: str, columns: Mapping[str, Any], rows: slice) -> S
         name: map_struct(lambda leaf: np.asarray(leaf)[rows], column)
         for name, column in columns.items()
         if name not in NOT_OUTPUTS and _has_rows(name, column, n)
-    }  # without those by sequence: "seq_lens" and the states that came in
+    }  # without columns that have an entry per sequence: "seq_lens" and "state_in_0" and so on
     source = ArraySource(
         observations=_with_final(columns[Columns.OBS], columns[Columns.NEXT_OBS], rows),
         env_ts=np.append(env_ts, env_ts[-1] + 1),
@@ -149,12 +149,14 @@ def _agent_episode(policy_id: str, columns: Mapping[str, Any], rows: slice) -> S
 
 
 def _with_final(obs: Any, next_obs: Any, rows: slice) -> Any:
-    """Observations of these rows, and the one after the last, in the dtype of the others: files may have packed one of
-    the two columns only."""
+    """Return the observations of these rows and the one after the last, cast to the dtype of `obs`.
+
+    The dtypes of the two columns differ if a file has packed only one of them.
+    """
     finals = iter([leaf[rows.stop - 1 : rows.stop] for _, leaf in flatten_struct(next_obs)])
     return map_struct(lambda leaf: np.concatenate([leaf[rows], next(finals).astype(leaf.dtype)]), obs)
 
 
 def _info(info: Any) -> dict[str, Any]:
-    """RLlib's writer makes a text of what JSON has no word for."""
+    """Return an info as a dict; RLlib's writer turns infos that JSON can't represent into strings."""
     return info if isinstance(info, dict) else {"info": info} if info else {}

@@ -1,1 +1,1 @@
-"""Policies: a module, and how it learns."""
+"""Policies: a module and its learning algorithm."""

@@ -1,4 +1,4 @@
-"""A policy: one module, and how it learns."""
+"""The base class of policies: a module and its learning algorithm."""
 
 import platform
 from abc import abstractmethod
@@ -14,23 +14,23 @@ from fastmarl.core.public import public
 
 @public("fastmarl.legacy")
 class Policy:
-    """Base of policies; write `learn_on_batch()` and what else learning needs. `TorchPolicy` has it all but the loss.
+    """Base class of policies. Subclasses implement `learn_on_batch()`; with `TorchPolicy` they need only a loss.
 
     Args:
-        module: acts for the policy's agents; it is trained in place.
-        config: options over `DEFAULTS`.
+        module: acts for the policy's agents, and is trained in place.
+        config: options that override `DEFAULTS`.
 
     Attributes:
         config: dict, the options in force.
-        global_timestep: int, env steps sampled by all workers, as far as `on_global_var_update()` was told.
-        num_grad_updates: int, of this policy.
+        global_timestep: int, env steps sampled by all workers, as of the last `on_global_var_update()`.
+        num_grad_updates: int, number of this policy's updates.
 
     Raises:
         ConfigError: an option is not among `DEFAULTS`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}
-    """All options, with their defaults. A subclass has its own beside its parent's: {**Parent.DEFAULTS, ...}."""
+    """All options, with their defaults. A subclass adds its own to its parent's: {**Parent.DEFAULTS, ...}."""
 
     def __init__(self, module: RLModule, config: Mapping[str, Any] | None = None):
         if unknown := sorted((config or {}).keys() - self.DEFAULTS.keys()):
@@ -43,7 +43,7 @@ class Policy:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """Of what the module sees."""
+        """The space of the observations that the module gets."""
         return self.module.observation_space
 
     @property
@@ -53,45 +53,45 @@ class Policy:
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Called with one agent's steps in one chunk of an episode, before they become part of the batch.
+        """Process one agent's steps in one chunk of an episode; called before they become part of the batch.
 
         Args:
-            sample_batch: SampleBatch; may be changed in place. Recurrent policies find "state_out_0" and so on, [n,
-                ...], in it, which the batch doesn't have.
-            other_agent_batches: agent id -> (policy id, policy, SampleBatch) of the others in the same chunk.
-            episode: `fastmarl.MultiAgentEpisode`, the chunk.
+            sample_batch: SampleBatch of the steps, which may be changed in place. If the policy is recurrent, it also
+                has "state_out_0" and so on [n, ...], which are not passed on to the batch.
+            other_agent_batches: agent id -> (policy id, policy, SampleBatch) of the other agents in the same chunk.
+            episode: the chunk, a `fastmarl.MultiAgentEpisode`.
 
         Returns:
-            What becomes part of the batch.
+            SampleBatch that becomes part of the batch.
         """
         return sample_batch
 
     @abstractmethod
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
-        """Learn from a SampleBatch; returns statistics under "learner_stats"."""
+        """Update the module on a SampleBatch; returns statistics under "learner_stats"."""
         raise NotImplementedError(f"{type(self).__name__} needs a learn_on_batch(samples)")
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Any, dict[str, Any]]:
-        """(gradients, statistics)."""
+        """Return (gradients, statistics) for a SampleBatch, without an update."""
         raise NotImplementedError(f"{type(self).__name__} needs a compute_gradients(batch)")
 
     def apply_gradients(self, gradients: Any) -> None:
-        """Take a step with gradients from `compute_gradients()`, of this policy or of one like it."""
+        """Update the module with gradients from `compute_gradients()`, of this policy or of one like it."""
         raise NotImplementedError(f"{type(self).__name__} needs an apply_gradients(gradients)")
 
     def is_recurrent(self) -> bool:
         return self.module.is_stateful()
 
     def get_weights(self) -> dict[str, Any]:
-        """Parameter name -> array."""
+        """Return a dict parameter name -> array."""
         return self.module.get_state()
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take what `get_weights()` returned. Raises ConfigError for those of another module."""
+        """Load weights from `get_weights()`. Raises ConfigError if they don't fit the module."""
         self.module.set_state(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Weights and counters."""
+        """Return the weights and counters."""
         return {
             "weights": self.get_weights(),
             "global_timestep": self.global_timestep,
@@ -99,21 +99,21 @@ class Policy:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `get_state()` returned."""
+        """Restore a state from `get_state()`."""
         self.set_weights(state["weights"])
         self.global_timestep = state["global_timestep"]
         self.num_grad_updates = state["num_grad_updates"]
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
-        """Take {"timestep": ..., "num_grad_updates": ... or None}."""
+        """Set the counters from {"timestep": ..., "num_grad_updates": ... or None}."""
         self.global_timestep = global_vars["timestep"]
         if (updates := global_vars.get("num_grad_updates")) is not None:
             self.num_grad_updates = updates
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """func(policy, ...)"""
+        """Call func(policy, ...) and return its result."""
         return func(self, *args, **kwargs)
 
     def get_host(self) -> str:
-        """Name of the machine."""
+        """Return the name of the machine."""
         return platform.node()

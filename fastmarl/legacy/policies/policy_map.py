@@ -1,4 +1,4 @@
-"""The policies of a worker: which ones there are, who acts for whom, and who learns."""
+"""A worker's policies, their mapping function, and the choice of those that learn."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -14,12 +14,14 @@ ToTrain = Collection[str] | Callable[..., bool]
 
 
 class PolicyMap(dict[str, Policy]):
-    """Policy id -> policy, in order of the ids' appearance. Those that are removed act on in running episodes.
+    """Dict policy id -> policy, in the order in which they were added.
+
+    A removed policy goes on acting in the episodes that were running when it was removed.
 
     Args:
         policy_config: options of all policies.
-        default_policy_class: of those whose spec has none: `(module, config) -> Policy`.
-        max_seq_len: an option of those whose class has it.
+        default_policy_class: `(module, config) -> Policy`, for specs without a class.
+        max_seq_len: passed to policies whose class has an option of this name.
     """
 
     def __init__(self, policy_config: Mapping[str, Any], default_policy_class: Any, max_seq_len: int):
@@ -31,7 +33,7 @@ class PolicyMap(dict[str, Policy]):
         self.acting: Mapping[str, Policy] = ChainMap(self, self._leaving)
 
     def make(self, policy_id: str, spec: PolicySpec, module: RLModule) -> Policy:
-        """The policy of a spec; it is not in the map yet."""
+        """Make the policy of a spec, without adding it to the map."""
         policy_class = spec.policy_class or self._default_class
         config = {**self._config, **spec.config}
         if "max_seq_len" in policy_class.DEFAULTS:
@@ -39,22 +41,22 @@ class PolicyMap(dict[str, Policy]):
         return policy_class(module, config)
 
     def remove(self, policy_id: str, running: Collection[str]) -> None:
-        """Take a policy out; `acting` has it until these episodes have ended."""
+        """Remove a policy; it stays in `acting` until the `running` episodes have ended."""
         self._leaving[policy_id] = self.pop(policy_id)
         self._episodes_of[policy_id] = set(running)
 
     def forget_idle(self, under_way: Collection[str]) -> None:
-        """Forget removed policies whose episodes are not among these any more."""
+        """Drop removed policies that have no episodes left among those under way."""
         for policy_id, episodes in list(self._episodes_of.items()):
             if set(episodes).isdisjoint(under_way):
                 del self._leaving[policy_id], self._episodes_of[policy_id]
 
 
 def learns_if(to_train: ToTrain) -> Callable[..., bool]:
-    """`(policy id, batch or None) -> bool`, of that or of ids.
+    """Return `to_train` as a function `(policy id, batch or None) -> bool`.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: `to_train` is neither a function nor a collection of policy ids.
     """
     if callable(to_train):
         return to_train
@@ -64,7 +66,7 @@ def learns_if(to_train: ToTrain) -> Callable[..., bool]:
 
 
 class LearnsIfIn:
-    """Returns true for the policies that learn; can be pickled."""
+    """A function, which can be pickled, that returns true for the given policies."""
 
     def __init__(self, policy_ids: Collection[str]):
         self._policy_ids = frozenset(policy_ids)
@@ -74,10 +76,10 @@ class LearnsIfIn:
 
 
 def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
-    """A mapping function as the runner calls it: one for RLlib's old API stack takes the worker, too.
+    """Return a mapping function as the runner calls it; one for RLlib's old API stack also gets the worker.
 
     Raises:
-        ConfigError: it can be called neither way.
+        ConfigError: the function can be called neither with (agent_id, episode) nor with the worker in addition.
     """
     if not callable(mapping_fn):
         raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")

@@ -1,4 +1,4 @@
-"""A policy's module, called as losses for RLlib's old API stack call their model."""
+"""Wraps a policy's module in the model interface that losses for RLlib's old API stack call."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +13,11 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 class PolicyModel:
-    """`logits, state = model(train_batch)`, then `model.value_function()`.
+    """Model of a loss: call `logits, state = model(train_batch)`, then `model.value_function()`.
 
     Attributes:
-        module: the policy's.
-        tower_stats: dict, where a loss may keep what `stats_fn()` reports.
+        module: the policy's module.
+        tower_stats: dict in which a loss stores the statistics that `stats_fn()` reports.
     """
 
     def __init__(self, module: RLModule):
@@ -28,15 +28,15 @@ class PolicyModel:
     def __call__(
         self, input_dict: Any, state: list[Tensor] | None = None, seq_lens: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """The outputs for training.
+        """Run the module's forward pass for training.
 
         Args:
-            input_dict: tensors: "obs" [n, ...]; of recurrent policies, n = B * T rows padded to B sequences of T
-                steps each, with "seq_lens" [B] and "state_in_0" and so on, [B, ...].
-            state, seq_lens: instead of those in `input_dict`.
+            input_dict: tensors, with "obs" [n, ...]. If the policy is recurrent, the n = B * T rows are B sequences
+                padded to T steps, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
+            state, seq_lens: override those in `input_dict`.
 
         Returns:
-            (logits [n, k], states after the last steps: a list of [B, ...], empty without memory)
+            (logits [n, k], recurrent states after the last steps: a list of [B, ...], empty if not recurrent)
         """
         batch = {Columns.OBS: input_dict[Columns.OBS]}
         if Columns.ACTION_MASK in input_dict:
@@ -55,10 +55,10 @@ class PolicyModel:
         return outputs[Columns.ACTION_DIST_INPUTS].flatten(0, 1), self.state_leaves(outputs[Columns.STATE_OUT])
 
     def value_function(self) -> Tensor:
-        """[n], of the observations of the last call.
+        """Return the values [n] of the last call's observations.
 
         Raises:
-            ModuleOutputError: the module has no "vf_preds".
+            ModuleOutputError: the module has no output "vf_preds".
         """
         if self._values is None:
             raise ModuleOutputError(type(self.module).__name__, f"values are asked for, but there is no "
@@ -68,14 +68,14 @@ class PolicyModel:
 
     @property
     def num_states(self) -> int:
-        """Leaves of the recurrent state."""
+        """Number of leaves of the recurrent state."""
         return len(flatten_struct(self.module.get_initial_state()))
 
     def nested_state(self, leaves: list[Any]) -> Any:
-        """The recurrent state as the module has it, of its leaves in order.
+        """Nest the leaves of a recurrent state, in order, as the module does.
 
         Raises:
-            ConfigError: there are more or fewer leaves than the module has.
+            ConfigError: there are more or fewer leaves than in the module's state.
         """
         if len(leaves) != self.num_states:
             raise ConfigError(f"expected {self.num_states} states, got {len(leaves)}")
@@ -83,12 +83,12 @@ class PolicyModel:
         return map_struct(lambda leaf: next(given), self.module.get_initial_state())
 
     def state_leaves(self, state: Any) -> list[Any]:
-        """The leaves of a recurrent state, in the order of the initial one's."""
+        """Return the leaves of a recurrent state, in the order of those of the initial state."""
         by_path = dict(flatten_struct(state))
         return [by_path[path] for path, _ in flatten_struct(self.module.get_initial_state())]
 
     def get_initial_state(self) -> list[Tensor]:
-        """Leaves of the state before the first step, [...] each."""
+        """Return the leaves of the state before the first step, [...] each."""
         return [torch.as_tensor(leaf) for _, leaf in flatten_struct(self.module.get_initial_state())]
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
@@ -101,5 +101,5 @@ class PolicyModel:
         self.module.eval()
 
     def is_time_major(self) -> bool:
-        """False: sequences are [B, T, ...]."""
+        """Return false, because sequences are [B, T, ...]."""
         return False

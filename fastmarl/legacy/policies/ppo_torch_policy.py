@@ -29,11 +29,11 @@ def add_advantages(
     """Add "advantages" and "value_targets", and with a critic "values_bootstrapped", float32 [n].
 
     Args:
-        columns: "rewards" [n] and, with `use_critic`, "vf_preds" [n]: s trajectories, one after the other.
-        length_S: int64 [s], their steps.
-        last_value_S: float64 [s], what comes after each trajectory's last step; 0 where it terminated.
+        columns: "rewards" [n] and, with `use_critic`, "vf_preds" [n] of s concatenated trajectories.
+        length_S: int64 [s], the lengths of the trajectories.
+        last_value_S: float64 [s], the value after each trajectory's last step; 0 where it terminated.
         config: "gamma", "lambda", "use_gae", "use_critic", as in RLlib: without GAE the advantages are discounted
-            returns, less the values if there is a critic.
+            returns, minus the values if there is a critic.
 
     Raises:
         BatchError: GAE without a critic, or values are missing.
@@ -58,15 +58,15 @@ def add_advantages(
 
 
 def _values(columns: Mapping[str, Any]) -> np.ndarray:
-    """float64 [n]"""
+    """Return the module's values as float64 [n]."""
     if Columns.VF_PREDS not in columns:
-        raise BatchError(f"advantages need {Columns.VF_PREDS!r}, which the policy's module does not put out; add it, "
+        raise BatchError(f"advantages need {Columns.VF_PREDS!r}, which the policy's module does not output; add it, "
                          f"or set use_critic=False and use_gae=False in policy_config")  # fmt: skip
     return np.asarray(columns[Columns.VF_PREDS], np.float64)
 
 
 def _next_values(values: np.ndarray, length_S: np.ndarray, last_value_S: np.ndarray) -> np.ndarray:
-    """float32 [n]: the value after each step."""
+    """Return the value after each step, float32 [n]."""
     following = np.empty(len(values), np.float32)
     following[:-1] = values[1:]
     following[np.cumsum(length_S) - 1] = last_value_S
@@ -75,10 +75,9 @@ def _next_values(values: np.ndarray, length_S: np.ndarray, last_value_S: np.ndar
 
 @public("fastmarl.legacy")
 class PPOTorchPolicy(TorchPolicy):
-    """PPO's loss, and advantages; options and their defaults are RLlib's.
+    """A policy with PPO's loss and advantages; options and their defaults are RLlib's.
 
-    The KL coefficient stays as it is unless somebody calls `update_kl()`, as RLlib's algorithm does after each
-    iteration.
+    The KL coefficient changes only in `update_kl()`, which RLlib's algorithm calls after each iteration.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -108,7 +107,7 @@ class PPOTorchPolicy(TorchPolicy):
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
     ) -> Any:
-        """Adds "advantages", "value_targets" and "values_bootstrapped", float32 [n]."""
+        """Add "advantages", "value_targets" and "values_bootstrapped", float32 [n], to one trajectory."""
         last = slice(len(sample_batch) - 1, len(sample_batch))
         states = [sample_batch[f"state_out_{i}"][last] for i in range(self.num_state_tensors())]
         next_obs = map_struct(lambda leaf: leaf[last], sample_batch[Columns.NEXT_OBS])
@@ -119,19 +118,19 @@ class PPOTorchPolicy(TorchPolicy):
     def postprocess_trajectories(
         self, columns: dict[str, Any], length_S: np.ndarray, final_obs: Any, final_states: list[np.ndarray]
     ) -> None:
-        """The same of s trajectories at once: `columns` have their steps one after the other.
+        """Add the columns of `postprocess_trajectory()` to s concatenated trajectories at once.
 
         Args:
             columns: [n, ...], to which the results are added.
-            length_S: int64 [s], steps of each.
-            final_obs: [s, ...], the observation after each one's last step.
-            final_states: [s, ...] each, the recurrent state there.
+            length_S: int64 [s], the lengths of the trajectories.
+            final_obs: [s, ...], the observation after each trajectory's last step.
+            final_states: [s, ...] each, the leaves of the recurrent state after each trajectory's last step.
         """
         ended_S = columns[Columns.TERMINATEDS][np.cumsum(length_S) - 1]
         add_advantages(columns, length_S, self.last_values(final_obs, final_states, ended_S), self.config)
 
     def last_values(self, obs: Any, states: list[np.ndarray], ended_S: np.ndarray) -> np.ndarray:
-        """float64 [s]: the values of these observations [s, ...], 0 where `ended_S`; all 0 without a critic."""
+        """Return the values of observations [s, ...] as float64 [s]: 0 where `ended_S`, and all 0 without a critic."""
         values = np.zeros(len(ended_S))
         alive = ~ended_S
         if self.config["use_critic"] and alive.any():
@@ -139,7 +138,7 @@ class PPOTorchPolicy(TorchPolicy):
         return values
 
     def values(self, obs: Any, states: list[np.ndarray]) -> np.ndarray:
-        """float32 [n], of observations [n, ...] and, with memory, states [n, ...] each."""
+        """Return the values, float32 [n], of observations [n, ...] and, if recurrent, states [n, ...] each."""
         columns = {Columns.OBS: map_struct(self._tensor, obs)}
         if states:
             n = len(flatten_struct(obs)[0][1])
@@ -152,7 +151,7 @@ class PPOTorchPolicy(TorchPolicy):
     # The loss.
 
     def loss(self, model: PolicyModel, dist_class: Callable[..., Distribution], train_batch: Any) -> Tensor:
-        """PPO's clipped surrogate, value error, entropy and KL divergence."""
+        """Return PPO's loss: clipped surrogate, value error, entropy and KL divergence."""
         config = self.config
         logits, state = model(train_batch)
         now, before = dist_class(logits, model), dist_class(train_batch[Columns.ACTION_DIST_INPUTS], model)
@@ -176,7 +175,7 @@ class PPOTorchPolicy(TorchPolicy):
         return total
 
     def _compute_gradients(self, batch: Any) -> dict[str, Any]:
-        """As of any policy, by compiled code where loss and module are such as `fastmarl.learning` knows."""
+        """Compute gradients, by compiled code if `fastmarl.learning` has it for this loss and module."""
         if not self._has_own_loss() or self.is_recurrent() or (self.config["use_kl_loss"] and not self.kl_coeff):
             return super()._compute_gradients(batch)
         train_batch, config = self._tensors(batch), self.config
@@ -208,12 +207,12 @@ class PPOTorchPolicy(TorchPolicy):
         return self._compiled
 
     def _has_own_loss(self) -> bool:
-        """Return whether the loss is that of this class, of the model and the distribution that were made for it."""
+        """Return true if loss, model and distribution are this class's own, so that compiled code may replace them."""
         is_own = type(self).loss is PPOTorchPolicy.loss and "loss" not in vars(self)
         return is_own and (self.model, self.dist_class) == self._made
 
     def _note(self, stats: Mapping[str, float], options: LossOptions) -> Tensor:
-        """Put statistics where `loss()` puts them; returns the loss."""
+        """Store statistics in `tower_stats`, as `loss()` does; returns the loss."""
         kl, vf_loss = stats.get("mean_kl_loss", 0.0), stats.get("vf_loss", 0.0)
         total = stats["policy_loss"] + options.vf_coeff * vf_loss - options.entropy_coeff * stats["entropy"]
         found = {"total_loss": total + options.kl_coeff * kl, "policy_loss": stats["policy_loss"], "vf_loss": vf_loss,
@@ -224,7 +223,7 @@ class PPOTorchPolicy(TorchPolicy):
         return loss
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Floats under RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff"."""
+        """Return floats by RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff"."""
         return {**super().stats_fn(train_batch), "cur_kl_coeff": self.kl_coeff}
 
     def update_kl(self, sampled_kl: float) -> float:
@@ -244,7 +243,7 @@ class PPOTorchPolicy(TorchPolicy):
 
 
 def _mean_over_steps(train_batch: Any, n_rows: int) -> Callable[[Tensor], Tensor]:
-    """The mean of [n] without padding."""
+    """Return a function that takes the mean over the steps of [n], without padding."""
     lengths = train_batch[Columns.SEQ_LENS]
     steps = torch.arange(n_rows // len(lengths), device=lengths.device)
     mask = (steps < lengths[:, None]).flatten()

@@ -1,4 +1,4 @@
-"""Epochs of minibatches over a batch."""
+"""Stochastic gradient descent: epochs of minibatches over a batch."""
 
 import random
 from collections import defaultdict
@@ -16,15 +16,17 @@ LEAST_STD = 1e-4  # RLlib's
 
 
 def standardized(values: np.ndarray) -> np.ndarray:
-    """With mean 0 and standard deviation 1; where all are alike, 0."""
+    """Shift and scale values to mean 0 and standard deviation 1; equal values all become 0."""
     return (values - values.mean()) / max(LEAST_STD, values.std())
 
 
 def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
-    """Pieces of a SampleBatch in random order; steps are shuffled, of recurrent policies whole sequences.
+    """Yield minibatches of a SampleBatch in random order.
+
+    Steps are shuffled; sequences of recurrent policies stay whole and in order.
 
     Args:
-        sgd_minibatch_size: steps of each; the last one is shorter. 0: one piece, the batch itself.
+        sgd_minibatch_size: number of steps in each minibatch; one of them may have fewer. 0: the batch itself.
     """
     if not sgd_minibatch_size:
         yield samples
@@ -39,7 +41,7 @@ def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
 
 
 def _of_whole_sequences(samples: Any, most_steps: int) -> Iterator[Any]:
-    """Pieces with as many sequences each as have at most so many steps together, and one at least."""
+    """Yield minibatches of at least one sequence each, and as many as have at most `most_steps` steps in total."""
     ends = np.cumsum(samples[Columns.SEQ_LENS])
     first = begin = 0
     while first < len(ends):
@@ -60,8 +62,8 @@ def do_minibatch_sgd(
     """Learn from a batch in several epochs.
 
     Args:
-        samples: SampleBatch or MultiAgentBatch; columns of `standardize_fields` are replaced in it.
-        learn_on_batch: (policy id, minibatch) -> what the policy's `learn_on_batch()` returned; None: it doesn't learn.
+        samples: SampleBatch or MultiAgentBatch, in which the columns `standardize_fields` are replaced.
+        learn_on_batch: (policy id, minibatch) -> result of the policy's `learn_on_batch()`; None: it doesn't learn.
 
     Returns:
         Policy id -> {"learner_stats": means over all minibatches}

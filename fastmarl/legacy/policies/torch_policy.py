@@ -1,4 +1,4 @@
-"""Policies that learn with PyTorch: all but the loss."""
+"""The base class of policies that learn with PyTorch: everything but the loss."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -26,12 +26,14 @@ Gradients = list[Any]  # an array, a tensor or None for each parameter
 
 @public("fastmarl.legacy")
 class TorchPolicy(Policy):
-    """Write `loss()`; RLlib's `TorchPolicyV2` has methods of the same names.
+    """Base class of policies that learn with PyTorch. Subclasses implement `loss()`.
+
+    Methods have the names of those in RLlib's `TorchPolicyV2`.
 
     Attributes:
-        model: the module, called as losses of RLlib's old API stack call theirs.
-        dist_class: `dist_class(logits, model)` is the action distribution.
-        distributed_world_size: processes among which gradients are averaged; None: this one only.
+        model: the module in the interface of RLlib's old API stack, for `loss()`.
+        dist_class: `dist_class(logits, model)` returns the action distribution.
+        distributed_world_size: number of processes among which gradients are averaged; None: no averaging.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20}
@@ -43,37 +45,39 @@ class TorchPolicy(Policy):
         self.distributed_world_size: int | None = None
         self._optimizer = self.optimizer()
 
-    # To be written, or overridden.
+    # Subclasses implement or override these.
 
     def loss(self, model: PolicyModel, dist_class: Callable[..., Distribution], train_batch: Any) -> Tensor:
-        """The loss, a scalar.
+        """Return the loss, a scalar tensor.
 
         Args:
-            train_batch: SampleBatch of tensors on the module's device, [n, ...]. Of recurrent policies, n = B * T rows,
-                padded with zeros, and "seq_lens" [B] and "state_in_0" and so on, [B, ...].
+            model: the module; call `model(train_batch)`.
+            dist_class: `dist_class(logits, model)` returns the action distribution.
+            train_batch: SampleBatch of tensors [n, ...] on the module's device. If the policy is recurrent, the n = B *
+                T rows are B zero-padded sequences, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
         """
         raise NotImplementedError(f"{type(self).__name__} needs a loss(model, dist_class, train_batch)")
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Called once. Adam with the learning rate `lr`, unless overridden."""
+        """Make the optimizer; called once. The default is Adam with the learning rate `lr`."""
         return torch.optim.Adam(self.module.parameters(), lr=self.config["lr"])
 
     def extra_grad_process(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> dict[str, Any]:
-        """Called between `backward()` and the step; clips gradients' norm to `grad_clip`. Returns statistics."""
+        """Clip the gradients' norm to `grad_clip`, after `backward()` and before the step; returns statistics."""
         if self.config["grad_clip"] is None:
             return {}
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config["grad_clip"])
         return {"grad_gnorm": norm.item()}
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Statistics of the last loss: what it has put into `model.tower_stats`, as floats."""
+        """Return the statistics that the last loss stored in `model.tower_stats`, as floats."""
         return {name: float(torch.as_tensor(value).detach()) for name, value in self.model.tower_stats.items()}
 
     # Learning.
 
     @property
     def device(self) -> torch.device:
-        """Where the module is."""
+        """The device of the module's parameters."""
         return next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
 
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class TorchPolicy(Policy):
             samples: SampleBatch of this policy.
 
         Returns:
-            {"learner_stats": statistics, and counts under RLlib's names}
+            Statistics under "learner_stats", and counts under RLlib's names.
         """
         info = self._compute_gradients(samples)
         self._optimizer.step()
@@ -97,7 +101,11 @@ class TorchPolicy(Policy):
         return {LEARNER_STATS: info, **counts}
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Gradients, dict[str, Any]]:
-        """(an array for each of the module's parameters, None where there is no gradient; {"learner_stats": ...})."""
+        """Compute gradients on a SampleBatch, without an update.
+
+        Returns:
+            (an array for each of the module's parameters, or None without a gradient; {"learner_stats": statistics})
+        """
         info = self._compute_gradients(postprocessed_batch)
         gradients = [None if p.grad is None else p.grad.cpu().numpy().copy() for p in self.module.parameters()]
         return gradients, {LEARNER_STATS: info}
@@ -106,10 +114,10 @@ class TorchPolicy(Policy):
         """Take one step of the optimizer with these gradients.
 
         Args:
-            gradients: for each of the module's parameters an array, a tensor or None.
+            gradients: an array, a tensor or None for each of the module's parameters.
 
         Raises:
-            BatchError: they are more or fewer than the parameters, or of other shapes.
+            BatchError: the number of gradients or their shapes don't match the parameters.
         """
         parameters = list(self.module.parameters())
         if len(gradients) != len(parameters):
@@ -124,11 +132,11 @@ class TorchPolicy(Policy):
         self._optimizer.step()
 
     def _compute_gradients(self, batch: Any) -> dict[str, Any]:
-        """Leave gradients in the parameters; returns statistics."""
+        """Compute gradients into the parameters' `grad`; returns statistics."""
         train_batch = self._tensors(batch)
         self.module.train()
         self.model.tower_stats.clear()
-        with torch.enable_grad():  # an interrupt at the end of a no_grad() leaves gradients off
+        with torch.enable_grad():  # an interrupt at the end of a no_grad() may have left gradients disabled
             loss = self.loss(self.model, self.dist_class, train_batch)
         self._optimizer.zero_grad()
         loss.backward()
@@ -145,7 +153,7 @@ class TorchPolicy(Policy):
                 parameter.grad /= self.distributed_world_size
 
     def _tensors(self, batch: Any) -> Any:
-        """The batch as tensors, padded if the policy is recurrent; without columns of objects."""
+        """Convert a batch to tensors, without columns of objects, padded if the policy is recurrent."""
         if self.is_recurrent() and not batch.zero_padded:
             batch = batch.copy(shallow=True)
             batch.right_zero_pad(self.config["max_seq_len"])
@@ -155,20 +163,20 @@ class TorchPolicy(Policy):
         tensor = torch.as_tensor(column)
         return tensor.to(self.device, torch.float32 if tensor.dtype == torch.float64 else tensor.dtype)
 
-    # Acting, beside the runner.
+    # Acting outside of the runner.
 
     def compute_actions(
         self, obs_batch: Any, state_batches: Sequence[Any] | None = None, explore: bool = True
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
-        """Actions for observations as the module sees them.
+        """Compute actions for preprocessed observations.
 
         Args:
-            obs_batch: [n, ...], nested as the observation space.
-            state_batches: of recurrent policies, the states before: [n, ...] each. None: the initial ones.
-            explore: draw actions, or take the most likely ones.
+            obs_batch: [n, ...], nested like the module's observation space.
+            state_batches: if the policy is recurrent, its states [n, ...] each; None: the initial ones.
+            explore: draw actions if true, or else take the most likely ones.
 
         Returns:
-            (actions [n, ...], states after [n, ...] each, the module's other outputs [n, ...])
+            (actions [n, ...], next states [n, ...] each, the module's other outputs [n, ...])
         """
         batch = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
         if self.is_recurrent():
@@ -192,7 +200,7 @@ class TorchPolicy(Policy):
         return {Columns.OBS: obs, Columns.STATE_IN: self.model.nested_state(states)}
 
     def _choose(self, outputs: dict[str, Any], explore: bool) -> tuple[Any, dict[str, Any]]:
-        """(actions, the other outputs with "action_logp")."""
+        """Return (actions, the module's other outputs, to which exploration adds "action_logp")."""
         if Columns.ACTIONS in outputs:
             actions = outputs.pop(Columns.ACTIONS)
             return actions, outputs
@@ -203,7 +211,7 @@ class TorchPolicy(Policy):
         return actions, outputs
 
     def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = True) -> tuple:
-        """The same for one observation, without the axis n."""
+        """Compute the action for one observation, like `compute_actions()` without the axis n."""
         rows = map_struct(lambda leaf: np.asarray(leaf)[None], obs)
         states = None if state is None else [np.asarray(leaf)[None] for leaf in state]
         actions, states_out, extra = self.compute_actions(rows, states, explore)
@@ -211,13 +219,13 @@ class TorchPolicy(Policy):
         return map_struct(lambda leaf: leaf[0], actions), [leaf[0] for leaf in states_out], first
 
     def compute_log_likelihoods(self, actions: Any, obs_batch: Any) -> np.ndarray:
-        """float32 [n]: log-probabilities of actions [n, ...] on observations [n, ...], without memory."""
+        """Return the log-probabilities, float32 [n], of actions [n, ...] on observations [n, ...]; not recurrent."""
         with torch.no_grad():
             logits, _ = self.model({Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)})
             return _array(self.dist_class(logits, self.model).logp(map_struct(torch.as_tensor, actions)))
 
     def get_initial_state(self) -> list[np.ndarray]:
-        """Leaves of the recurrent state before the first step, [...] each; empty without memory."""
+        """Return the leaves of the initial recurrent state, [...] each; empty if the policy is not recurrent."""
         return [_array(leaf) for leaf in self.model.get_initial_state()]
 
     def num_state_tensors(self) -> int:
@@ -226,20 +234,20 @@ class TorchPolicy(Policy):
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Weights, counters, and the optimizer's state."""
+        """Return the weights, counters, and the optimizer's state."""
         return {**super().get_state(), "_optimizer_variables": [deepcopy(self._optimizer.state_dict())]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
         for variables in state["_optimizer_variables"]:
-            self._optimizer.load_state_dict(deepcopy(variables))  # torch keeps tensors that it is given
+            self._optimizer.load_state_dict(deepcopy(variables))  # torch doesn't copy the tensors
 
 
 def _distribution_of(module: RLModule) -> Callable[..., Distribution]:
     kind = module.get_train_action_dist_cls()
 
     def dist_class(logits: Tensor, model: Any = None) -> Distribution:
-        """The distribution of these logits [n, k]; `model` is there as RLlib's losses give it."""
+        """Return the distribution of logits [n, k]; `model` is unused, but RLlib's losses pass it."""
         return kind.from_logits(logits)
 
     return dist_class

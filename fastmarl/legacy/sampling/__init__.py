@@ -1,1 +1,1 @@
-"""From the runner's episodes to batches."""
+"""Turns the runner's episodes into batches."""

@@ -1,4 +1,4 @@
-"""Chunks of episodes as one batch of RLlib's old API stack: columns by policy, postprocessed.
+"""Builds batches of RLlib's old API stack from chunks of episodes: columns by policy, postprocessed.
 
 Axes in names: S trajectory (one agent's steps in a chunk), N step, Q sequence of a recurrent policy.
 """
@@ -27,22 +27,22 @@ PreBatches = dict[Hashable, tuple[str, Policy, Any]]  # agent id -> (policy id, 
 
 
 class PolicyColumns:
-    """Columns of trajectories, one after the other.
+    """Columns of one policy's concatenated trajectories.
 
     Args:
-        module: the policy's.
-        agent_episodes: each with a step or more.
-        chunks: of each, the chunk that it is in.
-        episodes: by id, those of the chunks.
-        first_unroll_id: the number of the first trajectory; the others follow.
-        max_seq_len: steps of recurrent policies' sequences.
+        module: the policy's module.
+        agent_episodes: agent episodes of the policy, each with at least one step.
+        chunks: the chunk of each agent episode.
+        episodes: the chunks' episodes by id.
+        first_unroll_id: number of the first trajectory; the others are numbered consecutively.
+        max_seq_len: most steps of a recurrent policy's sequence.
 
     Attributes:
-        columns: see `BatchBuilder.build()`; without those of sequences.
-        length_S: int64 [s], steps of each trajectory.
+        columns: see `BatchBuilder.build()`; without "seq_lens" and "state_in_0" and so on.
+        length_S: int64 [s], the length of each trajectory.
 
     Raises:
-        BatchError: the module has an output with the name of the action masks.
+        BatchError: an output of the module has the name of the column of action masks.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class PolicyColumns:
         self.columns: dict[str, Any] = columns
 
     def final_obs(self) -> Any:
-        """[s, ...], the observation after each trajectory's last step."""
+        """Return the observation after each trajectory's last step, [s, ...]."""
         return self._trajectories.final_obs()
 
     def final_states(self) -> list[np.ndarray]:
-        """The leaves of the recurrent states after each trajectory's last step, [s, ...]; [] without memory."""
+        """Return the leaves [s, ...] of the recurrent states after each trajectory's last step; [] if not recurrent."""
         return self._states(Columns.STATE_OUT, self._trajectories.last_S)
 
     def sequences(self) -> dict[str, np.ndarray]:
-        """ "seq_lens" int32 [q] and "state_in_0" and so on [q, ...]; {} without memory."""
+        """Return "seq_lens" int32 [q] and "state_in_0" and so on [q, ...]; {} if not recurrent."""
         n_S = -(-self.length_S // self._max_seq_len)
         trajectory_Q = np.repeat(np.arange(len(n_S)), n_S)
         before_Q = (np.arange(len(trajectory_Q)) - np.repeat(np.cumsum(n_S) - n_S, n_S)) * self._max_seq_len
@@ -98,7 +98,7 @@ class PolicyColumns:
         return {Columns.SEQ_LENS: length_Q, **{f"state_in_{i}": leaf for i, leaf in enumerate(states)}}
 
     def trajectories(self) -> list[Any]:
-        """A SampleBatch of each trajectory, views of the columns; with memory also "state_out_0" and so on [n, ...]."""
+        """Return a SampleBatch per trajectory, of views of the columns; if recurrent, with "state_out_0" and so on."""
         states_out = {f"state_out_{i}": leaf for i, leaf in enumerate(self._states(Columns.STATE_OUT, self._steps))}
         columns, sequences = self.columns | states_out, self.sequences()
         n_S = -(-self.length_S // self._max_seq_len)
@@ -125,17 +125,17 @@ def _part(column: Any, steps: slice) -> Any:
 
 
 def _infos(agent_episodes: Sequence[SingleAgentEpisode], n: int) -> np.ndarray:
-    """object [n]: the info that came with each observation acted upon."""
+    """Return object [n], the info that came with the observation of each step."""
     infos = (info for agent_episode in agent_episodes for info in agent_episode.get_infos()[:-1])
     return np.fromiter(infos, object, n)
 
 
 class BatchBuilder:
-    """Makes batches of chunks.
+    """Builds batches from chunks of episodes.
 
     Args:
-        policies: by policy id; read anew for each batch.
-        max_seq_len: steps of recurrent policies' sequences.
+        policies: policy id -> policy; the policies may change between batches.
+        max_seq_len: most steps of a recurrent policy's sequence.
     """
 
     def __init__(self, policies: Mapping[str, Policy], max_seq_len: int):
@@ -143,13 +143,23 @@ class BatchBuilder:
         self._n_unrolls = 0
 
     def build(self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]) -> Any:
-        """MultiAgentBatch of all steps: trajectories in order of the chunks and, in each, of agents' appearance.
-        `episodes` has those of the chunks, by id.
+        """Build a batch of all steps: trajectories in order of the chunks and, in each, of agents' appearance.
 
-        A policy's columns: "obs", "new_obs", "actions", "infos" (those that came with "obs") and the module's outputs
-        [n, ...]; "rewards" float32, "terminateds", "truncateds" bool, "t" (env step of "obs"), "eps_id", "unroll_id"
-        (of each trajectory), "agent_index" (by appearance in the episode) int64 [n]; with memory "seq_lens" int32 [q]
-        and "state_in_0" and so on [q, ...]; and what the policy's `postprocess_trajectory()` adds.
+        A policy's columns are:
+
+        - "obs", "new_obs", "actions", "infos" (those that came with "obs"), and the module's outputs, [n, ...]
+        - "rewards" float32, "terminateds" and "truncateds" bool, [n]
+        - "t" (env step of "obs"), "eps_id", "unroll_id" (number of the trajectory) and "agent_index" (order of
+          appearance in the episode), int64 [n]
+        - if the policy is recurrent, "seq_lens" int32 [q], and "state_in_0" and so on [q, ...]
+        - those that the policy's `postprocess_trajectory()` adds
+
+        Args:
+            chunks: chunks with the steps of the batch.
+            episodes: the chunks' episodes by id.
+
+        Returns:
+            MultiAgentBatch
         """
         by_policy = self._columns(chunks, episodes)
         hooked = [id_ for id_ in by_policy if _at_once(self._policies[id_]) is None]
@@ -170,7 +180,7 @@ class BatchBuilder:
     def _columns(
         self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]
     ) -> dict[str, PolicyColumns]:
-        """By policy, those that have steps."""
+        """Return the columns of each policy that has steps."""
         agent_episodes: defaultdict[str, list[SingleAgentEpisode]] = defaultdict(list)
         chunk_of: defaultdict[str, list[MultiAgentEpisode]] = defaultdict(list)
         for chunk in chunks:
@@ -189,7 +199,7 @@ class BatchBuilder:
         return columns
 
     def _hooked(self, by_policy: Mapping[str, PolicyColumns], hooked: list[str]) -> dict[str, list[Any]]:
-        """What the hooks of these policies return, trajectory by trajectory."""
+        """Call `postprocess_trajectory()` of the `hooked` policies; returns their results for each trajectory."""
         in_chunk: defaultdict[int, PreBatches] = defaultdict(dict)
         for policy_id, columns in by_policy.items():
             rows = zip(columns.chunks, columns.agent_ids, columns.trajectories(), strict=True)
@@ -209,7 +219,7 @@ class BatchBuilder:
 
 
 def _nothing(policy: Any, columns: PolicyColumns) -> None:
-    """The hook that changes nothing."""
+    """Leave the columns as they are."""
 
 
 def _ppo(policy: Any, columns: PolicyColumns) -> None:
@@ -220,11 +230,11 @@ AT_ONCE: dict[Any, Callable[[Any, PolicyColumns], None]] = {
     Policy.postprocess_trajectory: _nothing,
     PPOTorchPolicy.postprocess_trajectory: _ppo,
 }
-"""Hooks that are done for all trajectories at once, with the same result."""
+"""`postprocess_trajectory()` of known classes -> an equivalent that processes all trajectories at once."""
 
 
 def _at_once(policy: Policy) -> Callable[[Any, PolicyColumns], None] | None:
-    """What does the policy's hook at once; None: the hook is somebody's own."""
+    """Return an entry of `AT_ONCE` for the policy, or None if it has a `postprocess_trajectory()` of its own."""
     if "postprocess_trajectory" in vars(policy):
         return None
     return AT_ONCE.get(type(policy).postprocess_trajectory)

@@ -1,4 +1,4 @@
-"""The sampler of a worker: it steps the runner, and hands out batches and metrics."""
+"""The sampler of a worker: makes batches and metrics from the episodes that a runner samples."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -16,47 +16,47 @@ from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay, RolloutMetrics, joined
 
 PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
-LEAST_SHARE = 8  # of a batch is sampled at a time while episodes are waited for
+LEAST_SHARE = 8  # while waiting for episodes to end, each call samples 1 / LEAST_SHARE of a batch or more
 
 
 class _Building:
-    """Lives while a batch is built."""
+    """An object that exists only while a batch is being built."""
 
 
 @public("fastmarl.legacy")
 class EnvRunnerV2(InputReader):
-    """Makes batches of what a runner samples.
+    """Makes batches from the episodes that a runner samples.
 
-    With `batch_mode="truncate_episodes"` a batch is `rollout_fragment_length` steps (env or agent steps, by
-    `count_steps_by`) of each env; running episodes are cut and go on in the next one. With "complete_episodes" it is
-    episodes that have ended, whole.
+    With `batch_mode="truncate_episodes"`, a batch has `rollout_fragment_length` steps (env or agent steps, as
+    `count_steps_by` says) of each env; running episodes are cut and continue in the next batch. With
+    "complete_episodes", a batch has whole episodes.
 
     Args:
-        runner: samples; nobody else calls its `sample()`.
-        policies: by policy id, one for each module that acts.
-        max_seq_len: steps of recurrent policies' sequences.
+        runner: samples the episodes; its `sample()` must not be called elsewhere.
+        policies: policy id -> policy, one for each module that acts.
+        max_seq_len: most steps of a recurrent policy's sequence.
 
     Attributes:
-        perf_stats: milliseconds that a step of all envs took, on average: in "mean_env_wait_ms" the envs themselves, in
-            "mean_inference_ms" the modules, in "mean_raw_obs_processing_ms" and "mean_action_processing_ms" what is
-            between. Of the steps between the last two batches.
-        unreturned: batches and metrics that `step()` has made and its caller has not taken.
+        perf_stats: mean duration in milliseconds of a step of all envs, between the last two batches:
+            "mean_env_wait_ms" in the envs, "mean_inference_ms" in the modules, "mean_raw_obs_processing_ms" and
+            "mean_action_processing_ms" in connectors and bookkeeping before and after the modules.
+        unreturned: batches and metrics that have been made but not returned.
     """
 
     def __init__(self, runner: MultiAgentEnvRunner, policies: Mapping[str, Policy], max_seq_len: int):
         self._runner = runner
         self._wants_whole = runner.config.batch_mode == "complete_episodes"
         self._builder = BatchBuilder(policies, max_seq_len)
-        self._episodes: dict[str, EpisodeUnderWay] = {}  # by id, those that run or have chunks for a batch
-        self._sampled: list[MultiAgentEpisode] = []  # chunks that aren't among these yet
+        self._episodes: dict[str, EpisodeUnderWay] = {}  # by id: running, or with chunks for a batch
+        self._sampled: list[MultiAgentEpisode] = []  # chunks to be added to _episodes
         self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
         self.unreturned: list[Any] = []
-        self._passed: list[RolloutMetrics] = []  # by `next()`, on the way to a batch
+        self._passed: list[RolloutMetrics] = []  # metrics that `next()` has skipped
         self._building: weakref.ref[_Building] | None = None
         self.perf_stats = dict.fromkeys(PERF_STATS, 0.0)
 
     def run(self) -> Iterator[Any]:
-        """For ever: `RolloutMetrics` of the episodes that have ended, then the batch that is full."""
+        """Yield, endlessly, the `RolloutMetrics` of episodes that have ended, and batches."""
         while True:
             self.make()
             while self.unreturned:
@@ -64,10 +64,11 @@ class EnvRunnerV2(InputReader):
                 yield output
 
     def next(self) -> Any:
-        """The next MultiAgentBatch; the metrics before it are what `get_metrics()` returns."""
+        """Return the next MultiAgentBatch; `get_metrics()` returns the metrics that precede it."""
         while True:
             self.make()
-            # Nothing is called between an output's two places: so no signal is handled there.
+            # No call lies between adding an output to its new place and removing it from the old one, so no signal
+            # handler can interrupt the two.
             if isinstance(self.unreturned[0], RolloutMetrics):
                 self._passed += self.unreturned[:1]
                 self.unreturned = self.unreturned[1:]
@@ -76,13 +77,12 @@ class EnvRunnerV2(InputReader):
                 return batch
 
     def get_metrics(self) -> list[RolloutMetrics]:
-        """Return the metrics of the episodes that have ended, as far as `next()` has come upon them since the last
-        call, in order."""
+        """Return, in order, the metrics of ended episodes that `next()` has met since the last call."""
         taken, self._passed = self._passed, []
         return taken
 
     def make(self) -> None:
-        """Sample until `unreturned` has something."""
+        """Sample until `unreturned` is not empty."""
         while not self.unreturned:
             wanted = self._runner.config.get_rollout_fragment_length() * self._runner.num_envs
             least = wanted // LEAST_SHARE if self._wants_whole else 0
@@ -92,14 +92,14 @@ class EnvRunnerV2(InputReader):
         """Step all envs once.
 
         Returns:
-            What has become ready: `RolloutMetrics` of episodes that have ended, and a batch; mostly nothing.
+            `RolloutMetrics` of episodes that have ended, and the batch if it is complete; most steps return neither.
         """
         self._advance(1)
         outputs, self.unreturned = self.unreturned, []
         return outputs
 
     def episodes_under_way(self) -> set[str]:
-        """Ids of episodes that are running, or are not in a batch yet."""
+        """Return the ids of episodes that are running, or have chunks that wait for a batch."""
         return self._runner.running_episodes | {id_ for id_, episode in self._episodes.items() if episode.chunks}
 
     def _n_pending(self) -> int:
@@ -109,7 +109,7 @@ class EnvRunnerV2(InputReader):
         return sum(chunk.agent_steps() for chunk in chunks)
 
     def _advance(self, num_timesteps: int) -> None:
-        """Sample `num_timesteps` steps; add metrics and, if one is full, a batch to `unreturned`."""
+        """Sample `num_timesteps` steps; add metrics and a batch to `unreturned` once the batch is complete."""
         if self._building is not None and self._building() is not None:
             raise RunnerBusyError("sample()", "postprocess_trajectory()", True)
         self._sampled += self._runner.sample(num_timesteps=num_timesteps)
@@ -122,20 +122,20 @@ class EnvRunnerV2(InputReader):
         batches = [self._build(chunks)] if chunks else []
         episodes = self._episodes | {id_: replace(episode, chunks=()) for id_, episode in ready.items()}
         metrics = self._new_metrics()
-        # In one step: an interrupt comes before it or after it.
+        # One atomic update: an interrupt can come only before or after it.
         self.__dict__.update(unreturned=[*self.unreturned, *metrics, *batches], _episodes=episodes, _metrics=[])
 
     def _is_ready(self, episode: EpisodeUnderWay) -> bool:
-        """True if its chunks may become part of a batch."""
+        """Return true if the episode's chunks may become part of a batch."""
         return bool(episode.chunks) and (episode.chunks[-1].is_done or not self._wants_whole)
 
     def _take_down(self) -> None:
-        """Move what was sampled to the episodes under way, all of it at once."""
+        """Move all sampled chunks to the episodes under way, in one atomic update."""
         episodes, metrics = dict(self._episodes), list(self._metrics)
         for chunk in self._sampled:
             before = episodes.get(chunk.id_) or EpisodeUnderWay.of(chunk.id_)
             if not before.chunks:
-                episodes.pop(chunk.id_, None)  # a batch has episodes in the order of the chunks that they begin it with
+                episodes.pop(chunk.id_, None)  # in a batch, episodes are in order of their first chunks
             episodes[chunk.id_] = after = before.with_chunk(chunk, only_whole=self._wants_whole)
             if chunk.is_done and after.env_t is not None:
                 metrics.append(after.metrics(chunk))
@@ -144,17 +144,17 @@ class EnvRunnerV2(InputReader):
         self.__dict__.update(_episodes=kept, _metrics=metrics, _sampled=[])
 
     def _build(self, chunks: list[MultiAgentEpisode]) -> Any:
-        """The batch of these chunks, which are pending until it is made: who samples in a hook would get them again."""
+        """Build a batch. Sampling in a hook is refused meanwhile, because it would return these chunks again."""
         under_way = _Building()
         try:
-            self._building = weakref.ref(under_way)  # even an interrupt in `finally` leaves nothing under way
+            self._building = weakref.ref(under_way)  # weak: clears itself even if an interrupt hits `finally`
             with exits_as_errors():
                 return self._builder.build(chunks, self._episodes)
         finally:
             self._building = None
 
     def _new_metrics(self) -> list[RolloutMetrics]:
-        """Those of ended episodes and failed envs, with the times since the last report."""
+        """Return the metrics of ended episodes and failed envs, with the times since the last report."""
         report = self._runner.get_metrics()
         self.perf_stats = {name: report[name] for name in PERF_STATS}
         faulty = [RolloutMetrics.of_failure()] * report["num_env_failures"]

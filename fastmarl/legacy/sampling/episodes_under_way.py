@@ -1,4 +1,4 @@
-"""Episodes between two batches: their chunks that wait for a batch, and the sums for their metrics."""
+"""State of episodes between batches: chunks that wait for a batch, and running sums for metrics."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,15 +13,15 @@ OF_CALLBACKS = ("custom_metrics", "hist_data", "media")
 
 @public("fastmarl.legacy")
 class RolloutMetrics(NamedTuple):
-    """An episode that has ended, in numbers; the fields are RLlib's.
+    """Metrics of an episode that has ended; the fields are RLlib's.
 
     Args:
-        episode_length: env steps.
-        episode_reward: sum of all agents' rewards as recorded.
-        agent_rewards: (agent id, policy id) -> the same of one agent.
-        custom_metrics, hist_data, media: what callbacks have put into `episode.custom_data` under these names.
+        episode_length: number of env steps.
+        episode_reward: sum of all agents' recorded rewards.
+        agent_rewards: (agent id, policy id) -> sum of the agent's recorded rewards.
+        custom_metrics, hist_data, media: values that callbacks stored in `episode.custom_data` under these names.
         perf_stats: see `EnvRunnerV2.perf_stats`.
-        episode_faulty: whether an env has failed: the others are empty then.
+        episode_faulty: true if an env has failed; all other fields are then empty.
         connector_metrics: always empty.
     """
 
@@ -43,14 +43,16 @@ class RolloutMetrics(NamedTuple):
 
 @dataclass(frozen=True)
 class EpisodeUnderWay:
-    """An episode that is running, or not in a batch yet. Nothing in it changes: an interrupt spoils none.
+    """An episode that is running, or has chunks that wait for a batch.
+
+    It is immutable, so an interrupt can't leave it half changed.
 
     Attributes:
-        number: the int that stands for its id in batches, below 2**56.
-        env_t: steps so far; None: a chunk is missing, dropped by an interrupted call.
-        agent_index: by agent id, in order of appearance.
-        agent_rewards: as in RolloutMetrics.
-        chunks: those that wait for a batch.
+        number: "eps_id" of the episode in batches, an int below 2**56.
+        env_t: number of env steps so far; None: a chunk is missing, dropped by an interrupted call.
+        agent_index: agent id -> index, in order of appearance.
+        agent_rewards: see `RolloutMetrics`.
+        chunks: chunks that wait for a batch.
     """
 
     number: int
@@ -61,11 +63,14 @@ class EpisodeUnderWay:
 
     @classmethod
     def of(cls, episode_id: str) -> Self:
-        """Before its first chunk."""
+        """Make an episode without chunks."""
         return cls(int.from_bytes(blake2b(episode_id.encode(), digest_size=7).digest(), "big"))
 
     def with_chunk(self, chunk: MultiAgentEpisode, *, only_whole: bool) -> Self:
-        """The episode after another chunk. With `only_whole` none waits for a batch once one is missing."""
+        """Return the episode with a chunk added.
+
+        With `only_whole`, an episode that lacks a chunk keeps none for a batch.
+        """
         follows = self.env_t == chunk.env_t_started
         agent_index, agent_rewards = dict(self.agent_index), dict(self.agent_rewards)
         for agent_id in chunk.chunk.agent_ids:
@@ -82,15 +87,17 @@ class EpisodeUnderWay:
         )
 
     def metrics(self, last: MultiAgentEpisode) -> RolloutMetrics:
-        """Return the metrics of the whole episode, which ended with this chunk; without perf stats."""
+        """Return the metrics of the episode, whose last chunk is given, without `perf_stats`."""
         custom, hist, media = (last.custom_data.get(name, {}) for name in OF_CALLBACKS)
         total = sum(self.agent_rewards.values())
         return RolloutMetrics(last.env_t, total, self.agent_rewards, custom, {}, hist, media, False, {})
 
 
 def joined(chunks: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
-    """The chunks of an episode, those joined that can be: not where an agent has respawned, or a chunk is missing. The
-    given ones stay as they are."""
+    """Join an episode's chunks, except where an agent has respawned or a chunk is missing.
+
+    The given chunks are not modified.
+    """
     made: list[MultiAgentEpisode] = []
     for chunk in chunks if len(chunks) == 1 else map(_copy_of, chunks):
         if made and _can_follow(made[-1], chunk):
@@ -101,7 +108,7 @@ def joined(chunks: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
 
 
 def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """Another chunk of the same arrays, which can be joined with others."""
+    """Return a chunk over the same arrays, to which others can be joined."""
     chunk, agent_episodes = episode.chunk, {}
     for agent_id, agent_episode in episode.agent_episodes.items():
         agent_episodes[agent_id] = copied = agent_episode.another(agent_episode.source)
@@ -110,6 +117,6 @@ def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
 
 
 def _can_follow(before: MultiAgentEpisode, chunk: MultiAgentEpisode) -> bool:
-    """Return true if they can be joined: no step is missing between them, no agent of the second ended in the first."""
+    """Return true if no step is missing between the chunks, and no agent of the second ended in the first."""
     ended = {agent for agent, agent_episode in before.agent_episodes.items() if agent_episode.is_done}
     return before.env_t == chunk.env_t_started and ended.isdisjoint(chunk.agent_episodes)

@@ -1,4 +1,4 @@
-"""FlattenObservations by columns."""
+"""RLlib's FlattenObservations on whole columns."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -12,16 +12,16 @@ from fastmarl.rllib.connectors.newest import Change, ColumnConnector, Newest
 from fastmarl.rllib.store.layout import ObservationLayout
 
 Parts = list[tuple[int, Any]]
-"""(which leaf, its space)"""
+"""(index of a leaf, its space)"""
 
 
 class FlattenedColumns(ColumnConnector):
-    """See RLlib's FlattenObservations: parts in a row, whole numbers as one-hot vectors, all of it float32."""
+    """Concatenates an observation's parts to a float32 vector, with integers as one-hot vectors."""
 
     def __init__(self, piece: Any):
         super().__init__(piece)
         self._known: dict[tuple[ObservationLayout, Hashable], Parts] = {}
-        self._kinds: list[Parts] = []  # that are not equal
+        self._kinds: list[Parts] = []  # distinct ones
         self._layouts: dict[int, ObservationLayout] = {}  # by the length of rows
 
     def rewrite_module(self, newest: Newest) -> Change | None:
@@ -36,7 +36,7 @@ class FlattenedColumns(ColumnConnector):
         return partial(newest.rewrite, self._layouts[row.shape[1]], [row])
 
     def _common_parts(self, newest: Newest) -> Parts:
-        """Those of all these agents; none if they are not the same for all."""
+        """Return the parts that all these agents have in common, or an empty list if they differ."""
         if newest.layout.whole:
             return []
         parts: Parts | None = None
@@ -50,7 +50,7 @@ class FlattenedColumns(ColumnConnector):
         return parts or []
 
     def _one_of_its_kind(self, parts: Parts) -> Parts:
-        """Equal ones become one object, which is soon compared."""
+        """Return the first known object equal to `parts`, so that equal parts can be compared by identity."""
         for other in self._kinds:
             if other == parts:
                 return other
@@ -58,7 +58,7 @@ class FlattenedColumns(ColumnConnector):
         return parts
 
     def _parts(self, agent_id: Hashable, newest: Newest) -> Parts:
-        """An agent's leaves in the order of RLlib's rows, each with its space; none if it is left as it is."""
+        """Return an agent's leaves and their spaces in RLlib's order; empty if RLlib flattens no observations of it."""
         piece, space = self.piece, self.piece.input_observation_space
         structs = piece._input_obs_base_struct
         if piece._multi_agent:
@@ -70,12 +70,12 @@ class FlattenedColumns(ColumnConnector):
         places = newest.layout.nest(list(range(len(newest.leaves))))
         if isinstance(space, Dict) and piece._keys_to_remove:
             places = {key: place for key, place in places.items() if key not in piece._keys_to_remove}
-        # RLlib pairs the two by their order alone, in which dicts are sorted.
+        # RLlib pairs leaves and spaces by position only; both are in sorted order of dict keys.
         return list(zip(tree.flatten(places), tree.flatten(structs), strict=False))
 
 
 def _flat(leaf: np.ndarray, space: Any, n: int) -> np.ndarray | None:
-    """float32 [n, ...] of a leaf [n, ...]; None if RLlib would raise, or do otherwise."""
+    """Flatten a leaf [n, ...] to float32 [n, k]; None if RLlib would raise an error or return something else."""
     if isinstance(space, Discrete):
         return _one_hot(leaf, int(space.n)) if leaf.shape == (n,) else None
     if isinstance(space, MultiDiscrete):
@@ -87,7 +87,7 @@ def _flat(leaf: np.ndarray, space: Any, n: int) -> np.ndarray | None:
 
 
 def _one_hot(numbers: np.ndarray, depth: int) -> np.ndarray | None:
-    """float32 [n, depth] of whole numbers below `depth`."""
+    """Return one-hot vectors, float32 [n, depth]; None if a number is not an integer in [0, depth)."""
     if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= depth).any():
         return None
     return (numbers[:, None] == np.arange(depth)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""FrameStacking by columns: modules get an agent's last observations side by side, of which the record has only one."""
+"""RLlib's FrameStacking on whole columns: stacks an agent's last observations, which are stored only once each."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -12,15 +12,17 @@ from fastmarl.core.kernels.frames import as_compiled, former_rows, stack_frames
 from fastmarl.rllib.connectors.newest import Newest
 from fastmarl.rllib.store.block import RLlibBlock
 
-FRAME_AXES = 3  # height, width, channels: RLlib puts frames together along the last
+FRAME_AXES = 3  # height, width, channels; RLlib concatenates frames along the last axis
 
 
 class StackedFrames:
-    """See RLlib's FrameStacking. Stacks are made when observations come, as the next chunk may look back less far.
+    """Stacks frames as RLlib's FrameStacking does.
+
+    Stacks are made as soon as observations arrive, because the next chunk may have a shorter lookback.
 
     Args:
-        piece: RLlib's.
-        spaces: per env, by agent id: of the observations.
+        piece: RLlib's piece.
+        spaces: per env, agent id -> observation space.
     """
 
     def __init__(self, piece: Any, spaces: list[dict[Hashable, Any]]):
@@ -30,10 +32,11 @@ class StackedFrames:
         self._forms: dict[tuple[int, Hashable], tuple[Any, Any] | None] = {}
 
     def stack(self, newest: Newest, whole: dict[tuple[int, Hashable], Any]) -> None:
-        """Make the stacks that end with these rows, upon which their module acts next.
+        """Stack the frames that end with these rows, for the module's next actions.
 
         Args:
-            whole: agents' episodes to take them from, as somebody may have written into these.
+            newest: one module's newest observations.
+            whole: agent episodes that user code may have modified, from which the frames are taken instead.
         """
         rows = np.empty((len(newest.rows), self.piece.num_frames), np.int64)
         former_rows(newest.rows, newest.block.prev_R, rows)
@@ -46,7 +49,7 @@ class StackedFrames:
             )
 
     def of(self, module: int) -> Any:
-        """What a module is given: an array [n, height, width, channels x frames], or nested ones."""
+        """Return a module's input: an array [n, height, width, channels x frames], or a nest of them."""
         return self._stacks[module]
 
     def _are_alike(self, newest: Newest) -> bool:
@@ -57,7 +60,7 @@ class StackedFrames:
         return all(self._form_of(who) == form for who in newest.who)
 
     def _form_of(self, who: tuple[int, Hashable]) -> tuple[Any, Any] | None:
-        """(dtype, shape) of an agent's space."""
+        """Return (dtype, shape) of an agent's observation space, or None if it has none."""
         if who not in self._forms:
             space = self._spaces[who[0]].get(who[1])
             self._forms[who] = None if space is None else (space.dtype, space.shape)

@@ -1,4 +1,4 @@
-"""MeanStdFilter by columns. The statistics stay where RLlib has them: in the piece's filters, one an agent id."""
+"""RLlib's MeanStdFilter on whole columns. The statistics stay in the piece's filters, one per agent id."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -15,11 +15,14 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class FilteredColumns(ColumnConnector):
-    """See RLlib's MeanStdFilter. Rows are added one by one in RLlib's order, as each is scaled by what came before."""
+    """Normalises observations as RLlib's MeanStdFilter does.
+
+    Rows are pushed one by one in RLlib's order, because each is scaled by the statistics of the rows up to it.
+    """
 
     def __init__(self, piece: Any):
         super().__init__(piece)
-        self._places: dict[Any, dict[Hashable, Places]] = {}  # who was observed -> agent id -> where its own are
+        self._places: dict[Any, dict[Hashable, Places]] = {}  # observed agents -> agent id -> its observations
 
     def rewrite(self, newest: list[Newest]) -> Change | None:
         if any(not each.layout.is_array or each.leaves[0].dtype not in FLOATS for each in newest):
@@ -34,7 +37,7 @@ class FilteredColumns(ColumnConnector):
         return partial(self._filter, newest, places)
 
     def _places_of(self, newest: list[Newest]) -> dict[Hashable, "Places"]:
-        """Several agents of one id are those of several envs, whose order is that of the pushes."""
+        """Group the observations by agent id; those of several envs are in order of the envs, as RLlib pushes them."""
         key = tuple(tuple(each.who) for each in newest)
         found = self._places.get(key)
         if found is None:
@@ -61,16 +64,16 @@ class FilteredColumns(ColumnConnector):
 
 
 Places = list[tuple[int, np.ndarray]]
-"""Runs of observations: (which module's, int64 which of them)."""
+"""Runs of observations: (module index, int64 positions in the module's newest observations)."""
 
 
 def _in_runs(places: list[tuple[int, int]]) -> Places:
-    """Put together what follows upon one another in one module."""
+    """Group consecutive places of the same module into runs."""
     return [(i, np.array([k for _, k in run], np.int64)) for i, run in groupby(places, key=lambda place: place[0])]
 
 
 def _fits(of_agent: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an agent's filter is one of arrays of this shape, whose results are made of float64."""
+    """Return true if an agent's filter consists of plain float64 arrays of this shape."""
     if of_agent is None or not of_agent.demean or tree.is_nested(of_agent.running_stats):
         return False
     return all(
@@ -85,7 +88,7 @@ def _arrays(stats: Any) -> tuple[np.ndarray, ...]:
 
 
 def _push(stats: Any, values: np.ndarray, chosen: np.ndarray, out: np.ndarray, scaling: tuple) -> None:
-    """Have RLlib's RunningStat count these rows."""
+    """Push the chosen rows into an RLlib RunningStat, and write the normalised rows to `out` unless it is empty."""
     mean, delta, squares, delta_squares = (array.reshape(-1) for array in _arrays(stats))
     n_pushes = push_rows(values, chosen, stats.num_pushes, mean, delta, squares, delta_squares, out, scaling)
     stats.num_pushes_delta += n_pushes - stats.num_pushes

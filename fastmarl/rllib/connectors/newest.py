@@ -1,4 +1,4 @@
-"""The newest observations, on their way through env-to-module connectors, and the rewriting of their columns."""
+"""The newest observations on their way through the env-to-module connectors, and the base class of connectors."""
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
@@ -13,18 +13,19 @@ from fastmarl.rllib.store.layout import ObservationLayout
 
 
 class Newest:
-    """One module's observations that have come since the connectors ran last: rows first, then final ones.
+    """One module's observations since the connectors last ran: rows first, then final observations.
 
     Args:
         module: index of the module.
-        block: its rows.
-        table: the lanes.
-        rows, finals: int64, their places in the block.
+        block: the module's rows.
+        table: table of all lanes.
+        rows: int64, row numbers in the block.
+        finals: int64, numbers of final observations in the block.
 
     Attributes:
-        lanes: int64 [n], whose they are.
-        former: int64 [n], the row before each; -1: it is the first of its agent's chunk.
-        layout, leaves: what connectors have made of them up to now, [n, ...] each.
+        lanes: int64 [n], the lane of each observation.
+        former: int64 [n], the row before each observation; -1 if it is the first one of its agent's chunk.
+        layout, leaves: the observations as the connectors have rewritten them so far, [n, ...] each.
     """
 
     def __init__(self, module: int, block: RLlibBlock, table: LaneTable, rows: np.ndarray, finals: np.ndarray):
@@ -40,13 +41,13 @@ class Newest:
 
     @classmethod
     def of(cls, module: int, block: RLlibBlock, table: LaneTable) -> "Newest":
-        """All that have come to a block."""
+        """Return all new observations in a block."""
         rows = np.arange(block.n_connected, block.rows.n)
         return cls(module, block, table, rows, np.arange(block.n_finals_connected, block.rows.n_finals))
 
     @cached_property
     def leaves(self) -> list[np.ndarray]:
-        """See the class."""
+        """Leaves of the observations, [n, ...] each."""
         if not len(self.finals):
             return [leaf[self.rows] for leaf in self.block.raw_obs]
         return [
@@ -58,7 +59,7 @@ class Newest:
         return len(self.lanes)
 
     def parted(self, env_indices: list[int]) -> tuple["Newest", "Newest"]:
-        """Those of these envs, and those of the others; as the envs have sent them."""
+        """Split into the observations of these envs and those of the others, both as the envs sent them."""
         chosen = np.isin(self.env_indices, env_indices)
         rows, finals = chosen[: len(self.rows)], chosen[len(self.rows) :]
         return (
@@ -68,36 +69,36 @@ class Newest:
 
     @cached_property
     def agents(self) -> list[Hashable]:
-        """Agent ids, [n]."""
+        """Agent id of each observation, [n]."""
         agent_ids = self._table.agent_ids
         return [agent_ids[lane] for lane in self.lanes.tolist()]
 
     @cached_property
     def env_indices(self) -> np.ndarray:
-        """int32 [n]."""
+        """Env index of each observation, int32 [n]."""
         env_indices: np.ndarray = self._table.env_L[self.lanes]
         return env_indices
 
     @cached_property
     def who(self) -> list[tuple[int, Hashable]]:
-        """(env index, agent id), [n]."""
+        """(env index, agent id) of each observation, [n]."""
         return list(zip(self.env_indices.tolist(), self.agents, strict=True))
 
     def rewrite(self, layout: ObservationLayout, leaves: list[np.ndarray]) -> None:
-        """A connector has made these of them."""
+        """Replace the observations by a connector's result."""
         self.layout, self.leaves = layout, leaves
 
     def items(self) -> list[Any]:
-        """One by one, [n]."""
+        """Return the observations as a list of items, [n]."""
         return self.layout.items(self.leaves[0] if self.layout.whole else self.layout.nest(self.leaves))
 
     def rewrite_items(self, items: list[Any]) -> None:
-        """The same, one by one."""
+        """Replace the observations by a list of items, [n]."""
         self.layout = ObservationLayout.common(items)
         self.leaves = self.layout.columns(items)
 
     def record(self) -> None:
-        """Let these be the observations on record."""
+        """Store the observations in the block."""
         self.block.record_newest(self.rows, self.finals, self.layout, self.leaves)
 
 
@@ -105,13 +106,13 @@ Change = Callable[[], None]
 
 
 class ColumnConnector:
-    """Does what one of RLlib's connector pieces does, for all agents of a module at once, bit-identical.
+    """Base class of connectors that replace a piece of RLlib's, bit-identically, for all agents of a module at once.
 
     Args:
-        piece: RLlib's, whose settings and state are used.
+        piece: RLlib's piece, whose settings and state are used.
 
     Attributes:
-        reads_steps: whether it looks at actions and rewards, too.
+        reads_steps: true if the connector reads actions and rewards, too.
     """
 
     reads_steps = False
@@ -121,14 +122,14 @@ class ColumnConnector:
 
     @property
     def space(self) -> gym.Space:
-        """Return the observation space that the piece gives agents' episodes."""
+        """The observation space that the piece sets in agents' episodes."""
         space: gym.Space = self.piece.observation_space
         return space
 
     def rewrite(self, newest: list[Newest]) -> Change | None:
-        """Return the function that replaces all modules' observations; None: RLlib's own code has to do that.
+        """Return a function that rewrites all modules' observations, or None if RLlib's piece must run instead.
 
-        Until it is called, nothing is changed.
+        Nothing changes until that function is called.
         """
         changes = [self.rewrite_module(each) for each in newest]
         if None in changes:
@@ -142,5 +143,8 @@ class ColumnConnector:
         return make_all
 
     def rewrite_module(self, newest: Newest) -> Change | None:
-        """Return the function for one module, for connectors to which the order of agents means nothing."""
+        """Return a function that rewrites one module's observations, or None.
+
+        For connectors whose result does not depend on the order of agents.
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Which connector pieces need not run in RLlib's own loop."""
+"""Checks which connector pieces can run outside of RLlib's own loop."""
 
 import dis
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ray.rllib.connectors.env_to_module.observation_preprocessor import (
 )
 from ray.rllib.core.columns import Columns
 
-# What makes batches in RLlib's pipeline, and `sampling.acting` does.
+# RLlib's pieces that make batches, which `sampling.acting` does here.
 DEFAULT_PIECES = [
     common.AddObservationsFromEpisodesToBatch,
     common.AddTimeDimToBatchAndZeroPad,
@@ -41,16 +41,16 @@ NOT_GIVEN = {
     "data", "metrics", "metrics_prefix_key",
     Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS, Columns.TERMINATEDS, Columns.TRUNCATEDS,
 }  # fmt: skip
-"""Arguments that RLlib's loop gives a piece, and the fast way does not."""
+"""Arguments that RLlib's loop passes to a piece and the fast path does not."""
 
 
 class EnvToModule(NamedTuple):
     """The pieces of an env-to-module pipeline.
 
     Attributes:
-        own: those before RLlib's default ones.
-        default: these.
-        last: those behind them, which see the modules' batches.
+        own: pieces before RLlib's default ones.
+        default: RLlib's default pieces.
+        last: pieces after the default ones, which see the modules' batches.
     """
 
     own: list[Any]
@@ -59,7 +59,7 @@ class EnvToModule(NamedTuple):
 
     @classmethod
     def of(cls, pieces: list[Any]) -> "EnvToModule":
-        """All are `own` if the default ones aren't there, one after the other."""
+        """Split a pipeline; without an unbroken sequence of the default pieces, all pieces are `own`."""
         first = next((i for i, piece in enumerate(pieces) if type(piece) is DEFAULT_PIECES[0]), len(pieces))
         end = first + len(DEFAULT_PIECES)
         if [type(piece) for piece in pieces[first:end]] != DEFAULT_PIECES:
@@ -68,17 +68,17 @@ class EnvToModule(NamedTuple):
 
     @property
     def shows_episodes(self) -> bool:
-        """True if pieces of the user's own are given episodes."""
+        """True if custom pieces get episodes."""
         return bool(self.last) or not all(map(_is_known, self.own))
 
     @property
     def makes_batches(self) -> bool:
-        """True if pieces of the user's own may have a part in batches, or in the data that pieces share."""
+        """True if custom pieces may change batches or the data that pieces share."""
         return bool(self.last) or any(not _is_known(piece) and not _only_rewrites(piece) for piece in self.own)
 
 
 def are_rewriting(own: list[Any]) -> bool:
-    """Whether the record has other observations than the envs send."""
+    """Return true if pieces rewrite observations, so that the stored ones differ from those that envs send."""
     return any(type(piece) is not FrameStacking for piece in own)
 
 
@@ -88,12 +88,12 @@ def own_of_module_to_env(pieces: list[Any]) -> list[Any]:
 
 
 def normalizing_piece(pieces: list[Any]) -> Any:
-    """RLlib's default piece of a module-to-env pipeline that scales or clips actions; None if it is not there."""
+    """Return RLlib's default piece that scales or clips actions, or None if the pipeline lacks it."""
     return next((piece for piece in pieces if type(piece) is module_to_env.NormalizeAndClipActions), None)
 
 
 def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """Why an env-to-module pipeline's pieces need RLlib's own loop: (code, sentence part); none if they don't."""
+    """Yield the reasons (code, part of a sentence) why an env-to-module pipeline needs RLlib's own loop."""
     own, default, last = parts = EnvToModule.of(pieces)
     if not default:
         names = [type(piece).__name__ for piece in pieces]
@@ -112,7 +112,7 @@ def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def module_to_env_problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
-    """See `problems()`; of a module-to-env pipeline."""
+    """Yield the reasons (code, part of a sentence) why a module-to-env pipeline needs RLlib's own loop."""
     if [type(piece) for piece in pieces if type(piece) in MODULE_TO_ENV] != MODULE_TO_ENV:
         names = [type(piece).__name__ for piece in pieces]
         yield "connector_pipeline", f"the module-to-env connector pipeline lacks RLlib's default pieces: {names}"
@@ -134,7 +134,7 @@ def _problems_of(piece: Any) -> Iterator[str]:
 
 
 def _only_rewrites(piece: Any) -> bool:
-    """Whether a piece of the user's own works upon episodes alone, and leaves the batch as it is."""
+    """Return true if a custom piece only works on episodes and leaves the batch as it is."""
     call = type(piece).__call__
     if any(isinstance(piece, kind) and call is kind.__call__ for kind in PREPROCESSORS):
         return True
@@ -143,7 +143,7 @@ def _only_rewrites(piece: Any) -> bool:
 
 @cache
 def _read_in_vain(call: FunctionType) -> set[str]:
-    """Arguments that a method reads, or has to have, and does not get as RLlib gives them."""
+    """Return the arguments that a method reads or requires, and the fast path does not pass as RLlib does."""
     code, missing = call.__code__, set()
     for each in signature(call, follow_wrapped=False).parameters.values():
         if each.kind in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL) or each.name in NOT_GIVEN:
@@ -156,7 +156,7 @@ def _read_in_vain(call: FunctionType) -> set[str]:
 
 @cache
 def _returns_batch_untouched(call: FunctionType) -> bool:
-    """Return true if a method only returns its argument `batch`, and does nothing with what pieces share."""
+    """Return true if a method does nothing with `batch` but return it, and does not use `shared_data`."""
     read_nowhere, code = {"batch", "shared_data"}, call.__code__
     if _read_in_vain(call) or read_nowhere & {*code.co_cellvars, *code.co_freevars}:
         return False
@@ -177,6 +177,6 @@ def _instructions(call: FunctionType) -> list[dis.Instruction]:
 
 
 def _locals_in(instruction: dis.Instruction) -> list[str]:
-    """Names of the local variables that an instruction reads or writes."""
+    """Return the names of the local variables that an instruction reads or writes."""
     names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
     return [name for name in names if isinstance(name, str)] if "FAST" in instruction.opname else []

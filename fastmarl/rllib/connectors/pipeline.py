@@ -1,8 +1,8 @@
-"""The env-to-module connectors before RLlib's default ones: they rewrite the newest observations.
+"""Runs the env-to-module connectors before RLlib's default ones, which rewrite the newest observations.
 
-RLlib runs them after the envs have stepped and callbacks were told: upon episodes that have ended, then upon those that
-go on. Each piece puts another observation in the place of each agent's newest one, which is what modules act upon and
-what the record keeps. By columns where the result is bit-identical; else RLlib's piece, or the user's, runs itself.
+RLlib runs them after the envs' step and the callbacks: first on episodes that have ended, then on those that continue.
+Each piece replaces each agent's newest observation; modules act on the result, and the store keeps it. A connector on
+whole columns does this if the result is bit-identical; otherwise RLlib's or the user's piece runs itself.
 """
 
 from collections.abc import Callable, Hashable
@@ -23,30 +23,30 @@ Spaces = list[tuple[dict[Hashable, Any], dict[Hashable, Any]]]
 
 Batch = dict[str, Any]
 Parts = dict[tuple[int, Hashable], Any]
-"""Agents' episodes by (env index, agent id)."""
+"""Agent episodes by (env index, agent id)."""
 
 
 class Episodes(Protocol):
-    """What connectors need of the episodes; `PiecesInPython` has it."""
+    """The interface to episodes that connectors need; `PiecesInPython` implements it."""
 
     def run(self, piece: Any, newest: list[Newest], batch: Batch, *, has_ended: bool) -> Batch:
-        """Have a piece rewrite what has come, itself; of episodes that have ended, or of those that go on."""
+        """Call a piece itself on the newest observations, of episodes that have ended or of those that continue."""
 
     def whole_parts(self, *, has_ended: bool) -> Parts:
-        """Those that callbacks or pieces have made whole, and maybe written into."""
+        """Return the episodes that callbacks or pieces have caused to be built, and may have modified."""
 
 
 class Connectors:
     """Runs connector pieces.
 
     Args:
-        pieces: those of a pipeline beside RLlib's default ones; `pieces.problems()` has nothing to say against them.
-        store: what is recorded.
+        pieces: the pieces of a pipeline before RLlib's default ones, for which `pieces.problems()` is empty.
+        store: the store of all rows.
         spaces: per env, ({agent id: observation space}, {agent id: action space}).
 
     Attributes:
-        pieces: these.
-        frames: what stacks frames for modules, if a piece does.
+        pieces: the argument of that name.
+        frames: stacks frames for modules; None without a piece that does.
     """
 
     def __init__(self, pieces: list[Any], store: RLlibStore, spaces: Spaces):
@@ -61,15 +61,15 @@ class Connectors:
                 self._rewriters.append((piece, _by_columns(piece, spaces)))
 
     def run(self, done: list[int], episodes: Episodes, pass_ended: Callable[[], None]) -> Batch:
-        """Have all that has come go through the pieces, and on record.
+        """Run all pieces on the newest observations, and store the result.
 
         Args:
-            done: envs whose episodes have ended, and begun anew.
-            episodes: those that pieces run upon where columns won't do.
-            pass_ended: called when they have run upon the episodes that have ended.
+            done: indices of the envs whose episode has ended, and which have been reset.
+            episodes: episodes for pieces that can't run on whole columns.
+            pass_ended: called once the pieces have run on the episodes that have ended.
 
         Returns:
-            The empty batch as pieces have left it.
+            The initially empty batch, as the pieces have left it.
         """
         batch: Batch = {}
         newest = [Newest.of(module, block, self._store.table) for module, block in enumerate(self._store.blocks)]
@@ -116,7 +116,7 @@ class Connectors:
 
 
 def _show(newest: Newest, space: Any, whole: Parts) -> None:
-    """Put what was done by columns into the episodes that are whole."""
+    """Write the rewritten observations into the episodes that have been built."""
     for who, item in zip(newest.who, newest.items(), strict=True):
         if who in whole:
             whole[who].observations.data[-1], whole[who].observation_space = item, space

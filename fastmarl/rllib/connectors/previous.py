@@ -1,4 +1,4 @@
-"""PrevActionsPrevRewards by columns: an agent's last actions and rewards beside what it observes."""
+"""RLlib's PrevActionsPrevRewards on whole columns: adds an agent's last actions and rewards to its observation."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -16,11 +16,11 @@ from fastmarl.rllib.store.layout import ObservationLayout
 
 
 class ColumnsWithPrevious(ColumnConnector):
-    """See RLlib's PrevActionsPrevRewards. What lies before an agent's chunk and its lookback is filled up with zeros.
+    """Adds actions and rewards as RLlib's PrevActionsPrevRewards does, with zeros before the chunk and its lookback.
 
     Args:
-        piece: RLlib's.
-        action_spaces: per env, by agent id.
+        piece: RLlib's piece.
+        action_spaces: per env, agent id -> action space.
     """
 
     reads_steps = True
@@ -28,7 +28,7 @@ class ColumnsWithPrevious(ColumnConnector):
     def __init__(self, piece: Any, action_spaces: list[dict[Hashable, Any]]):
         super().__init__(piece)
         self._action_spaces = action_spaces
-        self._n_choices: dict[tuple[int, Hashable], int] = {}  # 0: other actions than discrete ones
+        self._n_choices: dict[tuple[int, Hashable], int] = {}  # 0: the actions are not discrete
         self._layouts: dict[ObservationLayout, ObservationLayout] = {}  # before -> after
 
     def rewrite_module(self, newest: Newest) -> Change | None:
@@ -45,13 +45,13 @@ class ColumnsWithPrevious(ColumnConnector):
         return partial(self._put_beside, newest, actions, rewards)
 
     def _rows(self, newest: Newest, n: int) -> np.ndarray:
-        """int64 [len(newest), n]: the rows of each agent's last n steps, in order; -1 where there were fewer."""
+        """Return the rows of each agent's last n steps in order, int64 [len(newest), n]; -1 where there were fewer."""
         rows = np.empty((len(newest), n), np.int64)
         former_rows(newest.former, newest.block.prev_R, rows)
         return rows
 
     def _one_hot(self, newest: Newest, rows: np.ndarray) -> np.ndarray | None:
-        """float32 [len(newest), n, choices] of actions; None if they are none that RLlib makes vectors of."""
+        """Return one-hot actions, float32 [len(newest), n, choices]; None if RLlib would not encode these like this."""
         depth = self._n_choices_of(newest)
         if not depth:
             return None
@@ -67,7 +67,7 @@ class ColumnsWithPrevious(ColumnConnector):
         return out
 
     def _n_choices_of(self, newest: Newest) -> int:
-        """Of all these agents' discrete actions; 0 if they have others."""
+        """Return the number of discrete actions that all these agents have in common; 0 if they differ or have none."""
         numbers = {self._n_choices.get(who, -1) for who in newest.who}
         if -1 in numbers:
             for env_index, agent_id in newest.who:
@@ -89,11 +89,11 @@ class ColumnsWithPrevious(ColumnConnector):
         return {piece.ORIG_OBS_KEY: observed, piece.PREV_ACTIONS_KEY: actions, piece.PREV_REWARDS_KEY: rewards}
 
     def _begin(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """An agent's first: RLlib's zeros are float32, and only beside rewards they become float64."""
+        """Cast the rewards in an agent's first observation to float32, the dtype of RLlib's zeros."""
         rewards = observation[self.piece.PREV_REWARDS_KEY]
         return {**observation, self.piece.PREV_REWARDS_KEY: rewards.astype(np.float32)}
 
 
 def _rewards(block: RLlibBlock, rows: np.ndarray) -> np.ndarray:
-    """float64 [n, steps]."""
+    """Return the rewards of rows as float64 [n, steps], 0 where there is no row."""
     return np.where(rows >= 0, block.reward_R[rows], 0.0)

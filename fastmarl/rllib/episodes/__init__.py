@@ -1,4 +1,4 @@
-"""RLlib's episodes without its defects, and what they are made of."""
+"""RLlib's MultiAgentEpisode with its defects corrected."""
 
 from fastmarl.rllib.episodes.episode import EPISODE_FIXES as EPISODE_FIXES
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode as MultiAgentEpisode

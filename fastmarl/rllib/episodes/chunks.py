@@ -1,7 +1,8 @@
-"""Chunks of RLlib episodes: what follows upon a cut, what two chunks make together, and what replay buffers look up.
+"""Chunks of RLlib episodes: cutting, joining, and lookup in replay buffers.
 
-Times: an episode has for each agent a buffer with an entry for each env step, the agent's step at which it was observed
-or "S". Beware that RLlib writes it in another form for agents that join a continued chunk; `agent_times` has one form.
+Times: for each agent, an episode has a buffer with an entry per env step, which is the agent's step at which it was
+observed, or "S". For agents that join a continued chunk RLlib writes the buffer in a different form; `agent_times()`
+always returns the same form.
 """
 
 import copy
@@ -20,12 +21,12 @@ Times = list[Any]
 
 
 def agent_times(episode: Episode, agent: Hashable) -> Times:
-    """The agent's entries: those of the lookback, then one for each env step from `env_t_started` to `env_t`."""
+    """Return an agent's entries: those of the lookback, then one per env step from `env_t_started` to `env_t`."""
     buffer = episode.env_t_to_agent_t[agent]
     times, lookback, started = list(buffer.data), buffer.lookback, episode.env_t_started
     n = len(episode) + lookback + 1
     if "14" not in getattr(episode, "fixes", ()):
-        # Agents that joined in this chunk are counted from the begin of the episode, unless that has been put right.
+        # Without the correction, RLlib counts agents that joined in this chunk from the beginning of the episode.
         if started > lookback and _joined(times, lookback) and len(times) >= n + started - lookback:
             times = times[started - lookback :]
         elif started < lookback:
@@ -39,7 +40,7 @@ def agent_times(episode: Episode, agent: Hashable) -> Times:
 
 
 def last_observed(episode: Episode) -> list[Hashable]:
-    """The agents that are observed in the last env step: those for whom `get_observations(-1)` has an entry."""
+    """Return the agents observed in the last env step, those with an entry in `get_observations(-1)`."""
     n, started, observed = len(episode), episode.env_t_started, []
     for agent, agent_episode in episode.agent_episodes.items():
         buffer = episode.env_t_to_agent_t[agent]
@@ -56,17 +57,17 @@ def last_observed(episode: Episode) -> list[Hashable]:
 
 
 def _joined(times: Times, lookback: int) -> bool:
-    """Whether the agent joined in this chunk."""
+    """Return true if the agent joined in this chunk."""
     return all(step == SKIPPED for step in times[: lookback + 1])
 
 
 def last_place(times: Times, end: int) -> int | None:
-    """Place of the last observation up to `end`, inclusive."""
+    """Return the place of the last observation up to and including `end`, or None."""
     return next((i for i in range(min(end, len(times) - 1), -1, -1) if times[i] != SKIPPED), None)
 
 
 def as_kind(cls: type, episode: Episode) -> Any:
-    """An episode of class `cls` with the very data of this one."""
+    """Return an episode of class `cls` that shares all data with this one."""
     same: Any = object.__new__(cls)
     for name in RLlibEpisode.__slots__:
         setattr(same, name, getattr(episode, name))
@@ -74,7 +75,7 @@ def as_kind(cls: type, episode: Episode) -> Any:
 
 
 def idle_agents(episode: Episode) -> dict[Hashable, int]:
-    """Agents that have left their last observation unanswered -> how many env steps ago that was (not 0)."""
+    """Return agent -> how many env steps ago (1 or more) it was last observed, for agents that have not acted since."""
     idle = {}
     for agent, agent_episode in episode.agent_episodes.items():
         if not agent_episode.is_done and agent not in episode._hanging_actions_end:
@@ -86,10 +87,10 @@ def idle_agents(episode: Episode) -> dict[Hashable, int]:
 
 
 def rllibs_view(episode: Episode, idle: dict[Hashable, int]) -> RLlibEpisode:
-    """An episode of RLlib's class with the same data: a cut of it has agents in RLlib's order.
+    """Return an episode of RLlib's class with the same data, whose cut has agents in RLlib's order.
 
-    Idle agents are observed in its last step, as RLlib would take them for ended. Only who waits has a hanging reward:
-    RLlib appends it to the others' rewards, too, if these are arrays, whose dtype it may change (61).
+    Idle agents appear as observed in the last step, because RLlib would otherwise treat them as ended. Only agents that
+    wait keep a hanging reward: RLlib would append those of others to reward arrays, and may change their dtype (61).
     """
     view = as_kind(RLlibEpisode, episode)
     view._hanging_rewards_end = episode._hanging_rewards_end.copy()
@@ -104,7 +105,7 @@ def rllibs_view(episode: Episode, idle: dict[Hashable, int]) -> RLlibEpisode:
 
 
 def move_back(after: Episode, idle: dict[Hashable, int]) -> None:
-    """After a cut, let idle agents have been observed when they were, or at the begin of the lookback."""
+    """After a cut, move idle agents' last observation back to its own env step, or to the first one of the lookback."""
     for agent, back in idle.items():
         times = after.env_t_to_agent_t[agent].data
         back = min(back, len(times) - 1)
@@ -112,9 +113,9 @@ def move_back(after: Episode, idle: dict[Hashable, int]) -> None:
 
 
 def aligned_view(episode: Episode) -> Episode:
-    """The episode, or one with the same data in which all agents have times, as `agent_times` gives them.
+    """Return the episode, or a view in which all agents' times have the form of `agent_times()`.
 
-    Agents that ended with the chunk before are not in it. RLlib still lists them, and counts their time from zero.
+    The view lacks agents that ended in the previous chunk, which RLlib still lists, with times that count from zero.
     """
     lookback = episode._len_lookback_buffers
     n = len(episode) + lookback + 1
@@ -129,11 +130,11 @@ def aligned_view(episode: Episode) -> Episode:
     return view
 
 
-# A cut.
+# Cutting.
 
 
 def keep_last_observations(before: Episode, after: Episode) -> None:
-    """Let agents know what the env showed them last, before connectors changed it, if they are to end without more."""
+    """Copy agents' last observation as the env sent it, before connectors, in case they end without another one."""
     for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes[agent]
         agent_episode._last_added_observation = earlier._last_added_observation
@@ -141,9 +142,9 @@ def keep_last_observations(before: Episode, after: Episode) -> None:
 
 
 def keep_last_states(before: Episode, after: Episode) -> None:
-    """Let agents of recurrent modules look back to the state that their first step in the new chunk began with.
+    """Make agents' lookback include the recurrent state before their first step in the new chunk.
 
-    RLlib looks back some env steps, in which an agent that waits may have no step of its own.
+    RLlib's lookback is a number of env steps, in which a waiting agent may have no step of its own.
     """
     for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes.get(agent)
@@ -161,16 +162,16 @@ def keep_last_states(before: Episode, after: Episode) -> None:
 
 
 def _prepend(buffer: Any, item: Any) -> None:
-    """One more item of lookback, in a buffer in list form."""
+    """Prepend an item of lookback to a buffer in list form."""
     buffer.data.insert(0, item)
     buffer.lookback += 1
 
 
-# Two chunks make one.
+# Joining.
 
 
 def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
-    """Entries of all agents for both chunks together, with the lookback of the first."""
+    """Return the entries of all agents over both chunks, with the lookback of the first."""
     lookback = first._len_lookback_buffers
     joined = {}
     for agent in [*first.env_t_to_agent_t, *(a for a in second.env_t_to_agent_t if a not in first.env_t_to_agent_t)]:
@@ -182,7 +183,7 @@ def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
         if agent in second.env_t_to_agent_t and not (agent_episode is not None and agent_episode.is_done):
             following = agent_times(second, agent)[second.env_t_to_agent_t[agent].lookback :]
         last = last_place(times, len(times) - 1)
-        if last is not None and times[last] in following:  # the same observation, or a newer one in its stead
+        if last is not None and times[last] in following:  # the same observation, or a newer one that replaces it
             times[last] = SKIPPED
         if times[-1] == SKIPPED:
             times[-1] = following[0]
@@ -191,7 +192,7 @@ def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
 
 
 def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
-    """Give agents the times that they have after chunks were joined."""
+    """Set the times of agents."""
     for agent, times in joined.items():
         buffer = InfiniteLookbackBuffer(times)
         buffer.lookback = episode._len_lookback_buffers
@@ -199,7 +200,7 @@ def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
 
 
 def adopt_observations(first: Episode, second: Episode) -> None:
-    """Let agents end the first chunk with what they begin the second with: if they were idle, it may be newer."""
+    """Replace agents' last observation in the first chunk by their first in the second: if idle, it may be newer."""
     for agent, agent_episode in second.agent_episodes.items():
         ours = first.agent_episodes.get(agent)
         if ours is not None and not ours.is_done and ours.t == agent_episode.t_started:
@@ -209,7 +210,7 @@ def adopt_observations(first: Episode, second: Episode) -> None:
 
 
 def appendable(first: Episode, second: Episode) -> Episode:
-    """`second`, or a copy of it whose agents have the same columns of extra outputs as in `first`."""
+    """Return `second`, or a copy of it whose agents have the same columns of extra outputs as in `first`."""
     agent_episodes = {
         agent: uniform(first.agent_episodes[agent], agent_episode) if agent in first.agent_episodes else agent_episode
         for agent, agent_episode in second.agent_episodes.items()
@@ -222,16 +223,16 @@ def appendable(first: Episode, second: Episode) -> Episode:
 
 
 def hang_as(first: Episode, second: Episode) -> None:
-    """After chunks were joined, those agents wait that wait at the end of the second."""
+    """After joining, copy the hanging data of the agents that wait at the end of the second chunk."""
     for name in HANGING:
         setattr(first, name, copy.deepcopy(getattr(second, name)))
     for agent in second._hanging_rewards_end.keys() - second._hanging_actions_end.keys():
         if not first._hanging_rewards_end[agent]:
-            del first._hanging_rewards_end[agent]  # a cut leaves such zeros, which count as rewards
+            del first._hanging_rewards_end[agent]  # a cut leaves zeros here, which RLlib takes for rewards
 
 
 def add_early_rewards(first: Episode, second: Episode) -> None:
-    """After chunks were joined, count what agents were paid before they had acted, of those that have not ended."""
+    """After joining, add the rewards that agents received before they first acted; drop those of ended agents."""
     for agent, reward in second._hanging_rewards_begin.items():
         first._hanging_rewards_begin[agent] += reward
     for agent, agent_episode in second.agent_episodes.items():
@@ -240,13 +241,13 @@ def add_early_rewards(first: Episode, second: Episode) -> None:
 
 
 class ChunkTimes(list):
-    """The entries of one agent in a chunk in which its own time does not begin with 0.
+    """A list of one agent's entries in a chunk in which the agent's time does not begin with 0.
 
-    RLlib's replay buffers look up a step that they count from the chunk's begin, where the entries count from the
-    episode's; nothing else looks for entries by value. To everybody else it is a list.
+    RLlib's replay buffers look up steps that they count from the beginning of the chunk, while entries count from the
+    beginning of the episode. Nothing else looks up entries by value, so only `index()` is overridden.
 
     Attributes:
-        t_started: the agent's time at the chunk's begin.
+        t_started: the agent's time at the beginning of the chunk.
     """
 
     __slots__ = ("t_started",)
@@ -256,12 +257,12 @@ class ChunkTimes(list):
         self.t_started = t_started
 
     def index(self, step: Any, *bounds: Any) -> int:
-        """Place of the entry for the agent's step number `step` of the chunk."""
+        """Return the place of the agent's step, counted from the beginning of the chunk."""
         return super().index(step if step == SKIPPED else self.t_started + step, *bounds)
 
 
 def prepare_for_replay(episode: RLlibEpisode) -> None:
-    """Give agents whose time does not begin with 0 lists in which their steps are found."""
+    """Replace the times of agents that don't begin with 0 by `ChunkTimes`, in which replay buffers find their steps."""
     for agent, agent_episode in episode.agent_episodes.items():
         buffer = episode.env_t_to_agent_t.get(agent)
         if agent_episode.t_started and buffer is not None:

@@ -1,7 +1,7 @@
-"""RLlib's MultiAgentEpisode without its defects.
+"""RLlib's MultiAgentEpisode with its defects corrected.
 
-Data and methods are RLlib's; overridden is what raises, loses data or answers wrongly. The numbers in the comments are
-those of docs/differences.md, which tells what RLlib does in each case.
+Data and methods are RLlib's; only methods that raise, lose data or return wrong results are overridden. Numbers in
+comments refer to docs/differences.md, which describes RLlib's behaviour in each case.
 """
 
 import copy
@@ -20,22 +20,22 @@ from fastmarl.rllib.episodes.sample_block import SampleBlock, is_set
 from fastmarl.rllib.episodes.slices import slice_of
 from fastmarl.rllib.episodes.steps import COMMON, Step, is_consistent, keep_common_info, private_info, private_infos
 
-EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
-OF_OBSERVATIONS = ("observations", "infos")  # what also the last env step has
-LATE = ("agent_episodes", "env_t_to_agent_t")  # what SampleBlock.late_attributes() makes
+EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # corrections that an episode class makes on request
+OF_OBSERVATIONS = ("observations", "infos")  # these have an entry for the last env step, too
+LATE = ("agent_episodes", "env_t_to_agent_t")  # made by SampleBlock.late_attributes()
 AgentIDs = Hashable | Collection[Hashable] | None
 
 
 class MultiAgentEpisode(RLlibEpisode):
-    """A multi-agent episode or a chunk of one, as RLlib's class of the same name."""
+    """A multi-agent episode or a chunk of one, with the interface of RLlib's class of this name."""
 
-    # (SampleBlock, place in it) of one that was sampled, for as long as it is unchanged; or see EpisodeInTheMaking.
+    # (SampleBlock, index of the chunk) of a sampled episode as long as it is unchanged; or see EpisodeInTheMaking.
     __slots__ = ("_origin",)
 
     fixes: ClassVar[frozenset[str]] = frozenset()
 
     def __getattr__(self, name: str) -> Any:
-        # Agent episodes of a sampled episode are made when first looked at; until then their slots are empty.
+        # Agent episodes of a sampled episode are made on first access; until then their slots are empty.
         if name not in RLlibEpisode.__slots__ or not hasattr(self, "_origin"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         source, i = self._origin
@@ -84,12 +84,12 @@ class MultiAgentEpisode(RLlibEpisode):
                 each.validate()
 
     def resume_clock(self) -> None:
-        """Say that sampling goes on with this chunk now; without it RLlib's clock starts with its first step (43)."""
+        """Start the clock of a continued chunk now; RLlib's clock starts only with the first step (43)."""
         if self.env_t_started and self._last_step_time is None:
             self._start_time = time.perf_counter()  # type: ignore[misc]  # it is a slot of RLlib's class
 
     def to_numpy(self) -> "MultiAgentEpisode":
-        # RLlib's runner asks this of all finished episodes in each env step (11).
+        # RLlib's runner calls this for all finished episodes in each env step (11).
         for each in self.agent_episodes.values():
             if not each.observations.finalized or (len(each) and not each.rewards.finalized):
                 for agent_episode in self.agent_episodes.values():
@@ -102,7 +102,7 @@ class MultiAgentEpisode(RLlibEpisode):
 
     def cut(self, len_lookback_buffer: int = 0) -> "MultiAgentEpisode":
         if len_lookback_buffer == 0 and self._hanging_actions_end:
-            len_lookback_buffer = 1  # 16: agents that wait need one step at least
+            len_lookback_buffer = 1  # 16: agents that wait need at least one step
         idle = chunks.idle_agents(self)
         after = chunks.as_kind(type(self), chunks.rllibs_view(self, idle).cut(len_lookback_buffer))
         chunks.move_back(after, idle)  # 44
@@ -128,9 +128,9 @@ class MultiAgentEpisode(RLlibEpisode):
         chunks.prepare_for_replay(self)
 
     def _copy_hanging(self, agent_id: Hashable, other: RLlibEpisode) -> None:
-        """Nothing: concat_episode() does it for all agents.
+        """Do nothing, because concat_episode() copies hanging data of all agents.
 
-        RLlib takes an agent that has a reward for one that has acted (15).
+        RLlib would treat an agent with a reward as one that has acted (15).
         """
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Any:
@@ -156,7 +156,7 @@ class MultiAgentEpisode(RLlibEpisode):
             was_looked_at = any(is_set(self, slot) for slot in LATE)
             if (arguments := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
                 return arguments
-            self.agent_episodes  # noqa: B018  made now if it was not
+            self.agent_episodes  # noqa: B018  makes it, if it has not been made
             del self._origin
         return super().__reduce_ex__(protocol)
 
@@ -165,7 +165,7 @@ class MultiAgentEpisode(RLlibEpisode):
         for _, agent_episode in state["agent_episodes"]:
             extras = agent_episode["extra_model_outputs"] or {}
             for key, column in extras.items():
-                if isinstance(column, InfiniteLookbackBuffer):  # 56: RLlib takes it for empty
+                if isinstance(column, InfiniteLookbackBuffer):  # 56: RLlib treats it as empty
                     extras[key] = column.get_state()
         return state
 
@@ -176,18 +176,18 @@ class MultiAgentEpisode(RLlibEpisode):
         episode._len_lookback_buffers = max(lookbacks, default=0)
         return episode
 
-    # Questions.
+    # Queries.
 
     @property
     def is_numpy(self) -> bool:
-        # 30: agent episodes without a step are no arrays in RLlib, and there may be none.
+        # 30: RLlib keeps agent episodes without a step as lists, and an episode may have no agent episodes.
         with_steps = [agent_episode.is_numpy for agent_episode in self.agent_episodes.values() if len(agent_episode)]
         if len(set(with_steps)) > 1:
             raise RuntimeError(f"some agents' data in {self} are arrays, those of others are lists")
         return any(with_steps or (each.observations.finalized for each in self.agent_episodes.values()))
 
     def get_agents_that_stepped(self) -> set[Hashable]:
-        # Each piece of a pipeline asks this of each episode in each env step: no observation is looked up for it.
+        # Called by each piece of a pipeline for each episode in each env step, so it avoids reading observations.
         return set(chunks.last_observed(self))
 
     def get_agents_to_act(self) -> set[Hashable]:
@@ -233,7 +233,7 @@ class MultiAgentEpisode(RLlibEpisode):
         }
 
     def print(self) -> None:
-        """Print in which env steps which agents were observed."""
+        """Print a table of the env steps in which each agent was observed."""
         lookback = max((times.lookback for times in self.env_t_to_agent_t.values()), default=0)
         n = max((len(times.data) for times in self.env_t_to_agent_t.values()), default=0)
         width = max((len(str(agent)) for agent in self.env_t_to_agent_t), default=0)  # 38: ids of any type
@@ -243,14 +243,14 @@ class MultiAgentEpisode(RLlibEpisode):
             lines.append(f"{agent!s:{width}}  {marks}".rstrip())
         print("\n".join(lines))  # noqa: T201
 
-    # The getters' inner part.
+    # Internals of the getters.
 
     def _get_hanging_value(self, what: str, agent_id: Hashable) -> Any:
         # 61: RLlib keeps rewards of 0 for agents that don't wait.
         return super()._get_hanging_value(what, agent_id) if agent_id in self._hanging_actions_end else None
 
     def _get(self, **options: Any) -> Any:
-        # 54, 57: RLlib's getters need an entry per env step for each agent that has some.
+        # 54, 57: RLlib's getters need an entry per env step for each agent that has any.
         view = chunks.aligned_view(self)
         return super()._get(**options) if view is self else view._get(**options)
 
@@ -265,7 +265,7 @@ class MultiAgentEpisode(RLlibEpisode):
         one_hot_discrete: Any,
         extra_model_outputs_key: str | None,
     ) -> dict[Hashable, Any]:
-        # 57: RLlib compares steps counted from the episode's begin with lengths of a chunk: it drops or misses some.
+        # 57: RLlib compares steps counted from the beginning of the episode with lengths of a chunk, and loses steps.
         found = {}
         for agent in [agent for agent in self.agent_episodes if agent in agent_ids]:
             hanging = self._get_hanging_value(what, agent)
@@ -290,7 +290,7 @@ class MultiAgentEpisode(RLlibEpisode):
         return found
 
     def _values(self, agent: Hashable, rows: Any, asked: dict[str, Any]) -> Any:
-        """What stands in an agent's buffers at `rows`; None if that is nothing."""
+        """Return the values in an agent's buffers at `rows`, or None if there are none."""
         column = getattr(self.agent_episodes[agent], asked["what"])
         if isinstance(rows, list):
             values: Any = self._get_single_agent_data_by_env_step_indices(indices_incl_lookback=rows, **asked)
@@ -300,10 +300,12 @@ class MultiAgentEpisode(RLlibEpisode):
         return self._get_single_agent_data_by_index(inf_lookback_buffer=column, index_incl_lookback=rows, **asked)
 
     def _rows(self, agent: Hashable, steps: Any, hangs: bool | None) -> Any:
-        """Agent steps (or "S") as indices of the agent episode's buffers; "S" also where an observation has no action.
+        """Convert agent steps (or "S") to indices of the agent episode's buffers; "S" if an observation has no action.
 
         Args:
-            hangs: whether there is an action beyond those in the buffer; None if observations are asked for.
+            agent: the agent's id.
+            steps: an agent step, "S", or a list of them.
+            hangs: true if the agent has a hanging action beyond those in the buffer; None: observations are requested.
         """
         agent_episode, skipped = self.agent_episodes[agent], self.SKIP_ENV_TS_TAG
         if isinstance(steps, list):
@@ -316,17 +318,17 @@ class MultiAgentEpisode(RLlibEpisode):
 
 
 def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
-    """The class whose episodes have these corrections, the same one each time; it pickles by import.
+    """Return the class of episodes with these corrections, cached and importable by name, so that it can be pickled.
 
     Args:
-        fixes: numbers of corrections; those that are no concern of episodes are left out.
+        fixes: numbers of corrections; those that don't concern episodes are ignored.
     """
     own = fixes & EPISODE_FIXES
     return _with_fixes(own) if own else MultiAgentEpisode
 
 
 def __getattr__(name: str) -> Any:
-    """`MultiAgentEpisode__01_45` is the class with the corrections 01 and 45: any process can import it."""
+    """Return classes with corrections by name: `MultiAgentEpisode__01_45` has the corrections 01 and 45."""
     fixes = frozenset(name.partition("__")[2].split("_"))
     if not fixes <= EPISODE_FIXES or name != _name_with(fixes):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

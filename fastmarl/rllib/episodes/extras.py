@@ -1,8 +1,8 @@
-"""Extra model outputs that are not the same in all steps: what RLlib then can't store is completed here.
+"""Completes extra model outputs that differ between steps, which RLlib can't store.
 
-Steps differ where a running episode is sampled now by the module and now at random (random steps have no outputs), or
-now with and now without exploration (RLlib's log-probability of a deterministic continuous action has a number for each
-component of the action).
+Steps of an episode differ if some are sampled by the module and others at random, without outputs, or if some are
+sampled with and others without exploration: RLlib's log-probability of a deterministic continuous action has one number
+per component of the action.
 """
 
 import copy
@@ -14,12 +14,12 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-# Types of outputs that have no axes, or none that are compared.
+# Types of outputs without axes, or whose axes are not compared.
 WITHOUT_AXES = frozenset((int, float, bool, np.bool_, np.float32, np.float64, np.int32, np.int64, dict, tuple, list))
 
 
 def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
-    """An agent's outputs of a step with the same keys and ranks as those of `agent_episode`; may complete these, too.
+    """Complete a step's outputs to the keys and ranks of `agent_episode`; may complete the agent episode, too.
 
     `extras` is None or empty for a random action.
     """
@@ -27,7 +27,7 @@ def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) 
     if not extras and not columns:
         return extras
     extras = dict(extras or {})
-    if _is_alike(columns, extras):  # as in nearly all steps
+    if _is_alike(columns, extras):  # true of nearly all steps
         return extras
     for key, column in columns.items():
         if key not in extras and column.len_incl_lookback():
@@ -41,7 +41,7 @@ def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) 
 
 
 def _is_alike(columns: dict[str, InfiniteLookbackBuffer], extras: dict[str, Any]) -> bool:
-    """Whether these outputs can be appended to these columns as they are. It may say no where they could."""
+    """Return true only if these outputs can be appended to these columns as they are; may err on the side of false."""
     if len(columns) != len(extras):
         return False
     for key, value in extras.items():
@@ -57,7 +57,7 @@ def _is_alike(columns: dict[str, InfiniteLookbackBuffer], extras: dict[str, Any]
 
 
 def uniform(agent_episode: SingleAgentEpisode, other: SingleAgentEpisode) -> SingleAgentEpisode:
-    """`other`, or a copy whose columns go with those of `agent_episode`, to be appended; may complete that, too."""
+    """Return `other`, or a copy with columns that can be appended to `agent_episode`; may complete the latter, too."""
     ours, theirs = agent_episode.extra_model_outputs, dict(other.extra_model_outputs)
     for key, column in theirs.items():
         if key not in ours and column.len_incl_lookback():
@@ -79,12 +79,12 @@ def uniform(agent_episode: SingleAgentEpisode, other: SingleAgentEpisode) -> Sin
 
 
 def stand_in(key: str, like: Any) -> Any:
-    """What a step without this output has: NaN or 0; for a recurrent state the one before, as no module changed it."""
+    """Return a value for a step without this output: NaN or 0, or the last recurrent state, which has not changed."""
     return like if key == Columns.STATE_OUT else tree.map_structure(blank, like)
 
 
 def blank_column(key: str, like: Any, agent_episode: SingleAgentEpisode) -> InfiniteLookbackBuffer:
-    """A column of stand-ins for steps that came before the first output; recurrent states began with zeros."""
+    """Return a column of stand-ins for the steps before the first output; recurrent states are zeros."""
     n = agent_episode.actions.len_incl_lookback()
     item = tree.map_structure(np.zeros_like if key == Columns.STATE_OUT else blank, like)
     data: Any = [item] * n
@@ -96,7 +96,7 @@ def blank_column(key: str, like: Any, agent_episode: SingleAgentEpisode) -> Infi
 
 
 def same_rank(column: InfiniteLookbackBuffer, value: Any) -> Any:
-    """`value` with as many axes as the column's items have, or the column changed to the fewer axes of `value`."""
+    """Return `value` with as many axes as the column's items, or reduce the column's items if `value` has fewer."""
     if not column.len_incl_lookback():
         return value
     rank, column_rank = _rank(value), _rank(column.get(-1))
@@ -107,7 +107,7 @@ def same_rank(column: InfiniteLookbackBuffer, value: Any) -> Any:
 
 
 def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
-    """Sum up the last axes of a column's items, down to `rank` axes."""
+    """Sum over the last axes of a column's items, so that `rank` axes are left."""
     column_rank = _rank(column.get(-1))
     if rank is None or column_rank is None or column_rank <= rank:
         return
@@ -118,18 +118,18 @@ def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
 
 
 def summed(value: Any, rank: int) -> Any:
-    """`value` in its own dtype, summed up to `rank` axes: log-probabilities of parts make that of the whole."""
+    """Sum `value` to `rank` axes in its own dtype: log-probabilities of components add up to that of the action."""
     array = np.asarray(value)
     return array.sum(axis=tuple(range(rank, array.ndim)), dtype=array.dtype)
 
 
 def _rank(value: Any) -> int | None:
-    """Axes of an array or number; None for what has parts."""
+    """Return the number of axes of an array or number; None for a dict, tuple or list."""
     return None if isinstance(value, dict | tuple | list) else np.ndim(value)
 
 
 def blank(value: Any) -> Any:
-    """NaN for floats and 0 for others, with the dtype and shape of `value`."""
+    """Return NaN for floats and 0 for other numbers, in the dtype and shape of `value`."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         return value

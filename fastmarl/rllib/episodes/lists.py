@@ -1,4 +1,4 @@
-"""Columns as lists of single items, which RLlib's episodes have while they are recorded."""
+"""Columns as lists of items, the form that RLlib's episodes have while they are being recorded."""
 
 from functools import reduce
 from operator import is_
@@ -12,26 +12,26 @@ NUMBERS = "biufc"  # kinds of dtypes
 
 
 class ListedColumn(NamedTuple):
-    """A buffer of RLlib's whose array was turned into a list of items, those of more than one axis as views of it."""
+    """An RLlib buffer whose array was converted to a list of items; items with axes are views of the array."""
 
     buffer: Any
     array: np.ndarray
     items: tuple[Any, ...]
 
     def put_back(self) -> None:
-        """Let the buffer have its array again, unless somebody has changed the list."""
+        """Restore the buffer's array, unless the list has changed."""
         found = self.buffer.data
         if type(found) is list and len(found) == len(self.items) and all(map(is_, found, self.items)):
             self.buffer.data, self.buffer.finalized = self.array, True
 
 
 def items_of(column: Any, types: Any = np.generic) -> list[Any]:
-    """The rows of an array, or of a nest of arrays, one by one.
+    """Return the rows of an array, or of a nest of arrays, as a list.
 
     Args:
-        column: arrays, dicts and tuples.
-        types: what numbers in the rows of an array are: int, NumPy's scalars, or np.ndarray (of shape ()); as one for
-            all, or in the same nest.
+        column: an array, or dicts and tuples of arrays.
+        types: type of single numbers: int, a NumPy scalar, or np.ndarray (of shape ()); one for all, or nested as
+            `column`.
     """
     if isinstance(column, np.ndarray):
         if column.ndim > 1 or issubclass(types, np.generic):
@@ -45,12 +45,12 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
 
 
 def stacked(items: list[Any]) -> Any:
-    """Items as arrays [n, ...], as RLlib's `to_numpy()` stacks them, in the dtypes of `with_common_dtype()`."""
+    """Stack items to arrays [n, ...] as RLlib's `to_numpy()` does, in the dtypes of `with_common_dtype()`."""
     return batch_of(with_common_dtype(items))
 
 
 def unite_dtypes(agent_episode: Any) -> None:
-    """Before RLlib makes arrays of an agent's columns, give each column's items one dtype."""
+    """Cast the items of each column to one dtype, before RLlib stacks them to arrays."""
     outputs = agent_episode.extra_model_outputs.values()
     for column in (agent_episode.observations, agent_episode.actions, agent_episode.rewards, *outputs):
         if not column.finalized and column.data:
@@ -58,10 +58,10 @@ def unite_dtypes(agent_episode: Any) -> None:
 
 
 def with_common_dtype(items: list[Any]) -> list[Any]:
-    """The items, cast where RLlib's batch() would cut them off.
+    """Return the items, cast to a common dtype where RLlib's batch() would truncate values.
 
-    It stacks arrays in the dtype of the first one, so that floats behind an integer lose their fractions. Numbers that
-    are no arrays get a dtype that holds them all, and so do arrays here.
+    RLlib stacks arrays in the dtype of the first one, so that floats after an integer lose their fractions. For plain
+    numbers RLlib finds a dtype that holds them all; this function does the same for arrays.
     """
     first = items[0]
     if not isinstance(first, dict | tuple):
@@ -78,7 +78,7 @@ def _cast(value: Any, dtype: np.dtype | None) -> Any:
 
 
 def _wider_dtype(*values: Any) -> np.dtype | None:
-    """A dtype for all these values; None if that of the first one will do, or NumPy finds one by itself."""
+    """Return a dtype that holds all values; None if the first one's dtype does, or NumPy finds one by itself."""
     if not isinstance(values[0], np.ndarray):
         return None
     dtypes = list(dict.fromkeys(np.asarray(value).dtype for value in values))
@@ -89,5 +89,5 @@ def _wider_dtype(*values: Any) -> np.dtype | None:
 
 
 def _holding(dtype: np.dtype, other: np.dtype) -> np.dtype:
-    """`dtype`, or one that holds both where `other` has fractions or parts that it can't hold."""
+    """Return `dtype`, or a dtype that holds both if `other` can't be cast to it within the same kind."""
     return dtype if np.can_cast(other, dtype, "same_kind") else np.result_type(dtype, other)

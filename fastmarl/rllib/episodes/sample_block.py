@@ -1,8 +1,7 @@
-"""What one call of sample() returns, as a few arrays; RLlib's episodes are made of it, here or where it is sent.
+"""The result of one call of sample() as a few arrays, from which RLlib's episodes are made, here or where it is sent.
 
-Each module's columns lie agent by agent in one array each, and the agent episodes are views of these, made when they
-are looked at. Episodes that are as they were made travel as this one block; others, which somebody has changed, travel
-as RLlib's do.
+Each module has one array per column, ordered by agent; agent episodes are views of these arrays, made on first access.
+Episodes that have not been modified are sent as this one block, modified ones as RLlib sends them.
 """
 
 from collections import defaultdict
@@ -22,12 +21,15 @@ from fastmarl.core.store.block import Key, _nested
 
 @dataclass(eq=False, repr=False)
 class ModuleColumns:
-    """One module's columns, agent by agent; [n, ...] with one observation more per agent than steps.
+    """One module's columns, [n, ...] each, ordered by agent; each agent has one observation more than it has steps.
 
     Attributes:
-        layout: of the observations.
-        leaves: those of the observations, or what gives them when they are first looked at.
-        env_ts: int32, of the rows, which are observations without final ones.
+        layout: layout of the observations.
+        leaves: leaves of the observations, or a function that returns them, called on first access.
+        env_ts: int32, env step of each row; rows are observations other than final ones.
+        rewards: reward of each step.
+        outputs: outputs of each step, actions included, by flat keys.
+        seq_nos: weights sequence number of each step.
     """
 
     layout: Any
@@ -42,31 +44,31 @@ class ModuleColumns:
 
     @property
     def obs(self) -> list[np.ndarray]:
-        """The observations' leaves."""
+        """Leaves of the observations."""
         if callable(self.leaves):
             self.leaves = self.leaves()
         return self.leaves
 
     def nested_obs(self, begin: int, end: int) -> Any:
-        """Observations begin .. end."""
+        """Return the observations begin .. end, nested."""
         if self.layout.is_array:
             return view(self.obs[0], begin, end)
         return self.layout.nest([view(leaf, begin, end) for leaf in self.obs])
 
     def nested_outputs(self, begin: int, end: int) -> tuple[Any, dict[str, Any]]:
-        """(actions, other outputs) of steps begin .. end."""
+        """Return (actions, other outputs) of the steps begin .. end."""
         slices = {key: view(column, begin, end) for key, column in self.outputs.items()}
         return nested_outputs(slices, view(self.seq_nos, begin, end))
 
 
 class AgentMeta(NamedTuple):
-    """Where one agent's data lie in its module's columns, and what else is known of it."""
+    """The location of one agent's data in its module's columns, and the agent's other attributes."""
 
     agent_id: Hashable
     module: int
     module_id: str
     agent_episode_id: str | None
-    """None if no step was completed: then there is no SingleAgentEpisode."""
+    """None if the agent completed no step and so has no SingleAgentEpisode."""
     rows: tuple[int, int]
     steps: tuple[int, int]
     obs_begin: int
@@ -77,14 +79,14 @@ class AgentMeta(NamedTuple):
     """Arguments of `_rllib_episodes.time_map()`."""
     infos: list | None
     odd: dict[str, Any] | None
-    """Columns that are no slices: "observations", "rewards", "actions", "extras"."""
+    """Columns that are not slices of the module's: "observations", "rewards", "actions", "extras"."""
     space: Any
-    """The observation space that a connector has given the agent's episode; None: the env's."""
+    """The observation space that a connector has set in the agent's episode; None: the env's."""
 
 
 @dataclass(slots=True)
 class ChunkMeta:
-    """One episode's chunk."""
+    """The attributes of one chunk of an episode."""
 
     id_: str
     env_index: int
@@ -95,14 +97,14 @@ class ChunkMeta:
     flags: tuple[Any, Any]
     mapping: dict[Hashable, str]
     paid_early: dict[Hashable, Any]
-    """What agents were paid before their first observation."""
+    """Rewards that agents received before their first observation."""
     custom_data: dict
     clock: tuple[float, float]
     map_order: list[Hashable]
     agents: list[AgentMeta] = field(default_factory=list)
     agent_t_started: dict[Hashable, int] = field(default_factory=dict)
     hanging: dict[Hashable, tuple[Any, dict[str, Any] | None, Any]] = field(default_factory=dict)
-    """Agents that have acted and wait: action, other outputs, reward so far."""
+    """Agents that have acted and wait for an observation -> (action, other outputs, reward so far)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -110,11 +112,11 @@ class SampleBlock:
     """All chunks of one call.
 
     Attributes:
-        modules: by module index; None for those without rows.
-        chunks: in the order in which they are returned.
-        spaces: per env, agent id -> (observation space, action space).
-        episode_class: a kind of fastmarl.rllib.episodes.episode.MultiAgentEpisode.
-        structs: remembers what is made of the spaces.
+        modules: columns by module index; None for modules without rows.
+        chunks: the chunks in the order in which they are returned.
+        spaces: per env, ({agent id: observation space}, {agent id: action space}).
+        episode_class: fastmarl.rllib.episodes.episode.MultiAgentEpisode or a subclass.
+        structs: cache of the spaces and their structs.
     """
 
     modules: list[ModuleColumns | None]
@@ -127,11 +129,11 @@ class SampleBlock:
         return {**self.__dict__, "structs": {}}
 
     def episodes(self) -> list[Any]:
-        """All of them, in order."""
+        """Make the episodes of all chunks, in order."""
         return [self.episode(i) for i in range(len(self.chunks))]
 
     def episode(self, i: int) -> Any:
-        """One chunk as RLlib's MultiAgentEpisode, but for what `late_attributes()` makes."""
+        """Make the episode of one chunk, without the attributes that `late_attributes()` makes."""
         chunk = self.chunks[i]
         episode: Any = object.__new__(self.episode_class)
         episode._origin = (self, i)
@@ -154,7 +156,7 @@ class SampleBlock:
         return episode
 
     def late_attributes(self, i: int) -> dict[str, dict]:
-        """By names of the episode's attributes: its agent episodes, and the maps of their times."""
+        """Make an episode's agent episodes and time maps; returns them by attribute name."""
         chunk = self.chunks[i]
         agent_episodes: dict[Hashable, Any] = {}
         maps: dict[Hashable, Any] = defaultdict(compiled.InfiniteLookbackBuffer)
@@ -174,8 +176,8 @@ class SampleBlock:
         return {"agent_episodes": agent_episodes, "env_t_to_agent_t": maps}
 
     def _agent_spaces(self, env_index: int, agent: AgentMeta) -> tuple:
-        """(observation space, its struct, action space, its struct): RLlib's buffers hold both."""
-        key = env_index, agent.agent_id, id(agent.space)  # what is found keeps the space, and so its id
+        """Return (observation space, its struct, action space, its struct), as RLlib's buffers hold them."""
+        key = env_index, agent.agent_id, id(agent.space)  # the cached value keeps the space alive, and so its id valid
         found = self.structs.get(key)
         if found is None:
             observations, actions = (part.get(agent.agent_id) for part in self.spaces[env_index])
@@ -186,7 +188,7 @@ class SampleBlock:
 
 
 def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str, Any]]:
-    """(actions, other outputs as RLlib has them) from flat ones; `seq_nos` is recorded beside others only."""
+    """Nest flat outputs; returns (actions, the other outputs with `seq_nos`, or {} if there are none)."""
     columns = nested_columns(columns)  # type: ignore[assignment]
     extras: dict[str, Any] = {}
     for name, column in columns.items():
@@ -198,7 +200,7 @@ def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str
 
 
 def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
-    """Columns by their names, nested as a module gave them, from flat ones."""
+    """Nest flat columns as the module returned them."""
     if all(type(key) is str for key in columns):
         return columns  # type: ignore[return-value]
     nested: dict[str, Any] = _nested({key if isinstance(key, tuple) else (key,): columns[key] for key in columns})
@@ -206,7 +208,7 @@ def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
 
 
 def is_set(episode: RLlibEpisode, slot: str) -> bool:
-    """Return true if this slot of RLlib's class is filled; asking fills none."""
+    """Return true if this slot of RLlib's class is filled, without filling it."""
     try:
         getattr(RLlibEpisode, slot).__get__(episode)
     except AttributeError:

@@ -1,8 +1,8 @@
-"""Sending sampled episodes to another process: as one block for all episodes of a call, where nobody has changed them.
+"""Pickles sampled episodes as one block for all episodes of a call, unless they have been modified.
 
-Pickle writes an object that it meets again only once, so every episode is reduced to its number in the SampleBlock it
-was made of, and the block travels with the first. What may have been written into since (infos, custom data) is sent
-from the episode; if anything else is not what it was, the episode travels as RLlib's own do.
+Every episode is reduced to its SampleBlock and its index in it; pickle writes the block only once, with the first
+episode. Infos and custom data, which may have been modified, are taken from the episode. If anything else has changed,
+the episode is pickled as RLlib's own are.
 """
 
 from typing import Any
@@ -14,10 +14,13 @@ from fastmarl.rllib.episodes.sample_block import AgentMeta, ChunkMeta, SampleBlo
 
 
 def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tuple | None:
-    """What pickle needs to make the episode of its block again, or None if it is not what was made of that.
+    """Return the value of `__reduce_ex__()` that rebuilds the episode from its block; None if it was modified.
 
     Args:
-        was_looked_at: whether its agent episodes have been made.
+        episode: the episode.
+        block: the block that it was made from.
+        i: its index in the block.
+        was_looked_at: true if its agent episodes have been made.
     """
     chunk = block.chunks[i]
     if not _is_unchanged(episode, chunk) or (was_looked_at and not _has_unchanged_agents(episode, block, chunk)):
@@ -89,7 +92,7 @@ def _is_unchanged_agent(agent_episode: Any, block: SampleBlock, chunk: ChunkMeta
 
 
 def _has_columns(agent_episode: Any, outputs: dict, begin: int, end: int) -> bool:
-    """Whether actions and other outputs are the slices they were made as. Nested ones are not looked at."""
+    """Return true if actions and other outputs are still the original slices; false for nested outputs."""
     for key, column in outputs.items():
         if type(key) is not str:
             return False

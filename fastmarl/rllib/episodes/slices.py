@@ -1,4 +1,4 @@
-"""Slices of RLlib episodes by env steps, also where agents wait."""
+"""Slices RLlib episodes by env steps, even if agents wait."""
 
 import copy
 from collections.abc import Hashable
@@ -11,9 +11,9 @@ from fastmarl.rllib.episodes.steps import SKIPPED, AgentEpisode, Episode
 
 
 def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> Episode:
-    """Env steps `start` to `stop` of a chunk, counted from its begin, 0 <= start, stop <= len.
+    """Return the env steps `start` to `stop` of a chunk, counted from its beginning, 0 <= start, stop <= len.
 
-    A transition belongs to the slice in which it is completed, so that slices side by side hold all of them once.
+    A transition belongs to the slice in which it is completed, so adjacent slices hold each transition once.
     """
     stop = max(start, stop)
     wanted = episode._len_lookback_buffers if lookback is None else lookback
@@ -38,7 +38,7 @@ def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> E
 
 
 class _AgentSlice:
-    """One agent's share of a slice, by its own steps `first` to `last` (which count observations)."""
+    """One agent's part of a slice: its own steps `first` to `last`, which count observations."""
 
     def __init__(self, episode: Episode, agent: Hashable, start: int, stop: int, lookback: int):
         self._episode, self._agent, self._agent_episode = episode, agent, episode.agent_episodes[agent]
@@ -60,7 +60,7 @@ class _AgentSlice:
         self._lookback = max(self._lookback, 0)
 
     def add_to(self, piece: Episode) -> None:
-        """Add the agent to a slice, if it has a step in it or at least is observed and goes on."""
+        """Add the agent to a slice if it has a step in it, or is observed in it and does not end."""
         if self._place is None or (self._last <= self._first and (self._ends() or not self._is_seen)):
             return
         piece.agent_episodes[self._agent] = self._sliced()
@@ -70,7 +70,7 @@ class _AgentSlice:
             self._hang(piece)
 
     def _row(self, step: int) -> int:
-        """Index of an agent step in the agent episode's buffers."""
+        """Return the index of an agent step in the agent episode's buffers."""
         return step - self._agent_episode.t_started + self._agent_episode.observations.lookback
 
     def _ends(self) -> bool:
@@ -93,7 +93,7 @@ class _AgentSlice:
         return agent_episode
 
     def _rows(self, buffer: InfiniteLookbackBuffer, begin: int, end: int) -> InfiniteLookbackBuffer:
-        """Rows of a column; one that has less lookback than the observations has no rows before it."""
+        """Return rows of a column, given as rows of the observations; the column may have a shorter lookback."""
         missing = self._agent_episode.observations.lookback - buffer.lookback
         first = max(begin - missing, 0)
         rows = slice(first, max(end - missing, first))
@@ -106,7 +106,7 @@ class _AgentSlice:
         return sliced
 
     def _hang(self, piece: Episode) -> None:
-        """The agent has acted in the slice and is observed next behind it, or not at all as yet."""
+        """Add hanging data: the agent has acted in the slice, and is next observed after it or not yet."""
         agent, agent_episode, row = self._agent, self._agent_episode, self._last - self._agent_episode.t_started
         if row < len(agent_episode):
             piece._hanging_actions_end[agent] = agent_episode.get_actions(row)

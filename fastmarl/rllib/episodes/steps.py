@@ -1,4 +1,4 @@
-"""One env step of an RLlib episode: adapts arguments to RLlib, then repairs the recorded episode."""
+"""One env step of an RLlib episode: corrects the arguments before RLlib records them, and the episode afterwards."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -11,7 +11,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from fastmarl.core.native._env_values import kept
 from fastmarl.rllib.episodes.extras import completed
 
-Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode: their annotations are narrower than what they hold
+Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode, whose annotations are narrower than their contents
 AgentEpisode = Any
 COMMON = "__common__"
 SKIPPED = RLlibEpisode.SKIP_ENV_TS_TAG
@@ -19,24 +19,24 @@ IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.
 
 
 def private_infos(infos: dict[Hashable, Any] | None) -> dict[Hashable, Any] | None:
-    """Infos that an env can't change later on."""
+    """Copy infos, so that the env can't change them later."""
     return infos and {agent: private_info(info) for agent, info in infos.items()}
 
 
 def private_info(info: Any) -> Any:
-    """A copy as deep as its values allow: a handle that can't be copied is kept."""
+    """Copy an info as deeply as possible; objects that can't be copied are kept."""
     if type(info) is dict:
         return {key: value if type(value) in IMMUTABLE else kept(value) for key, value in info.items()}
     return kept(info)
 
 
 class Step:
-    """The arguments of `add_env_step()`, corrected. They are copies: the caller's dicts stay as they are.
+    """The corrected arguments of `add_env_step()`, as copies, so that the caller's dicts are not modified.
 
     Args:
-        episode: takes the step in between `prepare()` and `finish()`.
-        observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs: as there.
-        fixes: numbers of corrections that are switched on.
+        episode: the episode, which RLlib extends by the step between `prepare()` and `finish()`.
+        observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs: see `add_env_step()`.
+        fixes: numbers of the corrections that are switched on.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Step:
         self.infos = private_infos(infos) or {}
         self.terminateds, self.truncateds = terminateds or {}, truncateds or {}
         self.extras = dict(extra_model_outputs or {})
-        self._ended_before: set[Hashable] = set()  # for those corrections only that need it, as is the next
+        self._ended_before: set[Hashable] = set()  # filled, like the next one, only if a correction needs it
         self._mapped_before: set[Hashable] = set()
         if "01" in fixes or "45" in fixes:
             self._ended_before = {agent for agent, each in episode.agent_episodes.items() if each.is_done}
@@ -58,7 +58,7 @@ class Step:
         self._observed_again: list[Hashable] = []
 
     def prepare(self) -> None:
-        """Make the arguments such that RLlib takes them and loses nothing."""
+        """Change the arguments so that RLlib accepts them and loses nothing."""
         hanging = self.episode._hanging_actions_end
         for agent, agent_episode in self.episode.agent_episodes.items():
             acts = self.actions.get(agent) is not None
@@ -73,10 +73,10 @@ class Step:
         self._complete_extras()
 
     def finish(self) -> None:
-        """Put right what RLlib has recorded."""
+        """Correct the episode after RLlib has recorded the step."""
         times = self.episode.env_t_to_agent_t
         for agent in self._unobserved:
-            # As RLlib has it for agents that terminate so: an entry for the step without, one for the stand-in.
+            # As in RLlib for agents that terminate unobserved: an entry for the step, one for the repeated observation.
             times[agent].data.insert(-1, SKIPPED)
         for agent in self._observed_again:
             self._move_observation(agent)
@@ -87,20 +87,20 @@ class Step:
         if "21" in self._fixes and COMMON in self.infos:
             keep_common_info(self.episode, self.infos[COMMON])
 
-    # Before.
+    # Before RLlib records the step.
 
     def _pay_ended(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
-        """A reward for an agent that has ended goes to its last transition, if that is in this chunk; infos go."""
+        """Add an ended agent's reward to its last transition, if that is in this chunk; drop its info."""
         self.infos.pop(agent, None)
         reward = self.rewards.pop(agent, None)
         if reward and len(agent_episode):
             _add_to_last(agent_episode, reward)
 
     def _observe_again(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
-        """An agent is observed twice without having acted: the newer observation counts.
+        """Replace the observation of an agent that is observed again without having acted.
 
-        Its last transition then leads to where the agent decides next, and gets the reward, too. If there is none in
-        this chunk, the reward is kept among those that came before the agent's first action.
+        Its last transition then leads to the newer observation, and gets the reward, too. Without a transition in this
+        chunk, the reward joins those that came before the agent's first action.
         """
         observation, info = self.observations.pop(agent), self.infos.pop(agent, None) or {}
         agent_episode.set_observations(new_data=observation, at_indices=-1)
@@ -114,7 +114,7 @@ class Step:
         self._observed_again.append(agent)
 
     def _end_unobserved(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
-        """An agent that awaits its next observation may be ended without one: its last one stands in."""
+        """Repeat the last observation of an agent that waits for one, in case it ends without it."""
         if agent_episode._last_added_observation is None:
             agent_episode._last_added_observation = agent_episode.get_observations(-1)
             agent_episode._last_added_infos = agent_episode.get_infos(-1)
@@ -125,7 +125,7 @@ class Step:
             self._unobserved.append(agent)
 
     def _complete_extras(self) -> None:
-        """Give steps that are to be stored the outputs that the agent's other steps have."""
+        """Complete the outputs of steps to those of the agent's other steps."""
         episode = self.episode
         hanging = episode._hanging_extra_model_outputs_end
         for agent, agent_episode in episode.agent_episodes.items():
@@ -135,10 +135,10 @@ class Step:
             elif agent in hanging:
                 hanging[agent] = completed(agent_episode, hanging[agent])
 
-    # After.
+    # After RLlib has recorded the step.
 
     def _move_observation(self, agent: Hashable) -> None:
-        """The agent was seen in this env step instead of an earlier one; if it ends, it ends with this observation."""
+        """Move the agent's last observation to this env step, and set the agent's flags."""
         agent_episode, times = self.episode.agent_episodes[agent], self.episode.env_t_to_agent_t[agent].data
         place = max(i for i, step in enumerate(times) if step != SKIPPED)
         times[place], times[-1] = times[-1], times[place]
@@ -146,7 +146,7 @@ class Step:
         agent_episode.is_truncated = bool(self.truncateds.get(agent) or self.episode.is_truncated)
 
     def _correct_new_times(self) -> None:
-        """RLlib counts the steps before an agent joined from the episode's begin; the chunk's is meant."""
+        """Count the env steps before an agent joined from the chunk's beginning; RLlib does so from the episode's."""
         episode = self.episode
         for agent in episode.env_t_to_agent_t.keys() - self._mapped_before:
             buffer = episode.env_t_to_agent_t[agent]
@@ -154,9 +154,9 @@ class Step:
             buffer.lookback = episode._len_lookback_buffers
 
     def _correct_flags(self) -> None:
-        """An agent's flags are its own if it has any, else those of the env; nobody is terminated by a time limit.
+        """Set the flags of ended agents to their own or else the env's, so that a time limit terminates no agent.
 
-        If the env has not ended the episode, but all agents have ended, it has the flags of the last of them.
+        If all agents have ended but the env did not end the episode, the episode gets the flags of the last agents.
         """
         episode = self.episode
         ended = [
@@ -177,7 +177,7 @@ class Step:
 
 
 def keep_common_info(episode: Episode, info: Any) -> None:
-    """Note what the env says about this env step to nobody in particular."""
+    """Keep the env's common info of this env step in the episode's custom data."""
     episode.custom_data.setdefault(COMMON, {})[episode.env_t] = info
 
 
@@ -189,9 +189,9 @@ def _add_to_last(agent_episode: AgentEpisode, reward: Any) -> None:
 
 
 def is_consistent(agent_episode: SingleAgentEpisode) -> bool:
-    """True where `agent_episode.validate()` would find nothing. If it is False, that method has to be asked.
+    """Return true if `agent_episode.validate()` would find nothing; if false, that method must decide.
 
-    Only episodes in lists are answered, and only those that have begun.
+    Always false for episodes in array form, and for those that have not begun.
     """
     if type(agent_episode) is not SingleAgentEpisode:
         return False
@@ -207,7 +207,7 @@ def is_consistent(agent_episode: SingleAgentEpisode) -> bool:
 
 
 def _length(buffer: InfiniteLookbackBuffer) -> int:
-    """Without the lookback; -1 of arrays."""
+    """Return the length of a buffer without its lookback, or -1 if it is in array form."""
     if type(buffer) is not InfiniteLookbackBuffer or buffer.finalized:
         return -1
     return max(len(buffer.data) - buffer.lookback, 0)

@@ -1,4 +1,4 @@
-"""Which of RLlib's action distributions can be sampled by fewer operations: with the same bits, or by other draws."""
+"""Finds faster samplers for RLlib's action distributions: bit-identical ones, or ones with other random numbers."""
 
 import functools
 from typing import Any
@@ -25,15 +25,15 @@ from fastmarl.rllib.inference.draws_torch import (
     StructSampler,
 )
 
-CHECKED_SHAPES = ((1, 2), (2, 4), (5, 6), (40, 2), (41, 3), (33, 36), (70, 14))  # logits to try on: rows, columns
+CHECKED_SHAPES = ((1, 2), (2, 4), (5, 6), (40, 2), (41, 3), (33, 36), (70, 14))  # (rows, columns) of test logits
 CHECK_SEED = 1
-N_OTHERS = 5  # logits in a row before those of the part that is tried on
+N_OTHERS = 5  # logits in a row before those of the tested part
 
 
 def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> ActionDraws | None:
-    """What draws from the same distribution on the CPU, by random numbers of our own; None if there are none.
+    """Return a sampler of the same distribution on the CPU that uses `rng`, or None if there is none.
 
-    Actions have the dtype and shape that RLlib's connectors give them.
+    Actions have the dtype and shape of those that RLlib's connectors return.
     """
     if rng is None:
         return None
@@ -46,7 +46,7 @@ def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> A
 
 
 def sampler_of(dist_cls: type[Distribution], device: torch.device) -> LogitSampler | None:
-    """The sampler that equals this class of RLlib's on this device, None if there is none."""
+    """Return the sampler that is bit-identical to this RLlib class on this device, or None if there is none."""
     return _sampler_of(dist_cls, device.type == "cpu") if equals_torch(device) else None
 
 
@@ -69,7 +69,7 @@ def _sampler_of(dist_cls: type[Distribution], on_cpu: bool) -> LogitSampler | No
 
 
 def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
-    """The class and arguments given to RLlib's `get_partial_dist_cls()`, if it made this class."""
+    """Return the class and arguments that RLlib's `get_partial_dist_cls()` made this class from; else (None, {})."""
     if dist_cls.__qualname__ != "Distribution.get_partial_dist_cls.<locals>.DistributionPartial":
         return None, {}
     return dist_cls.__base__, dist_cls._merge_kwargs()
@@ -77,7 +77,7 @@ def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
 
 @functools.cache
 def equals_torch(device: torch.device) -> bool:
-    """Whether torch computes on this device as the samplers have it; they rest on its internals, which may change."""
+    """Test if the samplers equal torch's results on this device; they rely on internals of torch, which may change."""
     rows = device.type == "cpu"
     categorical: list[LogitSampler] = [CategoricalSampler(), *([CategoricalRows()] if rows else [])]
     gaussian: list[LogitSampler] = [GaussianSampler(), *([GaussianRows()] if rows else [])]
@@ -91,7 +91,7 @@ def equals_torch(device: torch.device) -> bool:
 def _is_equal(sampler: LogitSampler, draw: Any, shape: tuple[int, int], device: torch.device) -> bool:
     ours, theirs = (torch.Generator(device).manual_seed(CHECK_SEED) for _ in range(2))
     logits = torch.randn(shape, generator=ours, device=device)
-    part = torch.cat((logits[:, :1].expand(-1, N_OTHERS), logits), -1)[:, N_OTHERS:]  # the same, as one of several
+    part = torch.cat((logits[:, :1].expand(-1, N_OTHERS), logits), -1)[:, N_OTHERS:]  # as one part of several
     theirs.set_state(ours.get_state())
     for values in (logits, part):
         (action,), logp = sampler.explore(values.contiguous(), ours)
@@ -104,14 +104,14 @@ def _is_equal(sampler: LogitSampler, draw: Any, shape: tuple[int, int], device: 
 
 
 def draw_categorical(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Actions and log-probabilities by what RLlib's class calls, but with a generator."""
+    """Return actions and log-probabilities by the calls of RLlib's TorchCategorical, but with a generator."""
     distribution = torch.distributions.Categorical(logits=logits, validate_args=False)
     action = torch.multinomial(distribution.probs, 1, True, generator=generator).squeeze(-1)
     return action, distribution.log_prob(action)
 
 
 def draw_gaussian(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """The same of TorchDiagGaussian."""
+    """Return actions and log-probabilities by the calls of RLlib's TorchDiagGaussian, but with a generator."""
     mean, log_std = logits.chunk(2, -1)
     distribution = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
     action = torch.normal(mean, distribution.scale, generator=generator)

@@ -1,7 +1,7 @@
-"""The same as draws_torch.py's for the CPU, where calling torch takes longer than most of what it does.
+"""The samplers of draws_torch.py for the CPU, where most calls of torch take longer than their computation.
 
-What torch rounds in its own way, or draws, it still does itself: exp, log, sum, softmax, random numbers. What lies
-between is arithmetic with one right result, and is done by compiled loops on the same memory.
+torch still computes everything that it rounds in its own way, and draws: exp, log, sum, softmax, random numbers. The
+arithmetic between has only one correct result, and runs in compiled loops on the same memory.
 """
 
 from abc import abstractmethod
@@ -22,16 +22,16 @@ from fastmarl.rllib.inference.draws_torch import (
     MultiCategoricalSampler,
 )
 
-MOST_SIZES = 256  # batch sizes to keep memory for
-SUMMED_IN_ORDER = 3  # torch adds so many numbers one after the other, and more of them in several sums at once
+MOST_SIZES = 256  # number of batch sizes for which memory is kept
+SUMMED_IN_ORDER = 3  # torch adds up to this many numbers in order, and more of them in several partial sums
 
 
 class RowSampler(LogitSampler):
-    """Draws actions that are one array, from logits on the CPU."""
+    """Base class of samplers on the CPU whose actions are a single array."""
 
     @cached_property
     def _memory(self) -> Callable[..., tuple[list[Tensor], list[np.ndarray]]]:
-        """See `new_memory`; kept by batch size."""
+        """`new_memory`, cached by batch size."""
         return lru_cache(MOST_SIZES)(new_memory)
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
@@ -43,20 +43,22 @@ class RowSampler(LogitSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Actions and their log-probabilities, float32 [n]; see LogitSampler.explore.
+        """Draw actions; returns (actions, log-probabilities float32 [n]), see `LogitSampler.explore()`.
 
         Args:
-            logits_NK: the same memory as `logits`.
+            logits: float32 [n, k].
+            logits_NK: array over the memory of `logits`.
+            generator: None: torch's global one.
         """
 
 
 class CategoricalRows(RowSampler, CategoricalSampler):
-    """As TorchCategorical."""
+    """Samples as RLlib's TorchCategorical does."""
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """int32 [n] and float32 [n]."""
+        """Draw actions; returns int32 [n] and float32 [n]."""
         n, k = logits_NK.shape
         (shifted, sums, log_p, p, clocks), arrays = self._memory(n, k, 1, k, k, k)
         shifted_NK, sum_N1, log_p_NK, p_NK, clock_NK = arrays
@@ -76,12 +78,12 @@ class CategoricalRows(RowSampler, CategoricalSampler):
 
 
 class GaussianRows(RowSampler, GaussianSampler):
-    """As TorchDiagGaussian."""
+    """Samples as RLlib's TorchDiagGaussian does."""
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """float32 [n, k] and float32 [n]."""
+        """Draw actions; returns float32 [n, k] and float32 [n]."""
         n, k = len(logits_NK), logits_NK.shape[1] // 2
         (std, log_std, noise, terms), (std_NK, log_std_NK, noise_NK, term_NK) = self._memory(n, k, k, k, k)
         torch.exp(logits[:, k:], out=std)
@@ -93,7 +95,7 @@ class GaussianRows(RowSampler, GaussianSampler):
 
 
 class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
-    """As TorchMultiCategorical."""
+    """Samples as RLlib's TorchMultiCategorical does."""
 
     def __init__(self, sizes: list[int]):
         super().__init__(sizes)
@@ -102,7 +104,7 @@ class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """int32 [n, number of places] and float32 [n]."""
+        """Draw actions; returns int32 [n, number of components] and float32 [n]."""
         parts = [part.contiguous() for part in logits.split(self._sizes, -1)]
         drawn = [self._rows.draw(part, part.numpy(), generator) for part in parts]
         logp = torch.stack([torch.from_numpy(part_logp_N) for _, part_logp_N in drawn]).sum(0)
@@ -110,7 +112,7 @@ class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
 
 
 def new_memory(n: int, *widths: int) -> tuple[list[Tensor], list[np.ndarray]]:
-    """For intermediate results, a float32 [n, width] each: as tensors, and as arrays of the same memory."""
+    """Allocate a float32 [n, width] per intermediate result; returns tensors, and arrays over the same memory."""
     arrays = [np.empty((n, width), np.float32) for width in widths]
-    with torch.inference_mode(False):  # so that they can be written to in any mode
+    with torch.inference_mode(False):  # so that the tensors are writable in any mode
         return [torch.from_numpy(array) for array in arrays], arrays

@@ -1,7 +1,7 @@
-"""RLlib's action distributions in fewer operations: the same bits, and the same numbers taken from torch's generator.
+"""RLlib's action distributions in fewer operations: bit-identical, with the same draws from torch's generator.
 
 `torch.distributions` computes more than a sample and its log-probability need, and `torch.multinomial` checks its input
-twice. What is left here are the operations whose results go in, each as torch does it, in torch's order.
+twice. The samplers keep only the operations that the results depend on, each as torch does it and in torch's order.
 """
 
 import math
@@ -21,32 +21,32 @@ LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
 
 
 class LogitSampler(ABC):
-    """Draws from logits, float32 [n, k], C-contiguous; None as generator stands for torch's global one.
+    """Base class of samplers of actions from logits, float32 [n, k], C-contiguous.
 
-    Leaves and log-probabilities are tensors on the logits' device, or arrays.
+    Actions and log-probabilities are tensors on the logits' device, or arrays. Generator None: torch's global one.
     """
 
-    keys: Sequence[Key] = (Columns.ACTIONS,)  # columns that the leaves of actions go to, in their order
+    keys: Sequence[Key] = (Columns.ACTIONS,)  # column of each leaf of the actions
 
     @abstractmethod
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
-        """Leaves of random actions, [n, ...], and the actions' log-probabilities [n].
+        """Draw actions; returns (leaves [n, ...] of the actions, log-probabilities [n]).
 
-        Where RLlib would raise over NaN, these log-probabilities aren't finite.
+        Log-probabilities are not finite where RLlib would raise an error because of NaN.
         """
 
     def exploit(self, logits: Tensor) -> tuple[list[Any], Any] | None:
-        """The likeliest actions' leaves, and what RLlib gives as their log-probabilities. None: ask RLlib."""
+        """Return leaves of the likeliest actions, and log-probabilities as RLlib returns them; None: ask RLlib."""
         return None
 
 
 class CategoricalSampler(LogitSampler):
-    """As TorchCategorical."""
+    """Samples as RLlib's TorchCategorical does."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         highest = logits.amax(-1, True)
         log_p = logits - (logits - highest).exp_().sum(-1, True).log_().add_(highest)
-        # torch.multinomial() of one draw a row: the first of k exponential clocks to ring
+        # torch.multinomial() draws one choice per row as the first of k exponential clocks to ring.
         ringing = log_p.softmax(-1).div_(torch.empty_like(log_p).exponential_(generator=generator))
         action = ringing.argmax(-1, True)
         return [action.squeeze(-1)], log_p.gather(-1, action).squeeze(-1)
@@ -57,14 +57,14 @@ class CategoricalSampler(LogitSampler):
 
 
 class GaussianSampler(LogitSampler):
-    """As TorchDiagGaussian."""
+    """Samples as RLlib's TorchDiagGaussian does."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         mean, log_std = logits.chunk(2, -1)
         std = log_std.exp()
         action = torch.empty_like(std).normal_(generator=generator).mul_(std).add_(mean)
         offset = action - mean
-        minus_two_variances = std.mul(std).mul_(-2)  # sign and factor round nothing; only NaN gets another sign
+        minus_two_variances = std.mul(std).mul_(-2)  # sign and factor cause no rounding; only NaN changes its sign
         terms = offset.mul_(offset).div_(minus_two_variances).sub_(std.log_()).sub_(LOG_SQRT_2PI)
         return [action], terms.sum(-1)
 
@@ -74,10 +74,10 @@ class GaussianSampler(LogitSampler):
 
 
 class MultiCategoricalSampler(LogitSampler):
-    """As TorchMultiCategorical.
+    """Samples as RLlib's TorchMultiCategorical does.
 
     Args:
-        sizes: number of choices in each place of the action.
+        sizes: number of choices of each component of the action.
     """
 
     def __init__(self, sizes: list[int]):
@@ -94,12 +94,12 @@ class MultiCategoricalSampler(LogitSampler):
 
 
 class StructSampler(LogitSampler):
-    """As TorchMultiDistribution.
+    """Samples as RLlib's TorchMultiDistribution does.
 
     Args:
-        parts: samplers of the parts, in the order of `tree.flatten`; all give tensors, or all give arrays.
+        parts: samplers of the parts, in the order of `tree.flatten`; all return tensors, or all return arrays.
         sizes: number of each part's logits.
-        struct: an action, for its nesting.
+        struct: any nest with the structure of an action.
     """
 
     def __init__(self, parts: list[LogitSampler], sizes: list[int], struct: Any):
@@ -114,5 +114,5 @@ class StructSampler(LogitSampler):
             part.explore(values.contiguous(), generator)
             for part, values in zip(self._parts, logits.split(self._sizes, -1), strict=True)
         ]
-        logp = sum(part_logp for _, part_logp in drawn)  # from 0 on, as RLlib adds: 0 + -0.0 is 0.0
+        logp = sum(part_logp for _, part_logp in drawn)  # starts at 0, as RLlib does: 0 + -0.0 is 0.0
         return [drawn[place][0][0] for place in self._order], logp

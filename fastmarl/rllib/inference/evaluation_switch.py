@@ -1,6 +1,6 @@
-"""Modules put into evaluation mode for a forward pass and back, as RLlib does it, without torch's walk through them.
+"""Switches modules to evaluation mode for a forward pass and back, as RLlib does, without torch's recursion.
 
-RLlib calls `eval()` and `train()` around each forward pass. In a small net that walk takes longer than the layers.
+RLlib calls `eval()` and `train()` around each forward pass, which takes longer than the layers of a small network.
 """
 
 import inspect
@@ -12,17 +12,17 @@ from torch import nn
 
 FORWARDS = ("forward_exploration", "forward_inference")
 WALK = ("train", "eval", "children", "named_children", "__setattr__")
-METHODS = {  # as they are before anybody can have replaced them
+METHODS = {  # the originals, read before user code can replace them
     **{(TorchRLModule, name): getattr(TorchRLModule, name) for name in FORWARDS},
     **{(nn.Module, name): getattr(nn.Module, name) for name in WALK},
 }
 
 
 class EvaluationSwitch:
-    """A context in which a module and its parts are in evaluation mode; after it they train if the module did before.
+    """Context manager that puts a module and its parts into evaluation mode, and back if the module was in training.
 
     Args:
-        module: see `switch_of`. It has to have the same parts as long as this is used.
+        module: see `switch_of()`. Its parts must stay the same as long as the switch is used.
     """
 
     def __init__(self, module: nn.Module):
@@ -44,7 +44,7 @@ class EvaluationSwitch:
 
 
 def switch_of(module: Any) -> EvaluationSwitch | None:
-    """What takes the place of the switching around the module's own methods; None if more than that may happen."""
+    """Return a switch that replaces the module's own `eval()` and `train()`; None if these may have other effects."""
     is_plain = (
         isinstance(module, TorchRLModule)
         and all(_is_original(module, TorchRLModule, name) for name in FORWARDS)

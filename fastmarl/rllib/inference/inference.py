@@ -1,4 +1,4 @@
-"""What RLlib's modules and the first connector pieces after them compute, with a fraction of the calls."""
+"""Computes the results of RLlib's modules and of the first module-to-env pieces, with a fraction of the calls."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -44,18 +44,18 @@ NARROWED = {
 class ExactInference:
     """Runs the modules of a `MultiRLModule`.
 
-    Without `rng`, bit-identical to its forward pass, the pieces GetActions and TensorToNumpy and, for modules with
-    state, RemoveSingleTsTimeRankFromBatch; as much is taken from torch's global generator.
+    Without `rng`, results are bit-identical to those of its forward pass and the pieces GetActions, TensorToNumpy and,
+    for modules with state, RemoveSingleTsTimeRankFromBatch, with the same draws from torch's global generator.
 
     Args:
-        module: on `device`.
-        device: None is the CPU.
-        rng: if given, actions are drawn from the same distributions, but need not be those that RLlib would draw, and
-            outputs may be rounded in another way.
+        module: the modules, on `device`.
+        device: None: the CPU.
+        rng: if given, draws actions from the same distributions, but not the ones that RLlib would draw, and outputs
+            may be rounded differently.
 
     Attributes:
-        is_on_cpu: whether the modules are.
-        forwarded_at: when the last forward pass was done, by `time.perf_counter()`.
+        is_on_cpu: true if the modules are on the CPU.
+        forwarded_at: end of the last forward pass, by `time.perf_counter()`.
     """
 
     def __init__(
@@ -67,27 +67,27 @@ class ExactInference:
         self.is_on_cpu = self._device.type == "cpu"
         self.forwarded_at = 0.0
         self._parts: dict[str, ModulePart] = {}
-        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # what the parts rely on
+        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # weights that the parts rely on
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the modules anew: after hooks or methods were changed.
+        """Re-select how modules are run, after hooks or methods have changed.
 
-        Modules may come, go and be replaced at any time without this, and so may layers and parameters.
+        Not needed after modules, layers or parameters were added, removed or replaced, which is noticed.
         """
         module = self._module
         self._runs_whole = any(
             getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
             for name in WHOLE_FORWARDS
         )
-        self._watched = {}  # until all is known
+        self._watched = {}  # stays empty if an error ends this method
         functions = {module_id: actor_function(part) for module_id, part in module.items()}
         switches = {
             module_id: switch_of(part) if functions[module_id] is None else None for module_id, part in module.items()
         }
         watched = {module_id: (part, _watch(part, switches[module_id])) for module_id, part in module.items()}
-        # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be,
-        # and not at all for those that torch has no part in.
+        # Entering a mode costs a tenth of a small network's forward pass, so it is entered once for all modules if
+        # possible, and not at all for modules that run without torch.
         all_quick = not self._runs_whole and None not in functions.values() and self._rng is None
         self._mode: Any = torch.inference_mode() if all_quick else nullcontext()
         mode = nullcontext() if all_quick else torch.inference_mode()
@@ -103,46 +103,47 @@ class ExactInference:
 
     @property
     def backends(self) -> dict[str, str]:
-        """What runs each module: "lean", or "torch" and the reason why."""
+        """Backend of each module: "lean", or "torch" with the reason."""
         why = "MultiRLModule's forward methods are overridden" if self._runs_whole else "draws are to be RLlib's"
         return {
             module_id: part.lean.backend if part.lean else f"torch: {why}" for module_id, part in self._parts.items()
         }
 
     def leave_modes(self) -> None:
-        """After an interrupt: torch is in none of the modes any more that it may still be in. This can't act again."""
-        self._mode = None  # with it goes the guard by which it was entered
+        """Leave the torch modes that an interrupt may have left entered. This object can't be used afterwards."""
+        self._mode = None  # frees the guard that entered it
         for part in self._parts.values():
             part.leave_modes()
 
     def leaves_input_untouched(self, module_id: str) -> bool:
-        """Whether the module neither writes to nor keeps the tensors it is given, as it was when it last acted."""
+        """Return true if the module, as it was when it last acted, neither writes to nor keeps its input tensors."""
         part = self._parts.get(module_id)
         return part is not None and part.is_quick and not self._runs_whole
 
     def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
-        """Whether to give `answer` n rows of the module's observations as they lie in memory."""
+        """Return true if `answer()` should get n rows of the module's observations as they lie in memory."""
         part = self._parts.get(module_id)
         return part is not None and part.lean is not None and part.lean.reads(layout, n)
 
     def answer(self, batches: dict[str, Batch], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
-        """What all modules say and do, in the order of `batches`.
+        """Run all modules, in the order of `batches`, and draw actions.
 
         Args:
-            batches: module id -> "obs", a tensor or nested ones, [n, ...]; for modules with state [n, 1, ...], and
-                "state_in". Or the observations' own rows, an array, where `reads` says so.
-            t: env steps sampled so far, for modules that explore by a schedule.
+            batches: module id -> {"obs": a tensor or a nest of tensors [n, ...]}; for modules with state, [n, 1, ...]
+                and "state_in". Or an array, the observations' own rows, if `reads()` is true.
+            explore: explore, or else act deterministically.
+            t: number of env steps sampled so far, for modules that explore by a schedule.
 
         Returns:
-            Module id -> every output as an array [n, ...], actions among them, in RLlib's order; nested outputs are
-            flattened to keys (name, *path). int64 has become int32, and every float float32. Only "state_out" of
-            modules with state has kept its axes, of the others the time axis is gone.
+            Module id -> all outputs as arrays [n, ...], including actions, in RLlib's order; nested outputs are
+            flattened to keys (name, *path). int64 is converted to int32, and all floats to float32. Modules with state
+            have no time axis in their outputs except "state_out".
 
         Raises:
-            ModuleOutputError: there is nothing to act upon, or an output has no rows.
-            RuntimeError: NaN came out while exploring; torch raises it as under RLlib.
+            ModuleOutputError: outputs have neither actions nor logits, or an output has no rows.
+            RuntimeError: exploration met NaN; torch raises this error under RLlib, too.
         """
-        # MultiRLModule's own forward methods look for modules here, too; its get() is five times as slow.
+        # MultiRLModule's forward methods use this dict, too; its get() is five times as slow.
         if not all_hold(self._watched, self._module._rl_modules, batches):
             self.refresh()
             batches = {module_id: map_struct(_own, batch) for module_id, batch in batches.items()}
@@ -159,14 +160,14 @@ class ExactInference:
             return {module_id: parts[module_id].act(outputs[module_id], explore) for module_id in batches}
 
     def forward(self, batches: dict[str, Any], *, explore: bool, t: int) -> dict[str, dict[str, Any]]:
-        """Return the outputs of the modules' own forward pass; see `answer()`."""
+        """Return the outputs of the modules' own forward pass; see `answer()` for the arguments."""
         module = self._module
         outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
         self.forwarded_at = perf_counter()
         return outputs
 
     def act(self, outputs: dict[str, dict[str, Any]], *, explore: bool) -> dict[str, dict[Key, np.ndarray]]:
-        """Go on as `answer()` does after the forward pass, with these outputs of it, as others have left them."""
+        """Continue as `answer()` does after the forward pass, with outputs that other code may have changed."""
         if not all_hold(self._watched, self._module._rl_modules, outputs):
             self.refresh()
         with self._mode:
@@ -177,18 +178,20 @@ class ExactInference:
 
 
 class ModulePart:
-    """One of the modules.
+    """Runs one of the modules.
 
     Args:
-        actor: see `actor_function`.
-        switch: see `switch_of`.
-        device: where its parameters are.
-        mode: to enter where no gradients are needed; a null context if whoever calls has done so.
-        lean: what may stand in for `actor`.
+        module_id: id of the module.
+        module: the module.
+        actor: see `actor_function()`.
+        switch: see `switch_of()`.
+        device: device of the module's parameters.
+        mode: context to enter where no gradients are needed; a null context if the caller has entered it.
+        lean: compiled code that may replace `actor`, or None.
         rng: see ExactInference.
 
     Attributes:
-        is_quick: whether it is run by its layers' functions instead of its own methods.
+        is_quick: true if the module is run by the functions of its layers instead of its own methods.
     """
 
     def __init__(
@@ -215,8 +218,8 @@ class ModulePart:
         self._sampler: Callable[[type], LogitSampler | None] = cache(partial(sampler_of, device=device))
         own_rng = rng if device.type == "cpu" else None
         self._draws: Callable[[type], ActionDraws | None] = cache(partial(draws_of, rng=own_rng))
-        self._draws_of_rows: tuple[ActionDraws | None, ...] = (None, None)  # to exploit, to explore
-        self._row_sampler: RowSampler | None = None  # what samples from its layers' outputs without a detour
+        self._draws_of_rows: tuple[ActionDraws | None, ...] = (None, None)  # (exploit, explore)
+        self._row_sampler: RowSampler | None = None  # samples directly from the outputs of the layers
         if self.is_quick:  # others may have no distributions
             exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
             self._draws_of_rows = self._draws(exploit), self._draws(explore)
@@ -225,15 +228,15 @@ class ModulePart:
                 self._row_sampler = sampler if isinstance(sampler, RowSampler) else None
 
     def leave_modes(self) -> None:
-        """See `ExactInference.leave_modes()`."""
+        """Leave torch modes, see `ExactInference.leave_modes()`."""
         self._mode = None
 
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
-        """What the module's own forward pass returns; of rows, an array."""
+        """Return the outputs of the module's forward pass; logits are an array if the batch is one."""
         if isinstance(batch, np.ndarray):
             if self.lean is not None and self.lean.max_rows:
                 return {LOGITS: self.lean.forward(batch)}
-            batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # looked at anew since `reads` was asked
+            batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # the module has changed since `reads()`
         if self._actor is not None:
             with self._mode:
                 return self._actor(batch)
@@ -248,7 +251,7 @@ class ModulePart:
             raise
 
     def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
-        """See `ExactInference.answer`."""
+        """Draw actions and convert outputs, see `ExactInference.answer()`."""
         logits: Any = outputs.get(LOGITS)
         if explore and self._row_sampler is not None:
             rows = logits.squeeze(1) if self._is_stateful else logits
@@ -264,10 +267,10 @@ class ModulePart:
             if (draws := self._draws_of_rows[explore]) is not None:
                 return self._columns(logits, *_choose(draws, logits, explore), explore)
             outputs = {LOGITS: torch.from_numpy(logits)}
-        return self.act_upon(outputs, explore, copies=not self.is_quick)  # who else may write to it later
+        return self.act_upon(outputs, explore, copies=not self.is_quick)  # a module's own code may write to them later
 
     def act_upon(self, outputs: dict[str, Any], explore: bool, *, copies: bool = True) -> dict[Key, np.ndarray]:
-        """As `act()`, upon any outputs; arrays have memory of their own if `copies`."""
+        """Do the same as `act()` for any outputs; with `copies`, arrays own their memory."""
         logits: Any = outputs.get(LOGITS)
         leaves = leaves_of(outputs)
         if ACTIONS in outputs:
@@ -298,7 +301,7 @@ class ModulePart:
         return {LOGITS: logits, ACTIONS: actions, LOGP: logp}
 
     def _draw(self, dist_cls: type, logits: Tensor, explore: bool) -> dict[Key, Any] | None:
-        """Actions and their log-probabilities; None where only RLlib's own distribution is known to do it."""
+        """Return actions and their log-probabilities; None if RLlib's own distribution must draw them."""
         rows = logits.squeeze(1) if self._is_stateful else logits
         if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
             return None
@@ -319,7 +322,7 @@ class ModulePart:
         return columns
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
-        """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""
+        """Raise the error of RLlib's distribution if it raises one; it accepts some NaN."""
         with torch.random.fork_rng([] if self._transfer is None else [self._device]):
             try:
                 dist_cls.from_logits(logits).sample()
@@ -350,7 +353,7 @@ class ModulePart:
 
 
 def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Actions, and what RLlib gives as their log-probabilities: of the likeliest, zeros of the same shape."""
+    """Return actions and log-probabilities as RLlib does; for the likeliest, the latter are zeros of equal shape."""
     if explore:
         return draws.sample(logits)
     actions = draws.likeliest(logits)
@@ -358,12 +361,12 @@ def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.n
 
 
 def _watch(module: RLModule, switch: EvaluationSwitch | None) -> WeightsWatch:
-    """On what running it by its layers' functions, or switching its modes, relies on."""
+    """Watch the weights and parts that the layers' functions, or the evaluation switch, rely on."""
     if switch is None:
         return WeightsWatch(parts_run(module))
     return WeightsWatch(module.modules(), children_only=True)
 
 
 def _own(leaf: Any) -> Any:
-    """A copy of what may be memory of the record, for a module that may write to it."""
+    """Copy a tensor that may share memory with the store, for a module that may write to it."""
     return torch.from_numpy(leaf.numpy().copy()) if isinstance(leaf, Tensor) and leaf.is_cpu else leaf

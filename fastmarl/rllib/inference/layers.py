@@ -1,4 +1,4 @@
-"""What the actors of RLlib's default modules compute, as plain functions: its operations without the calls around."""
+"""The actors of RLlib's default modules as plain functions: the same operations without the calls around them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,14 +21,14 @@ Function = Callable[[Tensor], Tensor]
 Actor = Callable[[dict[str, Any]], dict[str, Any]]
 
 IN_PLACE: dict[type, Function] = {nn.Tanh: torch.tanh_, nn.ReLU: torch.relu_}
-_linear = torch._C._nn.linear  # as torch.nn.functional.linear
+_linear = torch._C._nn.linear  # torch.nn.functional.linear
 
 
 def actor_function(module: Any) -> Actor | None:
-    """The function that exploring and inference both compute, from a batch as the module gets it to its outputs.
+    """Return a function from the module's batch to its outputs, valid for both exploration and inference.
 
-    The current parameters are read at each call, and the batch is not written to. To be called without gradients. None
-    if `module` isn't known to compute just that.
+    The function reads the current parameters at each call, does not write to the batch, and must be called without
+    gradients. None if `module` may compute anything else.
     """
     try:
         encoder, head = plain_actor(module)
@@ -64,7 +64,7 @@ def _recurrent_actor(encoder: Any, to_logits: Function) -> Actor:
 
 
 def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]:
-    """From observations [n, 1, ...] and a state to features [n, 1, k] and the state after it."""
+    """Return a function from observations [n, 1, ...] and a state to features [n, 1, k] and the next state."""
     to_tokens = None if encoder.tokenizer is None else chain(_encoder_steps(encoder.tokenizer))
     lstm = LSTMStep(encoder.lstm)
 
@@ -77,7 +77,7 @@ def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[
 
 
 def chain(functions: list[Function]) -> Function:
-    """All of them, one after the other."""
+    """Compose functions, of which the first is called first."""
 
     def chained(values: Tensor) -> Tensor:
         for function in functions:
@@ -88,7 +88,7 @@ def chain(functions: list[Function]) -> Function:
 
 
 def _encoder_steps(encoder: Any) -> list[Function]:
-    """From observations [n, ...] to features [n, k]."""
+    """Return the functions from observations [n, ...] to features [n, k]."""
     if type(encoder) is TorchMLPEncoder:
         return [*layer_steps(encoder.net.mlp)]
     cnn, flatten = encoder.net
@@ -104,7 +104,7 @@ def _channels_last(images: Tensor) -> Tensor:
 
 
 def layer_steps(layers: nn.Sequential) -> Iterator[Function]:
-    """The layers as functions; those after the first may write into what they are given."""
+    """Yield the layers as functions; all but the first may write to their inputs."""
     for layer in layers:
         if type(layer) is nn.Linear:
             yield _linear_function(layer)
@@ -113,7 +113,7 @@ def layer_steps(layers: nn.Sequential) -> Iterator[Function]:
 
 
 def _head_steps(head: Any) -> Iterator[Function]:
-    """What a head does after its layers."""
+    """Yield the functions of a head after its layers."""
     if type(head) is TorchFreeLogStdMLPHead:
         yield _with_free_log_std(head)
     elif head.clip_log_std:
@@ -121,7 +121,7 @@ def _head_steps(head: Any) -> Iterator[Function]:
 
 
 def _linear_function(layer: nn.Linear) -> Function:
-    parameters: dict[str, Any] = layer._parameters  # not the tensors: those can be replaced
+    parameters: dict[str, Any] = layer._parameters  # the dict, because its tensors may be replaced
 
     def linear(inputs: Tensor) -> Tensor:
         return _linear(inputs, parameters["weight"], parameters["bias"])

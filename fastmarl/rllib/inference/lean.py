@@ -1,6 +1,6 @@
-"""Lean inference for RLlib's default modules: compiled code stands in for torch where it gives the same up to rounding.
+"""Lean inference for RLlib's default modules: compiled code replaces torch where results are equal up to rounding.
 
-See fastmarl/core/inference/backends/lean.py, which does this for fastmarl's own default module.
+fastmarl/core/inference/backends/lean.py does this for fastmarl's default module.
 """
 
 from typing import Any
@@ -19,20 +19,20 @@ FLOATS = (FLOAT32, np.dtype(np.float64))
 
 
 class LeanActor(LeanNet):
-    """Stands in for what a module says of its observations: action_dist_inputs, the same in exploring and inference.
+    """Computes a module's action_dist_inputs, which are the same in exploration and inference.
 
     Args:
-        module: one of a MultiRLModule; it is looked at when this is made, for its layers and where their weights are.
-            Weights that are changed in place are seen at every call; whether they are still there is for the caller to
-            see to (`ExactInference.answer`).
-        device: where it is.
+        module: a module of a MultiRLModule, whose layers and weights are read once. Changes of weights in place take
+            effect at every call; the caller must notice when weights are replaced (`ExactInference.answer()`).
+        device: device of the module.
+        former: the module's previous actor, or None.
     """
 
     def __init__(self, module: Any, device: torch.device, former: "LeanActor | None" = None):
         super().__init__(former)
         self._n_obs = 0
-        self._layout: ObservationLayout | None = None  # the last one that was looked at, ...
-        self._fits = False  # ... and whether its observations can be read where they are
+        self._layout: ObservationLayout | None = None  # the last one checked
+        self._fits = False  # true if its observations can be read in place
         try:
             self._take(self._layers_of(module, device))
         except NotDenseError as reason:
@@ -55,7 +55,7 @@ class LeanActor(LeanNet):
         return layers
 
     def reads(self, layout: ObservationLayout, n: int) -> bool:
-        """Whether to give it n rows of these observations as they lie in memory."""
+        """Return true if `forward()` can read n rows of these observations as they lie in memory."""
         if layout is not self._layout and self._net is not None:
             leaf = layout.leaves[0]
             self._layout = layout
@@ -64,7 +64,7 @@ class LeanActor(LeanNet):
         return self._fits and n <= self.max_rows
 
     def forward(self, obs: np.ndarray) -> np.ndarray:
-        """action_dist_inputs, float32 [n, k], which the next call overwrites.
+        """Compute action_dist_inputs, float32 [n, k], which the next call overwrites.
 
         Args:
             obs: float32 or float64 [n, size], C-contiguous.
@@ -74,7 +74,7 @@ class LeanActor(LeanNet):
 
 
 def _bound(head: TorchMLPHead | TorchFreeLogStdMLPHead) -> torch.Tensor:
-    """What the logarithms of standard deviations are clipped to."""
+    """Return the bound to which the logarithms of standard deviations are clipped."""
     bound = head._buffers["log_std_clip_param_const"]
     if not isinstance(bound, torch.Tensor) or bound.dtype != torch.float32 or bound.shape != (1,) or not bound.is_cpu:
         raise NotDenseError("log_std_clip_param_const is no float32 tensor of one element on the CPU")

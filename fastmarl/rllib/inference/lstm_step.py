@@ -1,7 +1,7 @@
-"""One step of torch's LSTM, with its weights kept in the order in which oneDNN multiplies.
+"""One step of torch's LSTM, with weights kept in the memory order that oneDNN multiplies in.
 
-torch brings the weights into that order in every call. For a few rows this takes longer than the step, for one row
-ten times as long. The step itself is torch's own, so results have the same bits.
+torch reorders the weights in every call. For a few rows this takes longer than the step, for one row ten times as long.
+The step itself is torch's own, so results are bit-identical.
 """
 
 from functools import cache
@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-N_PROBED = 64  # numbers of each matrix that are looked at before each step
+N_PROBED = 64  # numbers of each matrix that are compared before each step
 TRIED_ROWS = (1, 2, 7, 33)
 LSTM_MODE = 2  # in torch's numbering of recurrent layers: RNN with ReLU, with tanh, LSTM, GRU
 
 
 class LSTMStep:
-    """What `layer` computes of sequences of length 1 in evaluation mode. To be called without gradients.
+    """Computes `layer` on sequences of length 1 in evaluation mode. To be called without gradients.
 
     Args:
-        layer: of one level, with biases; its parameters have to stay where they are. Numbers that change in them are
-            seen in the next call, if torch's version counters tell, or if one of `N_PROBED` in each matrix is another.
+        layer: LSTM of one level, with biases, whose parameters must not be replaced. Changes in place take effect in
+            the next call if torch's version counters or one of `N_PROBED` numbers in each matrix show them.
     """
 
     def __init__(self, layer: nn.LSTM):
@@ -34,7 +34,7 @@ class LSTMStep:
             self._probes = [each[:: max(1, len(each) // N_PROBED)].numpy() for each in flat]
 
     def __call__(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs, and the states after them, each [n, 1, k].
+        """Compute the outputs and the next states, each [n, 1, k].
 
         Args:
             inputs: float32 [n, 1, input_size].
@@ -43,7 +43,7 @@ class LSTMStep:
         layer, weights = self._layer, self._weights
         state_shape = (len(inputs), 1, layer.hidden_size)
         if inputs.shape[1:] != (1, layer.input_size) or h.shape != state_shape or c.shape != state_shape:
-            out, (h_out, c_out) = layer.forward(inputs, (h.transpose(0, 1), c.transpose(0, 1)))  # says what is wrong
+            out, (h_out, c_out) = layer.forward(inputs, (h.transpose(0, 1), c.transpose(0, 1)))  # raises torch's error
             return out, h_out.transpose(0, 1), c_out.transpose(0, 1)
         if not self._packs:
             return torch_step(inputs, h, c, weights)
@@ -63,14 +63,14 @@ def _can_pack(layer: nn.LSTM) -> bool:
 
 
 def pack(weights: list[Tensor], size: int) -> list[Tensor]:
-    """The two matrices of an LSTM with hidden states of that size, in oneDNN's order."""
+    """Reorder the two matrices of an LSTM with hidden states of this size for oneDNN."""
     from_inputs, from_hidden = (each.detach() for each in weights[:2])
     reorder = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight
     return list(reorder(from_inputs, from_hidden, size, False, True, False, [1, 1, from_inputs.shape[1]]))
 
 
 def step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """See `LSTMStep.__call__`; `weights` are two packed matrices and two vectors."""
+    """Compute a step, see `LSTMStep.__call__()`, with `weights` of two packed matrices and two vectors."""
     options: Any = False, [], LSTM_MODE, h.shape[-1], 1, True, False, False, False
     out, h_out, c_out, _ = torch.ops.aten.mkldnn_rnn_layer(
         inputs.transpose(0, 1), *weights, h.squeeze(1), c.squeeze(1), *options
@@ -79,7 +79,7 @@ def step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[T
 
 
 def torch_step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The same with weights as torch has them."""
+    """Compute a step as torch does, with weights in torch's order."""
     states = h.transpose(0, 1), c.transpose(0, 1)
     out, h_out, c_out = torch.lstm(inputs, states, weights, True, 1, 0.0, False, False, True)
     return out, h_out.transpose(0, 1), c_out.transpose(0, 1)
@@ -87,7 +87,7 @@ def torch_step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> t
 
 @cache
 def is_exact(n_inputs: int, size: int) -> bool:
-    """Whether packed weights give torch's bits here; tried once for each size of layer."""
+    """Test if packed weights give bit-identical results on this machine; cached for each size of layer."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:

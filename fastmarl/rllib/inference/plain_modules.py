@@ -1,7 +1,7 @@
-"""Which of RLlib's default modules compute nothing but what their layers do, so that plain functions can do it.
+"""Checks which of RLlib's default modules compute only their layers, so that plain functions can replace them.
 
-Only what is known to be bit-identical is taken: modules of exactly RLlib's classes, with layers that do the same in
-training and in evaluation, without hooks, compiled parts or methods put on the instance.
+Only modules that are known to be bit-identical pass: instances of exactly RLlib's classes, with layers that compute the
+same in training and evaluation, without hooks, compiled parts or methods set on the instance.
 """
 
 import operator
@@ -30,7 +30,7 @@ ACTIVATIONS = {
     *(nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU6),
     *(nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign),
 }
-FIRST_LAYERS = {nn.Linear, nn.Conv2d, nn.ZeroPad2d}  # which write to memory of their own
+FIRST_LAYERS = {nn.Linear, nn.Conv2d, nn.ZeroPad2d}  # these don't write to their input
 KNOWN_LAYERS = {nn.LayerNorm, *FIRST_LAYERS, *ACTIVATIONS}
 KNOWN_MODELS = {
     *(TorchActorCriticEncoder, TorchStatefulActorCriticEncoder, TorchMLPEncoder, TorchCNNEncoder, TorchLSTMEncoder),
@@ -39,7 +39,7 @@ KNOWN_MODELS = {
 KNOWN_PARTS = {TorchMLP, TorchCNN, nn.Sequential, nn.Flatten, nn.LSTM}
 RLLIB_FORWARDS = {"forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference", "_forward"}
 RLLIB_MODULES = (DefaultPPOTorchRLModule, DefaultSACTorchRLModule)
-METHODS = {  # as they are before anybody can have replaced them
+METHODS = {  # the originals, read before user code can replace them
     (kind, name): getattr(kind, name)
     for kinds, names in (
         (RLLIB_MODULES, RLLIB_FORWARDS),
@@ -52,7 +52,7 @@ METHODS = {  # as they are before anybody can have replaced them
 
 
 def parts_run(module: Any) -> list[nn.Module]:
-    """The module and all parts of it that `actor_function` may run; none of one that it doesn't know."""
+    """Return the module and all its parts that `actor_function()` may run; empty for a module of another class."""
     if type(module) not in RLLIB_MODULES:
         return []
     return [module, *parts_of(_encoder_of(module), module.pi)]
@@ -63,12 +63,12 @@ def _encoder_of(module: Any) -> Any:
 
 
 def plain_actor(module: Any) -> tuple[Any, Any]:
-    """(encoder, head) that observations go through to become action_dist_inputs, and nothing else.
+    """Return the (encoder, head) that alone compute action_dist_inputs from observations.
 
     The encoder is a TorchMLPEncoder, a TorchCNNEncoder or, with recurrent state, a TorchStatefulActorCriticEncoder.
 
     Raises:
-        NotDenseError: `module` isn't known to compute just that.
+        NotDenseError: `module` may compute anything else.
     """
     kind = type(module)
     if kind not in RLLIB_MODULES:
@@ -95,7 +95,7 @@ def plain_actor(module: Any) -> tuple[Any, Any]:
 
 
 def is_plain_part(part: nn.Module) -> bool:
-    """Whether calling this part is no more than the forward() of its class, on float32."""
+    """Return true if calling this part only runs the forward() of its class, on float32."""
     kind = type(part)
     return (
         (kind in KNOWN_LAYERS or (kind in KNOWN_MODELS | KNOWN_PARTS and _is_well_formed(part)))
@@ -106,7 +106,7 @@ def is_plain_part(part: nn.Module) -> bool:
 
 
 def _is_well_formed(model: Any) -> bool:
-    """Whether the model has the parts that RLlib's catalogs give its class."""
+    """Return true if the model has the parts that RLlib's catalogs create for its class."""
     kind: type = type(model)
     if kind is nn.Sequential:
         kinds = [type(layer) for layer in model]

@@ -1,4 +1,4 @@
-"""Adam's step for all parameters of an optimizer, with torch's bits in a fifth of its passes."""
+"""Adam's step, bit-identical to torch's, in a fifth of its passes over memory."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from fastmarl.learning.adam import has_state, is_plain, places_of
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """As `optimizer.step()`, in fewer operations where that is torch's Adam on the CPU with its defaults."""
+    """Do `optimizer.step()`, in fewer operations if it is torch's Adam on the CPU with default options."""
     if is_plain(optimizer) and all(has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
         ExactAdam(optimizer).step()
     else:
@@ -18,11 +18,10 @@ def step(optimizer: torch.optim.Optimizer) -> None:
 
 
 class ExactAdam:
-    """An optimizer's steps with torch's bits, in fewer passes over memory.
+    """Takes an optimizer's steps, bit-identically, in fewer passes over memory. Requires `is_exact()`.
 
     Args:
-        optimizer: torch's Adam, of which `can_fuse()` is true where `is_exact()` is. Parameters, gradients and moments
-            stay where they are.
+        optimizer: torch's Adam, for which `can_fuse()` is true. Parameters, gradients and moments must not be replaced.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -30,7 +29,7 @@ class ExactAdam:
         self._groups = [_ExactGroup(group, optimizer.state) for group in optimizer.param_groups if group["params"]]
 
     def step(self) -> None:
-        """As the optimizer's."""
+        """Take a step of the optimizer."""
         with torch.no_grad():
             for group in self._groups:
                 group.step()
@@ -55,14 +54,14 @@ class _ExactGroup:
         correction, size = (1 - beta2**n_steps) ** 0.5, lr / (1 - beta1**n_steps)
         for (at, gradient_at, mean_at, square_at, root_at, n), square, root in self._parameters:
             _adam.update_moments(gradient_at, mean_at, square_at, n, beta1, beta2)
-            torch.sqrt(square, out=root)  # which is not always the nearest number, so it is torch that has to take it
+            torch.sqrt(square, out=root)  # by torch, whose root is not always the nearest float
             _adam.update_parameters(at, mean_at, root_at, n, correction, eps, -size)
         torch.autograd.graph.increment_version(self._group["params"])
 
 
 @cache
 def is_exact() -> bool:
-    """Whether this torch on this machine rounds as `_adam` does; tried once, on numbers of many sizes."""
+    """Test if torch rounds as `_adam` does on this machine, with numbers of many magnitudes; cached."""
     generator = torch.Generator().manual_seed(0)
     with torch.enable_grad():
         for n in (*range(1, 40), 100, 1023, 5000):

@@ -1,4 +1,4 @@
-"""The derivatives of PPO's loss with Categorical policies, by the operations that autograd would do: torch's bits."""
+"""The derivatives of PPO's loss for categorical policies by autograd's operations, and so bit-identical to it."""
 
 from typing import Any
 
@@ -14,11 +14,12 @@ from fastmarl.rllib.learner.minibatches import MinibatchRows
 
 
 class CategoricalLoss:
-    """Derives the loss of minibatches of `n_rows` rows.
+    """Computes the derivatives of the loss for minibatches of `n_rows` rows.
 
     Args:
-        n_rows, n_logits: of a minibatch.
-        coefficients: of the loss, see Derivatives.
+        n_rows: number of rows in a minibatch.
+        n_logits: number of logits in a row.
+        coefficients: coefficients of the loss, see Derivatives.
     """
 
     def __init__(self, n_rows: int, n_logits: int, coefficients: dict[str, Any]):
@@ -31,12 +32,14 @@ class CategoricalLoss:
     def derive(
         self, minibatch: MinibatchRows, logits: Tensor, values: Tensor, d_logits: Tensor, d_values: Tensor
     ) -> None:
-        """Write the loss's derivatives by logits and values. To be called without autograd.
+        """Write the derivatives of the loss with respect to logits and values. To be called without autograd.
 
         Args:
-            minibatch: with the columns that `are_known()`, and a loss mask.
-            logits, values: of the module, float32 [n_rows, n_logits] and [n_rows, 1].
-            d_logits, d_values: of the same shapes. OUT
+            minibatch: columns that `are_known()`, with a loss mask.
+            logits: the module's logits, float32 [n_rows, n_logits].
+            values: the module's values, float32 [n_rows, 1].
+            d_logits: derivatives with respect to the logits, of the same shape. OUT
+            d_values: derivatives with respect to the values, of the same shape. OUT
         """
         counts, actions = minibatch[Columns.LOSS_MASK].numpy().view(np.uint8), minibatch[Columns.ACTIONS].long()
         logarithms = _normalized(logits)
@@ -74,5 +77,5 @@ class CategoricalLoss:
 
 
 def _normalized(logits: Tensor) -> Tensor:
-    """Logarithms of probabilities, as Categorical computes them."""
+    """Return the logarithms of probabilities, as torch's Categorical computes them."""
     return logits - torch.logsumexp(logits, -1, keepdim=True)

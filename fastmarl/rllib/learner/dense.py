@@ -1,4 +1,4 @@
-"""Layers with their derivatives written out in torch's operations, and so in its bits: no graph, no autograd."""
+"""Dense layers with derivatives written out in torch's operations: bit-identical to autograd, without a graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Gradients = dict[Tensor, Tensor]  # where each parameter's gradient is to be written
+Gradients = dict[Tensor, Tensor]  # parameter -> memory for its gradient
 Backward = Callable[[Any, Tensor, Tensor, Tensor], Any]  # (layer, derivatives by outputs, inputs, outputs), in place
 
 _aten = torch.ops.aten
 
 
 FORWARDS: dict[type, Callable[[Any, Tensor, Tensor], Any]] = {
-    nn.Tanh: lambda _, before, outputs: torch.tanh_(outputs),  # the same memory
+    nn.Tanh: lambda _, before, outputs: torch.tanh_(outputs),  # in place: `before` and `outputs` share memory
     nn.ReLU: lambda _, before, outputs: torch.relu_(outputs),
     nn.SiLU: lambda _, before, outputs: _aten.silu.out(before, out=outputs),
     nn.ELU: lambda layer, before, outputs: _aten.elu.out(before, layer.alpha, out=outputs),
@@ -30,23 +30,23 @@ BACKWARDS: dict[type, Backward] = {
         d, before, approximate=layer.approximate, grad_input=d
     ),
 }
-IN_PLACE = (nn.Tanh, nn.ReLU)  # their derivatives follow from their outputs
+IN_PLACE = (nn.Tanh, nn.ReLU)  # their derivatives are functions of their outputs
 
 
 def memory(*shape: int) -> Tensor:
-    """Of floats, whatever torch's defaults are; what is in it is not known."""
+    """Allocate uninitialised float32 memory on the CPU, regardless of torch's defaults."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 class DenseLayer:
-    """A linear layer, and the activation behind it.
+    """A linear layer and the activation after it.
 
     Args:
-        linear: its parameters are read where they are, at each call.
-        activation: one of BACKWARDS, or None.
-        n_rows: of a minibatch.
-        gradients: of its parameters, which `backward()` overwrites.
-        outputs: where outputs go; None: memory of its own.
+        linear: the linear layer, whose current parameters are read at each call.
+        activation: a layer of a type in BACKWARDS, or None.
+        n_rows: number of rows in a minibatch.
+        gradients: memory for the gradients of the parameters, which `backward()` overwrites.
+        outputs: memory for the outputs; None: allocate it.
 
     Attributes:
         outputs: [n_rows, n_out], of the last `forward()`.
@@ -74,7 +74,7 @@ class DenseLayer:
         self._by_inputs = memory(n_rows, linear.in_features)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """From inputs [n_rows, n_in] to `outputs`."""
+        """Compute `outputs` from inputs [n_rows, n_in]."""
         if self._bias is None:
             torch.mm(inputs, self._turned, out=self._before)
         else:
@@ -84,7 +84,7 @@ class DenseLayer:
         return self.outputs
 
     def backward(self, inputs: Tensor, derivatives: Tensor, is_first: bool) -> Tensor:
-        """From derivatives by outputs, which are overwritten, to those by inputs, unless it is the first layer."""
+        """Compute gradients and, unless `is_first`, derivatives by inputs; overwrites the derivatives by outputs."""
         if self._activation is not None:
             BACKWARDS[type(self._activation)](self._activation, derivatives, self._before, self.outputs)
         torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
@@ -96,11 +96,11 @@ class DenseLayer:
 
 
 class DenseStack:
-    """Layers one after the other.
+    """A sequence of layers.
 
     Args:
-        layers: at least one.
-        is_first: whether nobody needs derivatives by its inputs.
+        layers: one or more layers.
+        is_first: true if the derivatives by the stack's inputs are not needed.
     """
 
     def __init__(self, layers: list[DenseLayer], is_first: bool):
@@ -110,11 +110,11 @@ class DenseStack:
 
     @property
     def outputs(self) -> Tensor:
-        """[n_rows, n_out], of the last `forward()`."""
+        """Outputs of the last `forward()`, [n_rows, n_out]."""
         return self._layers[-1].outputs
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """From inputs [n_rows, n_in] to `outputs`."""
+        """Compute `outputs` from inputs [n_rows, n_in]."""
         self._inputs = []
         for layer in self._layers:
             self._inputs.append(inputs)
@@ -122,7 +122,7 @@ class DenseStack:
         return inputs
 
     def backward(self, derivatives: Tensor) -> Tensor:
-        """From derivatives by outputs, which are overwritten, to those by inputs."""
+        """Compute gradients and return the derivatives by inputs; overwrites the derivatives by outputs."""
         for k in reversed(range(len(self._layers))):
             is_first = self._is_first and k == 0
             derivatives = self._layers[k].backward(self._inputs[k], derivatives, is_first)
@@ -135,10 +135,13 @@ def layers_of(
     gradients: Gradients,
     last_outputs: Tensor | None = None,
 ) -> list[DenseLayer]:
-    """The layers of a sequence of which `is_dense()` is true.
+    """Return the layers of a sequence for which `is_dense()` is true.
 
     Args:
-        last_outputs: where those of the last layer go; None: memory of its own.
+        sequence: the sequence.
+        n_rows: number of rows in a minibatch.
+        gradients: memory for the gradients of its parameters.
+        last_outputs: memory for the outputs of the last layer; None: allocate it.
     """
     parts, found = list(sequence), []
     for k, part in enumerate(parts):
@@ -151,7 +154,7 @@ def layers_of(
 
 
 def is_dense(sequence: nn.Sequential) -> bool:
-    """Whether these are linear layers with no more than one activation behind each, of those known here."""
+    """Return true if these are linear layers, each followed by at most one activation of a type in BACKWARDS."""
     follows_linear = False
     for part in sequence:
         if type(part) is not nn.Linear and not (follows_linear and type(part) in BACKWARDS):

@@ -1,4 +1,4 @@
-"""An update in which gradients are computed without autograd: bit-identical to RLlib's, or equal but for rounding."""
+"""An update that computes gradients without autograd: bit-identical to RLlib's, or equal up to rounding."""
 
 import math
 from collections.abc import Iterable
@@ -17,20 +17,20 @@ from fastmarl.rllib.learner.module_gradient import ExactGradient, RoundedGradien
 from fastmarl.rllib.learner.module_parts import parts_of_module
 from fastmarl.rllib.learner.train_columns import are_known
 
-MOST_CHECKS = 8  # minibatches of an update whose gradients are computed both ways
+MOST_CHECKS = 8  # most minibatches of an update whose gradients are computed both ways
 
 
 class DirectUpdate:
     """Gradients and optimizer steps of all minibatches of one update.
 
     Args:
-        modules: ExactGradients or RoundedGradients by module id.
-        parameters: of the learner.
-        is_exact: which of the two.
+        modules: module id -> ExactGradient or RoundedGradient.
+        parameters: the learner's parameters.
+        is_exact: true if the modules are ExactGradients.
 
     Attributes:
-        is_checked: whether gradients may be relied on. Exact ones were compared with autograd's first.
-        gradients: by parameter, None of those that are in none of the modules; `compute()` overwrites them.
+        is_checked: true if the gradients can be trusted; exact ones are first compared with autograd's.
+        gradients: parameter -> gradient, which `compute()` overwrites; None for parameters of other modules.
     """
 
     def __init__(self, modules: dict[str, Any], parameters: Iterable[Tensor], *, is_exact: bool):
@@ -46,20 +46,20 @@ class DirectUpdate:
         self._not_compared = {parameter for parameter, gradient in self.gradients.items() if gradient is not None}
 
     def compute(self, batch: dict[str, Any]) -> bool:
-        """Overwrite all `gradients`; returns whether they are finite."""
+        """Overwrite all `gradients`; returns true if they are finite."""
         total = 0.0
         with torch.no_grad():
             for module_id, module in self._modules.items():
                 module.compute(batch[module_id])
-                total += float(module.flat.sum())  # which is finite only if all of them are
+                total += float(module.flat.sum())  # a sum is finite only if all its terms are
         is_finite = math.isfinite(total)
-        self._are_handed_over &= is_finite  # else others take their place
+        self._are_handed_over &= is_finite  # autograd's gradients will replace those that are not finite
         return is_finite
 
     def check(self, batch: dict[str, Any], gradients: dict[Tensor, Tensor | None]) -> bool:
-        """Compare the gradients of a minibatch with autograd's; returns whether they may still be right.
+        """Compare a minibatch's gradients with autograd's; returns false if direct updates must not be used.
 
-        They are once no parameter is left of which only zeros were compared.
+        Sets `is_checked` once a non-zero gradient of each parameter has been found equal.
         """
         self._n_checks += 1
         is_finite = self.compute(batch)
@@ -80,14 +80,14 @@ class DirectUpdate:
         return self.is_checked or self._n_checks < MOST_CHECKS
 
     def hand_over(self) -> dict[Tensor, Tensor | None]:
-        """The gradients as `compute_gradients()` returns them, and parameters have them."""
+        """Set the parameters' `grad`, and return the gradients as `compute_gradients()` does."""
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
         self._are_handed_over = True
         return dict(self.gradients)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """As `optimizer.step()`, with `gradients`."""
+        """Take a step of the optimizer with `gradients`."""
         if not self._are_handed_over:
             self.hand_over()
         if optimizer not in self._steppers:
@@ -99,13 +99,13 @@ class DirectUpdate:
 
 
 def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact: bool) -> DirectUpdate | None:
-    """What computes an update of these minibatches; None if it is not known to be what RLlib computes.
+    """Return a DirectUpdate for minibatches of this batch; None if its results may differ from RLlib's.
 
     Args:
         learner: a PPOTorchLearner whose losses and gradients are RLlib's.
-        batch: the train batch, of which `are_plain()` is true.
-        n_rows: of each module in a minibatch.
-        is_exact: whether gradients are to be bit-identical to RLlib's.
+        batch: the train batch, for which `are_plain()` is true.
+        n_rows: number of each module's rows in a minibatch.
+        is_exact: true if gradients must be bit-identical to RLlib's, not only equal up to rounding.
     """
     if not _is_simple(learner):
         return None
@@ -143,14 +143,14 @@ def _gradient(learner: Any, module_id: str, batch: dict[str, Tensor], n_rows: in
             return RoundedGradient(module, parts, batch, coefficients)
         except NotDenseError:
             return None
-    # A matrix of one row is a vector to BLAS, or not, by strides that autograd has otherwise.
+    # BLAS may treat a matrix of one row as a vector, depending on strides, which differ in autograd.
     if not parts.is_discrete or Columns.LOSS_MASK not in batch or n_rows < 2:
         return None
     return ExactGradient(module, parts, n_rows, coefficients)
 
 
 def _coefficients(learner: Any, module_id: str, config: Any) -> dict[str, Any]:
-    """Of the loss."""
+    """Return the coefficients of a module's loss."""
     entropy_coeff = learner.entropy_coeff_schedulers_per_module[module_id].get_current_value()
     return {
         "clip_param": config.clip_param,

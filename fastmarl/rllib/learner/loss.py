@@ -1,7 +1,7 @@
-"""PPO's loss of a minibatch whose metrics nobody reads.
+"""PPO's loss of a minibatch without the metrics, which the next minibatch would overwrite.
 
-Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as in RLlib's PPOTorchLearner: the same operations
-in the same order, so that the gradient's bits are the same, without those that only metrics need.
+Schulman et al. (2017), "Proximal Policy Optimization Algorithms", with the operations of RLlib's PPOTorchLearner in the
+same order, so that the gradient is bit-identical; operations that only metrics need are left out.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 
 
 def unheard_loss(learner: Any, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> torch.Tensor:
-    """What the learner's `compute_loss_for_module()` returns for RLlib's default modules."""
+    """Compute the loss that the learner's `compute_loss_for_module()` returns for RLlib's default modules."""
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id].unwrapped()
     mask = batch.get(Columns.LOSS_MASK)
     n_valid: Any = None if mask is None else torch.sum(mask)

@@ -1,4 +1,4 @@
-"""RLlib's minibatches without a SampleBatch for each: slices of the train batch's columns, or their rows' numbers."""
+"""RLlib's minibatches without SampleBatches: slices of the train batch's columns, or the numbers of its rows."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -9,18 +9,18 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 
 class MinibatchRows(dict[str, torch.Tensor]):
-    """Columns of so many rows, which `len()` tells as it does of a SampleBatch."""
+    """A minibatch's columns, whose `len()` is the number of rows, as it is for a SampleBatch."""
 
     def __len__(self) -> int:
         return len(next(iter(self.values())))
 
 
 class RowNumbers:
-    """Rows of a train batch by their numbers.
+    """A minibatch as row numbers of a train batch.
 
     Args:
-        columns: of the train batch.
-        numbers: int64 [n].
+        columns: the train batch's columns.
+        numbers: int64 [n], the rows.
     """
 
     def __init__(self, columns: dict[str, torch.Tensor], numbers: torch.Tensor):
@@ -31,75 +31,70 @@ class RowNumbers:
         return len(self.numbers)
 
     def get(self, name: str) -> None:
-        """What RLlib asks for is lengths of sequences, of which there are none."""
+        """Return None: RLlib only looks up "seq_lens", and there are no sequences."""
 
     def columns(self) -> MinibatchRows:
-        """Those rows."""
+        """Return the columns at these rows."""
         return MinibatchRows((name, column[self.numbers]) for name, column in self._columns.items())
 
 
 class MinibatchSource(Protocol):
-    """Where a module's minibatches come from."""
+    """The interface of sources of a module's minibatches."""
 
     def shuffle(self) -> None:
-        """Draw RLlib's random numbers, and bring the rows into the order that they say."""
+        """Shuffle the rows with the same random numbers as RLlib."""
 
     def part(self, begin: int, end: int) -> Any:
-        """Some rows, in the present order."""
+        """Return rows begin .. end in the current order."""
 
     def joined(self, parts: list[Any]) -> Any:
-        """A minibatch."""
+        """Return a minibatch of these parts."""
 
 
 class ColumnSlices:
-    """A train batch's columns, cut into slices.
+    """Source of minibatches that are slices of the train batch's columns.
 
     Args:
-        batch: its rows are shuffled by RLlib's own method.
+        batch: the train batch, which RLlib's own method shuffles in place.
     """
 
     def __init__(self, batch: SampleBatch):
         self._batch = batch
 
     def shuffle(self) -> None:
-        """See MinibatchSource."""
         self._batch.shuffle()
 
     def part(self, begin: int, end: int) -> list[torch.Tensor]:
-        """See MinibatchSource."""
         return [column[begin:end] for column in self._batch.values()]
 
     def joined(self, parts: list[list[torch.Tensor]]) -> MinibatchRows:
-        """In memory of their own, as RLlib has them: where inputs lie decides on the last bits of a matrix product."""
+        """Copy the parts as RLlib does, because the last bits of a matrix product depend on its inputs' alignment."""
         return MinibatchRows(zip(self._batch, map(torch.cat, zip(*parts, strict=True)), strict=True))
 
 
 class Numbers:
-    """The numbers of a train batch's rows. The batch itself stays in its order."""
+    """Source of minibatches that are row numbers. The train batch itself is not reordered."""
 
     def __init__(self, batch: SampleBatch):
         self._columns = dict(batch)
         self._order = torch.arange(len(batch), device="cpu")
 
     def shuffle(self) -> None:
-        """See MinibatchSource."""
         self._order = self._order[torch.from_numpy(np.random.permutation(len(self._order)))]  # noqa: NPY002
 
     def part(self, begin: int, end: int) -> torch.Tensor:
-        """See MinibatchSource."""
         return self._order[begin:end]
 
     def joined(self, parts: list[torch.Tensor]) -> RowNumbers:
-        """See MinibatchSource."""
         return RowNumbers(self._columns, parts[0] if len(parts) == 1 else torch.cat(parts))
 
 
 class Minibatch:
-    """What RLlib's learner asks of a MultiAgentBatch.
+    """A minibatch of all modules, with the part of MultiAgentBatch's interface that RLlib's learner uses.
 
     Args:
-        policy_batches: MinibatchRows or RowNumbers by module id.
-        n_env_steps: of the whole train batch, as RLlib's minibatches say.
+        policy_batches: module id -> MinibatchRows or RowNumbers.
+        n_env_steps: number of env steps of the whole train batch, which RLlib's minibatches report, too.
     """
 
     def __init__(self, policy_batches: dict[str, Any], n_env_steps: int):
@@ -107,12 +102,12 @@ class Minibatch:
         self._n_env_steps = n_env_steps
 
     def env_steps(self) -> int:
-        """See the class."""
+        """Return the number of env steps of the train batch."""
         return self._n_env_steps
 
 
 def are_plain(batch: MultiAgentBatch) -> bool:
-    """Whether all columns of a train batch are tensors whose rows are steps."""
+    """Return true if all columns of a train batch are tensors with one row per step."""
     return all(
         type(module_batch) is SampleBatch
         and not module_batch._slice_seq_lens_in_B
@@ -132,15 +127,15 @@ def minibatches(
     shuffles: bool,
     source_class: type[ColumnSlices] | type[Numbers],
 ) -> Iterator[Minibatch]:
-    """RLlib's minibatches of a batch that `are_plain()`: each module goes through its rows again and again.
+    """Yield RLlib's minibatches of a train batch; each module cycles through its rows.
 
     Args:
-        batch: the train batch.
-        size: rows of each module in a minibatch.
-        n_epochs: how often each row is to come at least, where `n_total` is 0.
-        n_total: how many minibatches there are to be; 0: as many as that takes.
-        shuffles: whether a module's rows are shuffled when they have all come.
-        source_class: what makes minibatches from a module's rows.
+        batch: the train batch, for which `are_plain()` is true.
+        size: number of each module's rows in a minibatch.
+        n_epochs: if `n_total` is 0, stop once each row has been used this often or more.
+        n_total: number of minibatches; 0: as `n_epochs` requires.
+        shuffles: shuffle a module's rows after each pass over them.
+        source_class: class of the sources of minibatches.
     """
     sources: dict[str, MinibatchSource] = {name: source_class(rows) for name, rows in batch.policy_batches.items()}
     begins, n_covered = dict.fromkeys(sources, 0), dict.fromkeys(sources, 0)

@@ -1,4 +1,4 @@
-"""A default module's outputs and the gradient of its parameters, without autograd."""
+"""Computes the outputs of RLlib's default modules and the gradients of their parameters, without autograd."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ from fastmarl.rllib.learner.dense import DenseStack, Gradients, layers_of, memor
 from fastmarl.rllib.learner.minibatches import MinibatchRows, RowNumbers
 from fastmarl.rllib.learner.module_parts import PPOModuleParts
 
-ALIGNED = 16  # floats: gradients begin where torch's own tensors may, on which the bits of matrix products depend
+ALIGNED = 16  # floats; torch's tensors have this alignment, on which the last bits of matrix products depend
 
 
 def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
-    """Return memory for all gradients, one after the other with zeros between them, and by parameter views of it."""
+    """Allocate aligned memory for all gradients; returns it, zeros in the gaps, and a view for each parameter."""
     parameters = list(module.parameters())
     sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in parameters]
     flat = memory(sum(sizes)).zero_()
@@ -28,17 +28,19 @@ def gradient_memory(module: nn.Module) -> tuple[Tensor, Gradients]:
 
 
 class ModuleGradient:
-    """Works on minibatches of `n_rows` rows, in the same memory each time. To be called without autograd.
+    """Forward and backward pass of a module for minibatches of `n_rows` rows, which reuse memory.
+
+    To be called without autograd.
 
     Args:
-        module: of which `parts_of_module()` knows the parts.
-        parts: those.
-        n_rows: of a minibatch.
+        module: a module.
+        parts: its parts, from `parts_of_module()`.
+        n_rows: number of rows in a minibatch.
 
     Attributes:
-        logits: a policy's distribution inputs [n_rows, n_logits], of the last `forward()`.
-        values: [n_rows, 1], of the last `forward()`.
-        d_logits, d_values: derivatives of a loss by these, which `backward()` reads.
+        logits: the policy's distribution inputs [n_rows, n_logits] in the last `forward()`.
+        values: values [n_rows, 1] in the last `forward()`.
+        d_logits, d_values: derivatives of the loss with respect to these, which `backward()` reads.
         flat, gradients: see `gradient_memory()`.
     """
 
@@ -64,7 +66,7 @@ class ModuleGradient:
         self.d_values = torch.empty_like(self.values)
 
     def forward(self, obs: Tensor) -> None:
-        """Overwrite `logits` and `values` with those of observations [n_rows, n_obs]."""
+        """Compute `logits` and `values` of observations [n_rows, n_obs]."""
         features = self._trunk.forward(obs)
         self._head.forward(features)
         if self._log_std is not None:
@@ -73,7 +75,7 @@ class ModuleGradient:
         self._value_head.forward(features if is_shared else self._value_trunk.forward(obs))
 
     def backward(self) -> None:
-        """Overwrite `gradients` with those by `d_logits` and `d_values` of the last `forward()`."""
+        """Compute `gradients` from `d_logits` and `d_values`, for the last `forward()`."""
         if self._log_std is not None:
             torch.sum(self._d_scales, 0, out=self.gradients[self._log_std])
         by_features = self._head.backward(self._d_outputs)
@@ -86,13 +88,13 @@ class ModuleGradient:
 
 
 class ExactGradient:
-    """Computes the gradient for minibatches of `n_rows` rows.
+    """Computes gradients, bit-identical to autograd's, for minibatches of `n_rows` rows.
 
     Args:
-        module: of which `parts_of_module()` knows the parts, and whose actions are discrete.
-        parts: those.
-        n_rows: of a minibatch.
-        coefficients: of the loss, see Derivatives.
+        module: a module with discrete actions.
+        parts: its parts, from `parts_of_module()`.
+        n_rows: number of rows in a minibatch.
+        coefficients: coefficients of the loss, see Derivatives.
 
     Attributes:
         flat, gradients: see `gradient_memory()`; `compute()` overwrites them.
@@ -104,7 +106,7 @@ class ExactGradient:
         self._loss = CategoricalLoss(n_rows, parts.n_logits, coefficients)
 
     def compute(self, minibatch: MinibatchRows) -> None:
-        """Overwrite the gradients with those of these rows. To be called without autograd."""
+        """Compute the gradients of a minibatch. To be called without autograd."""
         net = self._net
         net.forward(minibatch[Columns.OBS])
         self._loss.derive(minibatch, net.logits, net.values, net.d_logits, net.d_values)
@@ -112,20 +114,19 @@ class ExactGradient:
 
 
 class RoundedGradient:
-    """Computes the gradient of any minibatches of a train batch, as `fastmarl.learning` does.
+    """Computes gradients, equal to autograd's up to rounding, for any minibatches, by code of `fastmarl.learning`.
 
     Args:
-        module: of which `parts_of_module()` knows the parts.
-        parts: those.
-        batch: the train batch, of which `are_known()` is true.
+        module: a module.
+        parts: its parts, from `parts_of_module()`.
+        batch: the train batch, for which `are_known()` is true.
         coefficients: of the loss: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
 
     Attributes:
-        flat: all gradients, one after the other, with zeros between them.
-        gradients: by parameter, which are views of it; `compute()` overwrites them.
+        flat, gradients: see `gradient_memory()`; `compute()` overwrites them.
 
     Raises:
-        NotDenseError: there is no compiled code for it.
+        NotDenseError: there is no compiled code for the module.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class RoundedGradient:
         }
 
     def compute(self, minibatch: RowNumbers) -> None:
-        """Overwrite the gradients with those of the rows of these numbers."""
+        """Compute the gradients of a minibatch."""
         self._net.compute(self._obs, self._rows, minibatch.numbers.numpy(), **self._options)
 
 

@@ -1,4 +1,4 @@
-"""What RLlib's default modules consist of, where that is layers whose derivatives are written out."""
+"""Finds the layers of RLlib's default modules, if their derivatives are known."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ OWN_METHODS = {  # of a module
     *("forward_train", "_forward_train", "compute_values", "get_train_action_dist_cls"),
     *("get_exploration_action_dist_cls", "unwrapped"),
 }
-METHODS = {  # as they are before anybody can have replaced them
+METHODS = {  # the originals, read before user code can replace them
     (kind, name): getattr(kind, name)
     for kind, names in (
         (DefaultPPOTorchRLModule, ("forward_train", "_forward_train", "compute_values")),
@@ -31,7 +31,7 @@ METHODS = {  # as they are before anybody can have replaced them
 
 
 class PPOModuleParts(NamedTuple):
-    """What a module consists of. `trunk` and `value_trunk` are the same where value layers are shared."""
+    """The layers of a module. `trunk` and `value_trunk` are the same object if policy and values share layers."""
 
     trunk: nn.Sequential
     value_trunk: nn.Sequential
@@ -41,31 +41,31 @@ class PPOModuleParts(NamedTuple):
 
     @property
     def n_obs(self) -> int:
-        """Numbers in an observation."""
+        """Number of floats in an observation."""
         first: Any = self.trunk[0]
         return int(first.in_features)
 
     @property
     def n_logits(self) -> int:
-        """How many inputs a distribution has."""
+        """Number of inputs of the action distribution."""
         width = _width(self.policy.net.mlp)
         return 2 * width if type(self.policy) is TorchFreeLogStdMLPHead else width
 
     @property
     def bound(self) -> float | None:
-        """Of logarithms of standard deviations."""
+        """Bound of the logarithms of standard deviations, or None."""
         if self.is_discrete or not self.policy.clip_log_std:
             return None
         return float(self.policy.log_std_clip_param_const)
 
 
 def _width(sequence: nn.Sequential) -> int:
-    """How many numbers a sequence of which `is_dense()` is true gives."""
+    """Return the number of outputs of a sequence for which `is_dense()` is true."""
     return [layer.out_features for layer in sequence if type(layer) is nn.Linear][-1]
 
 
 def parts_of_module(module: Any) -> PPOModuleParts | None:
-    """What a module consists of, if it is known to compute just that; else None."""
+    """Return the layers of a module, or None if it may compute anything else."""
     if type(module) is not DefaultPPOTorchRLModule or vars(module).keys() & OWN_METHODS or module.inference_only:
         return None
     if any(getattr(owner, name) != method for (owner, name), method in METHODS.items()):
@@ -101,7 +101,7 @@ def _fits(parts: PPOModuleParts, module: Any) -> bool:
         known.append(parts.policy.log_std)
     parameters = list(module.parameters())
     return (
-        sorted(map(id, parameters)) == sorted(map(id, known))  # no layers share one
+        sorted(map(id, parameters)) == sorted(map(id, known))  # no layers share a parameter
         and all(map(_is_plain_parameter, parameters))
         and (parts.is_discrete or parts.n_logits % 2 == 0)
     )

@@ -1,4 +1,4 @@
-"""RLlib's PPOTorchLearner with less around torch's matrix products: the same losses, minibatches and random draws."""
+"""RLlib's PPOTorchLearner with less overhead around matrix products: the same losses, minibatches and random draws."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -18,37 +18,37 @@ from fastmarl.rllib.learner.loss import unheard_loss
 from fastmarl.rllib.learner.minibatches import ColumnSlices, Numbers, RowNumbers, are_plain, minibatches
 
 UPDATES = ("exact", "fast")
-GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that a DirectUpdate does without
+GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that a DirectUpdate bypasses
 
 
 class PPOTorchLearner(RLlibLearner):
-    """Takes the place of RLlib's class of the same name; weights, optimizers and results are bit-identical.
+    """Replaces RLlib's class of the same name; weights, optimizers and results are bit-identical.
 
     ```python
     config.training(learner_class=fastmarl.rllib.PPOTorchLearner)
     ```
 
-    What a subclass overrides, and what RLlib does otherwise for some configs (GPUs, several learners, compiled updates,
-    loss scaling), runs as RLlib has it; the rest is faster all the same.
+    Methods that a subclass overrides, and code that RLlib runs only for some configs (GPUs, several learners, compiled
+    updates, loss scaling), are called as in RLlib; the rest still runs faster.
 
     Attributes:
-        update_mode: "exact", or "fast": see `options()`.
+        update_mode: "exact" or "fast", see `options()`.
     """
 
     update_mode: ClassVar[str] = "exact"
-    _is_last = True  # whether the minibatch is the last of an update
-    _direct: DirectUpdate | None = None  # of the update under way, if gradients are computed without autograd
+    _is_last = True  # true if the minibatch is the last of an update
+    _direct: DirectUpdate | None = None  # the update under way, if it runs without autograd
 
     @classmethod
     def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
-        """This class with other options; it can be sent to remote learners.
+        """Return a variant of this class with other options, which can be sent to remote learners.
 
         Args:
-            update: "exact": bit-identical to RLlib's; "fast": equal but for rounding, where modules are RLlib's
-                default ones of linear layers, on the CPU. Others are updated as with "exact".
+            update: "exact": bit-identical to RLlib's. "fast": equal up to rounding, for RLlib's default modules of
+                linear layers on the CPU; other modules are updated as with "exact".
 
         Raises:
-            ConfigError: there is no such update.
+            ConfigError: `update` is neither of these.
         """
         if update not in UPDATES:
             raise ConfigError(f"update must be one of {list(UPDATES)}, got {update!r}")
@@ -58,7 +58,7 @@ class PPOTorchLearner(RLlibLearner):
     # Minibatches.
 
     def _create_iterator_if_necessary(self, **arguments: Any) -> Iterable:
-        self._is_last, self._direct = True, None  # also if the update before has failed
+        self._is_last, self._direct = True, None  # also if the last update has failed
         iterator = super()._create_iterator_if_necessary(**arguments)
         if type(iterator) is not MiniBatchCyclicIterator or not self._reads_columns_only():
             return iterator
@@ -80,7 +80,7 @@ class PPOTorchLearner(RLlibLearner):
         )
 
     def _reads_columns_only(self) -> bool:
-        """Whether all that is given minibatches is RLlib's."""
+        """Return true if all methods and modules that get minibatches are RLlib's."""
         methods = (
             *("_log_metrics", "_log_steps_trained_metrics", "_set_slicing_by_batch_id", "_update", "compute_losses"),
             *("compute_loss_for_module", "_compute_off_policyness"),
@@ -88,7 +88,10 @@ class PPOTorchLearner(RLlibLearner):
         return self._is_plain(*methods) and are_default(self.module)
 
     def _noting_the_last(self, minibatches: Iterable) -> Iterator:
-        """Know of each minibatch whether there is another. None draws random numbers but when it is made."""
+        """Yield minibatches one behind, so that `_is_last` is right.
+
+        Making a minibatch ahead is safe, because only that draws random numbers.
+        """
         self._is_last, waiting = False, None
         for minibatch in minibatches:
             if waiting is not None:
@@ -97,7 +100,7 @@ class PPOTorchLearner(RLlibLearner):
         self._is_last = True
         if waiting is not None:
             yield waiting
-        self._direct = None  # and its memory
+        self._direct = None  # frees its memory
 
     # One minibatch.
 
@@ -112,7 +115,7 @@ class PPOTorchLearner(RLlibLearner):
 
     def _fast_update(self, batch: dict[str, RowNumbers]) -> Any:
         direct: Any = self._direct
-        if not direct.compute(batch):  # RLlib's own code says what is done about it
+        if not direct.compute(batch):  # RLlib's own code handles gradients that are not finite
             return self._update_by_autograd({module_id: rows.columns() for module_id, rows in batch.items()})
         results: Any = {}, {}
         if self._is_last:
@@ -143,7 +146,7 @@ class PPOTorchLearner(RLlibLearner):
         return all(config.grad_clip is None and not config.log_gradients for config in configs)
 
     def _log_losses(self, batch: dict) -> tuple[Any, Any]:
-        """Log a minibatch's metrics; returns what the modules have computed, and losses."""
+        """Log a minibatch's metrics; returns (outputs of the modules, losses)."""
         fwd_out = forward_train(self.module, batch)
         self._compute_off_policyness(batch)
         return fwd_out, self.compute_losses(fwd_out=fwd_out, batch=batch)
@@ -151,7 +154,7 @@ class PPOTorchLearner(RLlibLearner):
     def _update_by_autograd(self, batch: dict) -> Any:
         if self._is_last:
             fwd_out, loss_per_module = self._log_losses(batch)
-        else:  # the metrics of the next minibatch will take the place of this one's
+        else:  # the next minibatch would overwrite the metrics
             fwd_out = forward_train(self.module, batch)
             loss_per_module = {name: unheard_loss(self, name, batch[name], fwd_out[name]) for name in fwd_out}
         gradients = self.compute_gradients(loss_per_module)
@@ -161,13 +164,13 @@ class PPOTorchLearner(RLlibLearner):
         return fwd_out, loss_per_module, {}
 
     def compute_gradients(self, loss_per_module: dict, **kwargs: Any) -> Any:
-        """See RLlib's method."""
+        """Compute gradients as RLlib's method does."""
         for parameter in self._params.values():
-            parameter.grad = None  # before RLlib's optimizers do it one after the other
+            parameter.grad = None  # faster than RLlib's optimizers one after the other
         return super().compute_gradients(loss_per_module, **kwargs)
 
     def apply_gradients(self, gradients_dict: dict) -> None:
-        """See RLlib's method."""
+        """Apply gradients as RLlib's method does."""
         if (
             self._grad_scalers is not None
             or self._lr_scheduler_classes is not None
@@ -183,19 +186,19 @@ class PPOTorchLearner(RLlibLearner):
                 adam.step(self.get_optimizer(module_id, name))
 
     def _is_plain(self, *names: str, of: type = RLlibLearner) -> bool:
-        """Whether these methods are RLlib's, or those of another class."""
+        """Return true if these methods are those of the class `of`, not overridden."""
         return all(getattr(type(self), name) is getattr(of, name) and name not in vars(self) for name in names)
 
 
 def _are_finite(gradients: list[Any]) -> bool:
-    """Whether all numbers are finite, if that is easily seen: a sum is finite only if all its terms are."""
+    """Return true if all numbers are known to be finite, because their sum is."""
     if not all(type(each) is torch.Tensor and each.dtype == torch.float32 and each.is_cpu for each in gradients):
         return False
     return bool(torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum()))
 
 
 def __getattr__(name: str) -> Any:
-    """`PPOTorchLearner__fast` is the class with that update: any process can import it."""
+    """Return variants by name, so that they can be pickled: `PPOTorchLearner__fast` has the update "fast"."""
     if name not in map(_name_with, UPDATES):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _variant(PPOTorchLearner, name.rpartition("__")[2])
@@ -207,9 +210,9 @@ def _name_with(update: str) -> str:
 
 @cache
 def _variant(origin: type, update: str) -> type:
-    """The kind of `origin`, a learner class, that has this update, the same one each time.
+    """Return the variant of a learner class with this update, cached.
 
-    One of our own class pickles by import; cloudpickle sends others by value.
+    Variants of PPOTorchLearner pickle by import; cloudpickle sends those of other classes by value.
     """
     name = _name_with(update)
     if origin is not PPOTorchLearner:
@@ -225,16 +228,15 @@ def _variant(origin: type, update: str) -> type:
 
 
 def are_default(module: Any) -> bool:
-    """Whether all modules are RLlib's default ones for PPO."""
+    """Return true if all modules are RLlib's default ones for PPO."""
     names = list(module.keys()) if type(module) is MultiRLModule else []
     return bool(names) and all(type(module[name]) is DefaultPPOTorchRLModule for name in names)
 
 
 def forward_train(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """As `module.forward_train(batch)`.
+    """Do `module.forward_train(batch)`, without switching modules to training mode if all their parts are in it.
 
-    RLlib puts a module and all its parts into training mode in each forward pass. Modules whose parts all are in that
-    mode are left alone.
+    RLlib switches a module and all its parts in each forward pass.
     """
     if type(module) is not MultiRLModule or "_forward_train" in vars(module):
         return module.forward_train(batch)  # type: ignore[no-any-return]

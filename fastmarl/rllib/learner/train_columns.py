@@ -1,4 +1,4 @@
-"""The columns of a module's train batch that PPO's loss reads."""
+"""Checks the columns of a module's train batch that PPO's loss reads."""
 
 import torch
 from ray.rllib.core.columns import Columns
@@ -14,7 +14,7 @@ COLUMNS = (
 
 
 def are_known(batch: dict[str, Tensor], parts: PPOModuleParts) -> bool:
-    """Whether a train batch has these columns as RLlib's runners and connectors make them. A loss mask may be there."""
+    """Return true if a train batch has `COLUMNS`, and maybe a loss mask, in the form that RLlib's connectors create."""
     if not all(name in batch for name in COLUMNS):
         return False
     columns = [batch[name] for name in COLUMNS]
@@ -33,7 +33,7 @@ def are_known(batch: dict[str, Tensor], parts: PPOModuleParts) -> bool:
 
 
 def _are_indices(actions: Tensor, parts: PPOModuleParts) -> bool:
-    """Whether discrete actions are such as the module chooses among, and as float32 can hold."""
+    """Return true if discrete actions are among the module's choices, and exact in float32."""
     if actions.dtype not in (torch.int32, torch.int64) or not actions.is_cpu:
         return False
     return 0 <= int(actions.min()) <= int(actions.max()) < min(parts.n_logits, 2**24)

@@ -1,4 +1,4 @@
-"""Who acts for a policy's agents and keeps what they see: fastmarl, or RLlib's connectors and collectors."""
+"""Actors, which choose actions for a policy's agents and store their steps: fastmarl's own, or RLlib's parts."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ OBS, NEXT_OBS, ACTIONS = SampleBatch.OBS, SampleBatch.NEXT_OBS, SampleBatch.ACTI
 Actions = dict[Any, dict[Hashable, Any]]
 """Env id -> agent id -> action."""
 Seen = tuple[Hashable, Any, Any, Any, Any, Any]
-"""What an env said of an agent: its id, observation, reward, whether terminated and whether truncated, info."""
+"""An agent's part of an env's step: (id, observation, reward, terminated, truncated, info)."""
 
 
 class PolicyActor(Protocol):
@@ -33,23 +33,24 @@ class PolicyActor(Protocol):
     policy: Any
 
     def observe(self, episode: OldStackEpisode, seen: list[Seen], is_over: bool) -> list[Any]:
-        """Take what agents of one env see; returns those that are to act."""
+        """Add a step of one env's agents; returns an item for each agent that acts next."""
 
     def begin(self, episode: OldStackEpisode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
-        """Take the first observations after a reset; returns those that are to act."""
+        """Add the first observations after a reset; returns an item for each agent that acts next."""
 
     def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> Any:
-        """The policy's answer for these agents."""
+        """Return the policy's answer for these agents."""
 
     def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
-        """Put the actions of an answer into the envs' dicts; `off_policy` has those that agents took instead."""
+        """Put the actions of an answer into the envs' dicts; `off_policy` has those that agents take instead."""
 
 
 class RLlibActor:
-    """RLlib's connectors and collectors, called as RLlib's loop calls them.
+    """Acts by RLlib's connectors and collectors, called as in RLlib's loop.
 
     Args:
-        is_unfit: whether the policy's outputs can't be kept in rows.
+        policy: the policy.
+        is_unfit: true if the policy's outputs can't be stored in rows.
     """
 
     def __init__(self, policy: Any, is_unfit: bool = False):
@@ -133,14 +134,14 @@ def _add_first(episode: OldStackEpisode, agent_id: Hashable, values: dict[str, A
 
 
 class FastActor:
-    """Trajectories and rows of outputs in the place of RLlib's connectors and collectors.
+    """Acts by trajectories and rows of outputs instead of RLlib's connectors and collectors.
 
     Args:
-        policy: one of which `problems_of` says nothing.
-        trajectories: all that are kept at the time, of any policy.
+        policy: a policy for which `problems_of()` is empty.
+        trajectories: returns all current trajectories, of any policy.
 
     Attributes:
-        backend: what computes the actions.
+        backend: "plain", or the reason why the policy's own call computes the actions.
     """
 
     def __init__(self, policy: Any, trajectories: Callable[[], Iterable[Trajectory]]):
@@ -150,7 +151,7 @@ class FastActor:
         self.refresh()
 
     def refresh(self) -> None:
-        """Before a call, look at the policy again: its parts may have been replaced."""
+        """Read the policy's parts again before a call, because they may have been replaced."""
         self.views.look_at(self.policy.view_requirements)
         self._agent_pieces = AgentPieces(self.policy)
         self._action_pieces = ActionPieces(self.policy)
@@ -158,12 +159,12 @@ class FastActor:
         self._plain = PlainPolicy(self.policy) if problem is None else None
         self.backend = "plain" if problem is None else f"the policy's own call: {problem}"
         self._spaces = tree.flatten(self._agent_pieces.states._action_space_struct)
-        # Env id, agent id, what the buffer of states was told after a call. Within one, and after one that was
-        # interrupted, episodes have ended, and RLlib has taken theirs out.
+        # (env id, agent id, value written to the buffer of states after a call). Empty within a call and after an
+        # interrupted one, when episodes may have ended and RLlib may have removed their entries.
         self._kept: list[tuple[Any, Hashable, Any]] = []
 
     def new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory:
-        """For an agent that is seen for the first time."""
+        """Make the trajectory of an agent that is observed for the first time."""
         index = episode.agent_index(agent_id)
         return Trajectory(agent_id, index, episode.env_id, episode.episode_id, self.policy, self.views, self.outputs)
 
@@ -187,17 +188,17 @@ class FastActor:
 
     def _first(self, episode: OldStackEpisode, agent_id: Hashable, obs: Any, infos: Any) -> Trajectory:
         pieces = self._agent_pieces
-        for space in self._spaces:  # RLlib draws an action to make zeros of it
+        for space in self._spaces:  # RLlib draws an action as a template for zeros
             space.sample()
-        pieces.states._states[episode.env_id][agent_id]  # makes an entry
+        pieces.states._states[episode.env_id][agent_id]  # creates an entry
         episode.add_init_obs(agent_id=agent_id, init_obs=obs, init_infos=infos, t=episode.length)
         return episode._agent_collectors[agent_id]
 
     def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> np.ndarray:
-        """The actions.
+        """Compute and return the actions, and store all outputs.
 
         Raises:
-            UnfitAnswerError: the policy says what can't be kept in rows.
+            UnfitAnswerError: the policy's outputs can't be stored in rows.
         """
         obs = _stacked(last_observations(acting))
         outputs = self._answer(obs, acting, episodes) if self._plain is None else self._plain.act(obs)
@@ -227,7 +228,7 @@ class FastActor:
         put_actions(acting, sent, actions)
 
     def keep_states(self, trajectories: Iterable[Trajectory]) -> None:
-        """Tell RLlib's buffer of states, which is part of the policy's state, what the agents did last."""
+        """Write the agents' last outputs to RLlib's buffer of states, which is part of the policy's state."""
         states = self._agent_pieces.states._states
         self._kept = []
         for one in trajectories:
@@ -238,7 +239,7 @@ class FastActor:
                 self._kept.append((one.env_id, one.agent_id, kept))
 
     def lost_states(self) -> bool:
-        """Whether that buffer is another one now, or somebody wrote into it."""
+        """Return true if the buffer of states was replaced or modified since `keep_states()`."""
         states = self._agent_pieces.states
         if not any(piece is states for piece in self.policy.agent_connectors.connectors):
             return bool(self._kept)
@@ -246,10 +247,10 @@ class FastActor:
 
 
 class UnfitAnswerError(Exception):
-    """A policy's answer that rows can't hold: states, nested outputs, or other kinds than before.
+    """A policy's answer that rows can't hold: it has states or nested outputs, or its columns have changed.
 
     Args:
-        answer: what the policy said.
+        answer: the policy's answer.
     """
 
     def __init__(self, answer: Any):
@@ -258,7 +259,7 @@ class UnfitAnswerError(Exception):
 
 
 def problems_of(policy: Any) -> list[str]:
-    """Why RLlib's connectors and collectors have to be called for this policy; none if they needn't."""
+    """Return the reasons why this policy needs RLlib's connectors and collectors; empty if it doesn't."""
     problems = [Views(policy.view_requirements).problem]
     problems.append("it is recurrent" if policy.is_recurrent() or len(policy.get_initial_state()) else None)
     if policy.agent_connectors is None or policy.action_connectors is None:
@@ -272,7 +273,7 @@ def problems_of(policy: Any) -> list[str]:
 
 
 def _stacked(observations: list[Any]) -> np.ndarray:
-    """[n, ...], as RLlib joins them: each by itself becomes float32 if it is float64."""
+    """Stack observations to [n, ...] as RLlib does, which casts each float64 observation to float32 first."""
     stacked = np.array(observations)
     if stacked.dtype != np.float64:
         return stacked
@@ -283,7 +284,7 @@ def _stacked(observations: list[Any]) -> np.ndarray:
 
 
 def as_rllib_item(trajectory: Trajectory) -> AgentConnectorDataType:
-    """The data that RLlib's actor has of an agent that is to act."""
+    """Convert a trajectory to the item that `RLlibActor` has for an agent that acts next."""
     values = {
         SampleBatch.T: trajectory.times[-1],
         SampleBatch.AGENT_INDEX: trajectory.agent_index,

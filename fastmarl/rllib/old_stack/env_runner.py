@@ -1,4 +1,4 @@
-"""RLlib's EnvRunnerV2 with records of our own."""
+"""RLlib's EnvRunnerV2 with fastmarl's store of steps."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
@@ -25,20 +25,20 @@ from fastmarl.rllib.old_stack.episode import OldStackEpisode
 from fastmarl.rllib.old_stack.trajectory import Trajectory
 
 BASE_ENVS = (MultiAgentEnvWrapper, VectorEnvWrapper, RemoteBaseEnv)
-"""Of which it is known that agents do what their policies say."""
+"""Classes of vectorized envs in which agents are known to take the actions of their policies."""
 UNFIT = "its outputs are no arrays with a row for each agent, always of the same kind"
 ALL, COMMON = "__all__", "__common__"
 
 
 class EnvRunner(EnvRunnerV2):
-    """Takes the place of RLlib's class of the old API stack; returns the same batches.
+    """Replaces RLlib's class of the old API stack; returns the same batches.
 
-    Of RLlib's loop these are other: how what envs say is taken (`_process_observations`), how policies are asked
-    (`_do_policy_eval`) and how their answers are used (`_process_policy_eval_results`). Environments, callbacks, where
-    batches are cut, metrics and postprocessing are RLlib's.
+    It overrides how RLlib's loop adds the envs' steps (`_process_observations`), calls policies (`_do_policy_eval`) and
+    uses their answers (`_process_policy_eval_results`). Environments, callbacks, the cutting of batches, metrics and
+    postprocessing are RLlib's.
 
     Attributes:
-        slow_path_reasons: policy id -> why RLlib's connectors and collectors serve it.
+        slow_path_reasons: policy id -> reasons why RLlib's connectors and collectors serve it.
     """
 
     _active_episodes: dict[Any, OldStackEpisode]
@@ -47,18 +47,18 @@ class EnvRunner(EnvRunnerV2):
         super().__init__(*args, **kwargs)
         self._actors: dict[Hashable, PolicyActor] = {}
         self.slow_path_reasons: dict[Hashable, list[str]] = {}
-        # Its agents are in the policies' buffers of states until RLlib's loop has the connectors forget its env.
+        # Its agents stay in the policies' buffers of states until RLlib's loop resets the connectors for its env.
         self._ended: OldStackEpisode | None = None
 
     @property
     def has_looked(self) -> bool:
-        """Whether it is known who serves which policy."""
+        """True if the actors of the policies have been chosen."""
         return bool(self._actors)
 
-    # Who serves which policy.
+    # Actors of policies.
 
     def refresh(self) -> None:
-        """Before a call: policies and what they consist of may have changed."""
+        """Choose the actors again before a call, because policies and their parts may have changed."""
         policies = self._worker.policy_map
         self._actors = {policy_id: actor for policy_id, actor in self._actors.items() if policy_id in policies}
         self.slow_path_reasons = {}
@@ -66,13 +66,13 @@ class EnvRunner(EnvRunnerV2):
             policy = policies.cache.get(policy_id)
             if policy is not None:
                 self._look_at(policy_id, policy)
-            elif reasons := self._reasons_of_all():  # to take it from the map would stash another one
+            elif reasons := self._reasons_of_all():  # reading it from the map would stash another policy
                 self.slow_path_reasons[policy_id] = reasons
 
     def _actor(self, policy_id: Hashable) -> PolicyActor:
         policies, actor = self._worker.policy_map, self._actors.get(policy_id)
         if len(policies._valid_keys) > policies.capacity:
-            policy = policies[policy_id]  # as RLlib's loop does it: the map stashes the policy least recently taken
+            policy = policies[policy_id]  # as in RLlib's loop: the map stashes the least recently used policy
         else:
             policy = policies.cache.get(policy_id)
         if actor is not None and actor.policy is policy:
@@ -94,7 +94,7 @@ class EnvRunner(EnvRunnerV2):
         return actor
 
     def _reasons_of_all(self) -> list[str]:
-        """Reasons that concern all policies."""
+        """Return the reasons that concern all policies."""
         policies = self._worker.policy_map
         if type(self._base_env) not in BASE_ENVS:
             return [f"the environments are a {type(self._base_env).__name__}"]
@@ -115,7 +115,7 @@ class EnvRunner(EnvRunnerV2):
         return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
 
     def _running(self, policy_id: Hashable) -> Iterator[tuple[OldStackEpisode, Hashable]]:
-        """The policy's agents in running episodes."""
+        """Yield (episode, agent id) for the policy's agents in running episodes."""
         for episode in self._active_episodes.values():
             for agent_id in episode._agent_collectors:
                 if episode._agent_to_policy[agent_id] == policy_id:
@@ -128,7 +128,7 @@ class EnvRunner(EnvRunnerV2):
             yield from self._ended.trajectories
 
     def _give_to_rllib(self, policy_id: Hashable, policy: Any, is_unfit: bool = False) -> PolicyActor:
-        """RLlib's connectors and collectors go on with what is there of running episodes."""
+        """Hand a policy with its running episodes over to RLlib's connectors and collectors."""
         former = self._actors.get(policy_id)
         if isinstance(former, FastActor):
             if not former.lost_states():
@@ -141,13 +141,13 @@ class EnvRunner(EnvRunnerV2):
         return actor
 
     def keep_states(self) -> None:
-        """After a call: RLlib's connectors, which are part of policies' states, are told what agents did last."""
+        """Write agents' last outputs to RLlib's connectors after a call, because they are part of policies' states."""
         for actor in self._actors.values():
             if isinstance(actor, FastActor):
                 actor.keep_states(self._trajectories())
 
     def backends(self) -> dict[str, str]:
-        """What computes each policy's actions."""
+        """Return the backend that computes each policy's actions."""
         return {
             str(policy_id): actor.backend
             if isinstance(actor, FastActor)
@@ -158,7 +158,7 @@ class EnvRunner(EnvRunnerV2):
     # Episodes.
 
     def create_episode(self, env_id: Any) -> OldStackEpisode:
-        """See RLlib's method."""
+        """Create an episode as RLlib's method does, but of fastmarl's class."""
         assert env_id not in self._active_episodes
         worker = self._worker
         episode = OldStackEpisode(
@@ -179,7 +179,7 @@ class EnvRunner(EnvRunnerV2):
         return actor.new_trajectory(episode, agent_id) if isinstance(actor, FastActor) else None
 
     def end_episode(self, env_id: Any, episode_or_exception: Any) -> None:
-        """See RLlib's method."""
+        """End an episode as RLlib's method does."""
         self._ended = self._active_episodes.get(env_id)
         super().end_episode(env_id, episode_or_exception)
 
@@ -222,7 +222,7 @@ class EnvRunner(EnvRunnerV2):
         acting: dict[Hashable, list[Any]],
         outputs: list[Any],
     ) -> None:
-        """What one env says after a step, or at its very first reset."""
+        """Add one env's step, or its very first reset."""
         terminateds, truncateds = flags
         if env_id not in self._active_episodes:
             self._active_episodes[env_id] = self.create_episode(env_id)
@@ -235,9 +235,9 @@ class EnvRunner(EnvRunnerV2):
         episode.set_last_info(COMMON, infos.get(COMMON, {}))
         for policy_id, seen in self._seen(episode, obs, rewards, terminateds, truncateds, infos).items():
             if will_act := self._actor(policy_id).observe(episode, seen, bool(over)):
-                acting[policy_id] += will_act  # policies act in the order in which the first of their agents comes
+                acting[policy_id] += will_act  # policies act in the order of their first agents
         episode.step()
-        if episode.length > 0:  # else this was the reset
+        if episode.length > 0:  # 0: this was the reset
             self._callbacks.on_episode_step(
                 worker=self._worker,
                 base_env=self._base_env,
@@ -256,7 +256,7 @@ class EnvRunner(EnvRunnerV2):
     def _seen(
         self, episode: OldStackEpisode, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
     ) -> dict[Hashable, list[Seen]]:
-        """By policy, in the order in which their first agents are seen."""
+        """Group a step by policy, in the order of the policies' first agents."""
         policies = self._worker.policy_map.cache
         seen, done = seen_by_policy(episode, policies, obs, rewards, terminateds, truncateds, infos)
         if terminateds[ALL] or truncateds[ALL]:
@@ -270,7 +270,7 @@ class EnvRunner(EnvRunnerV2):
     def _last_words(
         self, policy_id: Hashable, agent_id: Hashable, rewards: dict, truncateds: dict, infos: dict
     ) -> Seen:
-        """Of an agent that isn't observed at the end of its episode: RLlib draws the observation."""
+        """Return the step of an agent that isn't observed at the end of its episode; RLlib samples the observation."""
         space = get_original_space(self._worker.policy_map[policy_id].observation_space)
         reward, info = rewards.get(agent_id, 0.0), infos.get(agent_id, {})
         return agent_id, space.sample(), reward, True, truncateds.get(agent_id, False), info
@@ -278,7 +278,7 @@ class EnvRunner(EnvRunnerV2):
     def _EnvRunnerV2__process_resetted_obs_for_eval(
         self, env_id: Any, obs: dict, infos: dict, episode: OldStackEpisode, to_eval: dict[Hashable, list[Any]]
     ) -> None:
-        """What an env says after a reset; RLlib's loop calls it by this name."""
+        """Add an env's reset; RLlib's loop calls its private method by this name."""
         by_policy: dict[Hashable, list[tuple[Hashable, Any]]] = {}
         for agent_id, observation in obs[env_id].items():
             by_policy.setdefault(episode.policy_for(agent_id), []).append((agent_id, observation))

@@ -1,4 +1,4 @@
-"""An episode whose agents' steps are kept by fastmarl where their policies allow it."""
+"""An episode that stores its agents' steps in fastmarl's trajectories, if their policies allow it."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -15,10 +15,11 @@ NewTrajectory = Callable[["OldStackEpisode", Hashable], Trajectory | None]
 
 
 class OldStackEpisode(EpisodeV2):
-    """As RLlib's class, of which it is one.
+    """RLlib's class with fastmarl's trajectories.
 
     Args:
-        new_trajectory: makes what keeps the steps of an agent; None: RLlib's collector does.
+        args, kwargs: arguments of RLlib's class.
+        new_trajectory: (episode, agent id) -> trajectory for the agent's steps; None: use RLlib's collector.
     """
 
     active_agent_steps: int
@@ -29,7 +30,7 @@ class OldStackEpisode(EpisodeV2):
         self._new_trajectory = new_trajectory
 
     def add_init_obs(self, *, agent_id: Hashable, init_obs: Any, init_infos: Any, t: int = -1) -> None:
-        """See RLlib's method."""
+        """Add an agent's first observation, as RLlib's method does."""
         trajectory = self._new_trajectory(self, agent_id)
         if trajectory is None:
             super().add_init_obs(agent_id=agent_id, init_obs=init_obs, init_infos=init_infos, t=t)
@@ -41,11 +42,11 @@ class OldStackEpisode(EpisodeV2):
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Of all agents that fastmarl keeps."""
+        """Trajectories of all agents whose steps fastmarl stores."""
         return [one for one in self._agent_collectors.values() if type(one) is Trajectory]
 
     def postprocess_episode(self, batch_builder: Any, is_done: bool = False, check_dones: bool = False) -> None:
-        """Make the agents' steps into batches, and add those to what `batch_builder` has of their policies."""
+        """Build and postprocess batches of the agents' steps, and add them to their policies' in `batch_builder`."""
         built: dict[Hashable, tuple[Any, Any, SampleBatch]] = {}
         for agent_id, collector in self._agent_collectors.items():
             if collector.agent_steps:

@@ -1,4 +1,4 @@
-"""What a policy put out, row by row, until the batches that hold it are built."""
+"""Stores a policy's outputs in rows until batches are built from them."""
 
 from collections.abc import Callable, Iterable, KeysView
 from typing import Any
@@ -13,13 +13,13 @@ FIRST_CAPACITY = 1024
 class OutputRows:
     """One policy's actions and other outputs, by column.
 
-    Rows are numbered by arrival; when the memory is full, those that are still needed move together.
+    Rows are numbered in order of arrival. When the memory is full, the rows still needed are compacted.
 
     Args:
-        holders: of all rows that are needed; each has `rows`, a list, and `pending`, a number or -1.
+        holders: returns the holders of all rows still needed; each has `rows`, a list, and `pending`, a row or -1.
 
     Attributes:
-        has_read_only_actions: whether RLlib would have made the arrays of actions read-only.
+        has_read_only_actions: true if RLlib would have made the arrays of actions read-only.
     """
 
     def __init__(self, holders: Callable[[], Iterable[Any]]):
@@ -31,11 +31,11 @@ class OutputRows:
 
     @property
     def names(self) -> KeysView[str]:
-        """In the order in which the policy gives them."""
+        """Names of the columns in the order of the policy's outputs."""
         return self._columns.keys()
 
     def add(self, columns: dict[str, np.ndarray], n: int) -> int:
-        """Take n rows that fit, and return the number of the first."""
+        """Add n rows, for which `fits()` is true, and return the number of the first."""
         if self._used + n > self._capacity:
             self._make_room(columns, n)
         first = self._used
@@ -45,7 +45,7 @@ class OutputRows:
         return first
 
     def fits(self, columns: dict[str, np.ndarray], n: int) -> bool:
-        """Whether `add()` can take them: a row for each of n agents, with names, dtypes and shapes as before."""
+        """Return true if columns have n rows, and the same names, dtypes and shapes as before."""
         if self._columns and [*columns] != [*self._columns]:
             return False
         for name, values in columns.items():
@@ -55,12 +55,12 @@ class OutputRows:
         return True
 
     def take(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """These rows of a column, in memory of their own; float64 becomes float32, as RLlib has it."""
+        """Copy these rows of a column; float64 is cast to float32, as in RLlib."""
         values = self._columns[name][rows]
         return values.astype(np.float32) if values.dtype == np.float64 else values
 
     def row(self, row: int) -> dict[str, Any]:
-        """All columns of one row, in memory of their own."""
+        """Copy one row of all columns."""
         columns = self._columns.items()
         values = {name: np.array(column[row]) if column.ndim > 1 else column[row] for name, column in columns}
         if self.has_read_only_actions and isinstance(values[ACTIONS], np.ndarray):

@@ -1,4 +1,4 @@
-"""RLlib's default connectors, applied to all agents of an env's step at once."""
+"""RLlib's default connectors, applied to all agents of an env at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,9 +33,9 @@ class AgentPieces:
     """A policy's agent connectors.
 
     Attributes:
-        clip_reward: from a reward to what is recorded; None: rewards stay.
-        states: the buffer of the policy's outputs.
-        problem: why RLlib's pipeline has to be called; None: it needn't.
+        clip_reward: function that clips a reward; None: rewards are not clipped.
+        states: RLlib's buffer of the policy's outputs.
+        problem: the reason why RLlib's pipeline must be called; None: it need not.
     """
 
     def __init__(self, policy: Policy):
@@ -54,7 +54,7 @@ class AgentPieces:
                 self._observe.append(_observe_function(piece))
 
     def observed(self, observations: list[Any]) -> list[Any]:
-        """From what agents see to what the policy gets."""
+        """Preprocess observations for the policy."""
         if not self._pipeline.timers:
             _show_in_metrics(self._pipeline)
         for function in self._observe:
@@ -95,7 +95,7 @@ def _observe_function(piece: Any) -> Observe:
 
 
 def _check_function(preprocessor: NoPreprocessor) -> Observe:
-    """RLlib looks at every 100th observation, and changes none."""
+    """Check every 100th observation, as RLlib does, without changing any."""
 
     def check(observations: list[Any]) -> list[Any]:
         seen = preprocessor._i
@@ -112,7 +112,7 @@ class ActionPieces:
     """A policy's action connectors.
 
     Attributes:
-        problem: why RLlib's pipeline has to be called; None: it needn't.
+        problem: the reason why RLlib's pipeline must be called; None: it need not.
     """
 
     def __init__(self, policy: Policy):
@@ -130,9 +130,10 @@ class ActionPieces:
         self._changes = [CHANGES[kind] for kind in kinds if kind in CHANGES] if is_box else []
 
     def for_envs(self, actions: np.ndarray) -> tuple[list[Any], bool]:
-        """Each agent's action in the form that envs get; whether RLlib would send the very arrays that it keeps.
+        """Convert actions to the form that envs get, with read-only arrays.
 
-        Arrays are read-only.
+        Returns:
+            (action of each agent, true if RLlib would send the same arrays that it stores)
         """
         if not self._pipeline.timers:
             _show_in_metrics(self._pipeline)
@@ -172,6 +173,6 @@ def _read_only(actions: list[Any]) -> list[Any]:
 
 
 def _show_in_metrics(pipeline: Any) -> None:
-    """Metrics have the time of each connector: none was spent in these."""
+    """Create a timer for each connector, which metrics have in RLlib; no time is spent in these connectors."""
     for piece in pipeline.connectors:
-        pipeline.timers[str(piece)]  # makes one
+        pipeline.timers[str(piece)]  # creates a timer

@@ -1,4 +1,4 @@
-"""What RLlib's policies with its fully connected network compute to act, without the calls around it."""
+"""The actions of RLlib's policies with fully connected networks: the same operations without the calls around them."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ POLICY_METHODS = (
     *("action_sampler_fn", "action_distribution_fn"),
 )
 EXTRA_OUTPUTS = {ValueNetworkMixin.extra_action_out: True, TorchPolicyV2.extra_action_out: False}
-"""Methods that give a policy's further outputs, and whether these are the values."""
+"""Methods that return a policy's further outputs -> true if these are the values."""
 SAMPLERS: dict[type, type[RowSampler]] = {TorchCategorical: CategoricalRows, TorchDiagGaussian: GaussianRows}
 OWNERS = (TorchPolicyV2, FullyConnectedNetwork, TorchModelV2, SlimFC, StochasticSampling, *SAMPLERS)
-METHODS = {  # as they are before anybody can have replaced them
+METHODS = {  # the originals, read before user code can replace them
     (owner, name): getattr(owner, name)
     for owner in OWNERS
     for name in (*POLICY_METHODS, "forward", "__call__", "value_function", "get_exploration_action", "sample", "logp")
@@ -40,10 +40,10 @@ METHODS = {  # as they are before anybody can have replaced them
 
 
 class PlainPolicy:
-    """A policy's actions and outputs.
+    """Computes a policy's actions and other outputs.
 
     Args:
-        policy: one of which `problem_of` says nothing.
+        policy: a policy for which `problem_of()` is None.
     """
 
     def __init__(self, policy: Any):
@@ -57,10 +57,10 @@ class PlainPolicy:
         self._sampler = SAMPLERS[policy.dist_class]()
 
     def act(self, obs: np.ndarray) -> dict[str, np.ndarray]:
-        """Actions and the policy's other outputs by column, in RLlib's order.
+        """Return actions and the policy's other outputs by column, in RLlib's order.
 
         Args:
-            obs: [n, ...] of any kind of number.
+            obs: [n, ...], of any numeric dtype.
         """
         policy = self._policy
         model, timestep = policy.model, policy.global_timestep
@@ -84,13 +84,13 @@ class PlainPolicy:
         return outputs
 
     def _draw(self, logits: Tensor) -> tuple[np.ndarray, Tensor]:
-        """Actions as arrays, and their log-probabilities."""
+        """Draw actions; returns (actions, log-probabilities)."""
         policy = self._policy
         if policy.config["explore"]:
             actions, logp = self._sampler.draw(logits, logits.numpy())
             if np.isfinite(logp).all():
                 return actions, torch.from_numpy(logp)
-        # What RLlib raises over NaN is RLlib's to say, and what it takes for the likeliest.
+        # RLlib's own code raises the errors about NaN, and chooses the likeliest actions.
         chosen, logp_of_chosen = policy.exploration.get_exploration_action(
             action_distribution=policy.dist_class(logits, policy.model),
             timestep=policy.global_timestep,
@@ -100,7 +100,7 @@ class PlainPolicy:
 
 
 def problem_of(policy: Any) -> str | None:
-    """Why the policy has to be called to act; None: `PlainPolicy` computes the same."""
+    """Return the reason why the policy's own call must compute the actions; None: `PlainPolicy` computes the same."""
     kind = type(policy)
     if not isinstance(policy, TorchPolicyV2):
         return f"{kind.__name__} is no TorchPolicyV2"
@@ -147,7 +147,7 @@ def _problem_of_model(model: Any, policy_class: type) -> str | None:
 
 
 def _steps_of(layers: nn.Module) -> list[Function]:
-    """What a SlimFC, or several in a row, compute."""
+    """Return the functions of a SlimFC, or of a sequence of them."""
     if isinstance(layers, SlimFC):
         return [*layer_steps(layers._model)]
     return [step for layer in layers.children() for step in _steps_of(layer)]

@@ -1,4 +1,4 @@
-"""What RLlib does with the batch of one agent's steps before it joins the others."""
+"""RLlib's postprocessing of one agent's trajectory: generalized advantage estimation."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ from ray.rllib.utils.numpy import convert_to_numpy
 from fastmarl.core.kernels.returns import discounted_sums
 
 PPO_METHOD = ppo_torch_policy.PPOTorchPolicy.postprocess_trajectory
-FUNCTIONS = {  # (module, name): as they are before anybody can have replaced them
+FUNCTIONS = {  # (module, name) -> the original, read before user code can replace it
     (module, name): getattr(module, name)
     for module, names in (
         (ppo_torch_policy, ("compute_gae_for_sample_batch",)),
@@ -25,7 +25,7 @@ FUNCTIONS = {  # (module, name): as they are before anybody can have replaced th
 
 
 def is_gae(policy: Any) -> bool:
-    """Whether the policy's postprocessing is what `add_gae()` does."""
+    """Return true if `add_gae()` equals the policy's postprocessing."""
     config = policy.config
     return (
         type(policy).postprocess_trajectory is PPO_METHOD
@@ -36,7 +36,7 @@ def is_gae(policy: Any) -> bool:
 
 
 def add_gae(policy: Any, batch: SampleBatch) -> SampleBatch:
-    """Advantages and what they are made of, in RLlib's operations and dtypes.
+    """Add advantages and value targets to a batch, by RLlib's operations and in its dtypes.
 
     Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation".
     """
@@ -54,7 +54,7 @@ def add_gae(policy: Any, batch: SampleBatch) -> SampleBatch:
     advantages = np.empty(len(deltas), np.float64)
     discount = gamma * policy.config["lambda"]
     discounted_sums(deltas, discount, advantages)
-    if not math.isfinite(advantages[0]):  # which NaN it is depends on the order of factors
+    if not math.isfinite(advantages[0]):  # the bits of a NaN depend on the order of factors
         advantages = postprocessing.discount_cumsum(deltas, discount)
     batch[Postprocessing.ADVANTAGES] = advantages.astype(np.float32)
     batch[Postprocessing.VALUE_TARGETS] = (advantages + values).astype(np.float32)

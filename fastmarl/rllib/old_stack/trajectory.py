@@ -1,4 +1,4 @@
-"""One agent's steps since the last batch: what RLlib's AgentCollector is, for policies with plain view requirements."""
+"""One agent's steps since the last batch, in place of RLlib's AgentCollector, for plain view requirements."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
@@ -16,16 +16,16 @@ from fastmarl.rllib.old_stack.output_rows import OutputRows
 
 OBS, INFOS = SampleBatch.OBS, SampleBatch.INFOS
 WITH_NEXT = (OBS, INFOS)
-"""Columns that are recorded at the end of a step, too."""
+"""Columns that have a value at the end of a step, too."""
 
 
 class View(NamedTuple):
     """A column of a batch.
 
     Attributes:
-        name: of the column.
-        source: what of the record it is.
-        is_next: whether it is that of the step's end.
+        name: name of the column.
+        source: name of the recorded data that it comes from.
+        is_next: true if it has the values at the end of the steps.
     """
 
     name: str
@@ -37,18 +37,18 @@ class Views:
     """A policy's view requirements.
 
     Args:
-        requirements: the policy's, by column.
+        requirements: the policy's view requirements by column.
 
     Attributes:
-        columns: of batches for training, in order; those that are not recorded are left out of batches.
-        problem: why these batches have to be built by RLlib's collector; None: they don't.
+        columns: columns of batches for training, in order; batches lack those that are not recorded.
+        problem: the reason why RLlib's collector must build the batches; None: it need not.
     """
 
     def __init__(self, requirements: Mapping[str, ViewRequirement]):
         self.look_at(requirements)
 
     def look_at(self, requirements: Mapping[str, ViewRequirement]) -> None:
-        """They may have changed."""
+        """Read view requirements, which may have changed."""
         self.columns = [View(name, one.data_col or name, bool(one.shift_arr[0])) for name, one in requirements.items()]
         self.problem = _problem(requirements)
 
@@ -88,13 +88,16 @@ LISTS = {
 
 
 class Trajectory(Steps):
-    """As RLlib's collector, it keeps one step from before the batch, and all steps of an agent that has ended.
+    """One agent's steps since the last batch.
+
+    Like RLlib's collector, it keeps the last step before the batch, and all steps of an agent that has ended.
 
     Args:
-        agent_id, agent_index, env_id, episode_id: whose steps these are.
-        policy: of the agent.
-        views: what batches of the policy hold.
-        outputs: of the policy; actions stand in its rows.
+        agent_id, agent_index: id and index of the agent.
+        env_id, episode_id: ids of the env and the episode.
+        policy: the agent's policy.
+        views: columns of the policy's batches.
+        outputs: rows of the policy's outputs, which hold the actions.
     """
 
     __slots__ = ("_policy", "_views", "agent_index", "episode_id", "outputs", "unroll_before", "unroll_id")
@@ -116,14 +119,14 @@ class Trajectory(Steps):
         self.unroll_before = self.unroll_id
 
     def __getattr__(self, name: str) -> Any:
-        """Callbacks may look for what RLlib's collector has, as `buffers`: they get it of one with the same steps."""
+        """Return attributes of RLlib's collector, such as `buffers`, which callbacks may read."""
         if name in TO_LOOK_AT:
             return getattr(self.as_collector(), name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def agent_steps(self) -> int:
-        """How many steps the next batch has."""
+        """Number of steps in the next batch."""
         return len(self.times) - 1
 
     def begin_unroll(self) -> None:
@@ -134,7 +137,7 @@ class Trajectory(Steps):
         AgentCollector._next_unroll_id += 1
 
     def build_for_training(self, view_requirements: Mapping[str, ViewRequirement]) -> SampleBatch:
-        """The batch of these steps, as RLlib's method makes it; it drops them if the agent goes on."""
+        """Build the batch of these steps as RLlib's method does, and drop them unless the agent has ended."""
         if torch.is_tensor(self.obs[0]):
             raise ValueError
         columns, rows = {}, np.array(self.rows)
@@ -154,7 +157,7 @@ class Trajectory(Steps):
         return batch
 
     def _recorded(self, source: str, rows: np.ndarray) -> np.ndarray | None:
-        """A column with its entry before the first step; None if nobody records it."""
+        """Return a column with its value before the first step; None if it is not recorded."""
         if source in LISTS:
             values = np.array(getattr(self, LISTS[source]))
         elif source in CONSTANT:
@@ -166,7 +169,7 @@ class Trajectory(Steps):
         return values.astype(np.float32) if values.dtype == np.float64 else values
 
     def as_collector(self) -> AgentCollector:
-        """RLlib's collector with these steps."""
+        """Convert to RLlib's collector with the same steps."""
         collector = new_collector(self._policy)
         collector.unroll_id = self.unroll_id
         collector.add_init_obs(
@@ -186,7 +189,7 @@ class Trajectory(Steps):
         return collector
 
     def _step(self, i: int) -> dict[str, Any]:
-        """What RLlib's collector is given for a step, in its order."""
+        """Return a step's values for RLlib's collector, in its order."""
         return {
             SampleBatch.T: self.times[i],
             SampleBatch.ENV_ID: self.env_id,
@@ -202,7 +205,7 @@ class Trajectory(Steps):
 
 
 def new_collector(policy: Policy) -> AgentCollector:
-    """An empty one of RLlib's, with the policy's settings."""
+    """Make an empty RLlib collector with the policy's settings."""
     return AgentCollector(
         policy.view_requirements,
         max_seq_len=policy.config["model"]["max_seq_len"],

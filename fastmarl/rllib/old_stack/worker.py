@@ -11,7 +11,7 @@ from fastmarl.rllib.old_stack.env_runner import EnvRunner
 
 
 class RolloutWorker(RLlibWorker):
-    """Takes the place of RLlib's class of the same name; returns the same batches.
+    """Replaces RLlib's class of the same name; returns the same batches.
 
     ```python
     config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
@@ -31,7 +31,7 @@ class RolloutWorker(RLlibWorker):
 
     @property
     def slow_path_reasons(self) -> list[str]:
-        """What needs RLlib's own connectors and collectors, a sentence part each; empty if fastmarl samples."""
+        """Reasons why RLlib's connectors and collectors are used, each a part of a sentence; empty if they are not."""
         if self._runner is None:
             return ["there is no sampler of RLlib's"]
         reasons = self._runner.slow_path_reasons.items()
@@ -39,19 +39,19 @@ class RolloutWorker(RLlibWorker):
 
     @property
     def is_accelerated(self) -> bool | None:
-        """Whether fastmarl samples for all policies; None before the first call of sample()."""
+        """True if fastmarl samples for all policies; None before the first call of sample()."""
         if self._runner is not None and not self._runner.has_looked:
             return None
         return not self.slow_path_reasons
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """What computes the actions of each policy. Empty before anything ran."""
+        """Backend that computes the actions of each policy; empty before the first call."""
         return {} if self._runner is None else self._runner.backends()
 
     @exits_as_errors()
     def sample(self, **kwargs: Any) -> Any:
-        """See RLlib's method."""
+        """Sample a batch as RLlib's method does."""
         if self._runner is None:
             return super().sample(**kwargs)
         self._runner.refresh()

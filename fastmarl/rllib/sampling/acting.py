@@ -1,4 +1,4 @@
-"""Agents act: rows of observations go to the modules, their answers to the record and to the envs."""
+"""Runs the modules on new rows of observations, stores their outputs, and prepares actions for the envs."""
 
 import time
 from collections.abc import Hashable
@@ -18,12 +18,13 @@ from fastmarl.rllib.sampling.to_module import ToModule
 
 
 class Acting:
-    """Lets all agents act that have been observed.
+    """Chooses the actions of all agents that have been observed.
 
     Args:
-        core: the parts to work with.
+        core: the runner's parts.
         inputs: makes the modules' batches.
-        to_module, to_env: know what pieces of the user's own make of them, and of the modules' answers.
+        to_module: runs the user's connector pieces on batches.
+        to_env: runs the user's connector pieces on the modules' outputs.
     """
 
     def __init__(self, core: Core, inputs: ModuleInputs, to_module: ToModule, to_env: ToEnv):
@@ -34,7 +35,7 @@ class Acting:
         self._makes_batches = core.to_module.makes_batches
 
     def act(self, explore: bool, t: int) -> Acted:
-        """All modules answer to their agents' rows; what they say is recorded and made ready for the envs."""
+        """Run all modules on their agents' rows, store the outputs, and return actions for the envs."""
         core, ids, seconds = self._core, self._core.store.module_ids, self._core.counts.seconds
         began = time.perf_counter()
         order: list[int] = []
@@ -63,7 +64,7 @@ class Acting:
         return acted
 
     def _mapped(self) -> Mapped:
-        """The agents whose rows these are, see `Mapped`."""
+        """Return the agents of the batches' rows, see `Mapped`."""
         if self._makes_batches:
             return self._to_module.mapped
         mapped = self._core.rows_to_act()
@@ -71,7 +72,7 @@ class Acting:
         return mapped
 
     def _take(self, module: int, columns: dict[Key, np.ndarray]) -> None:
-        """Record a module's answers, and keep its actions for the envs."""
+        """Store a module's outputs, and its actions for the envs."""
         core, store = self._core, self._core.store
         first, block, state = store.acting_from[module], store.blocks[module], core.states[module]
         if state is not None:
@@ -81,12 +82,12 @@ class Acting:
         store.record(module, columns)
 
     def _agents_of(self, block: Block, first: int) -> list[Hashable]:
-        """The agents of a block's rows from `first` on."""
+        """Return the agents of a block's rows from `first` on."""
         agent_ids = self._core.table.agent_ids
         return [agent_ids[lane] for lane in block.lane_R[first : block.rows.n]]
 
     def act_at_random(self) -> Acted:
-        """Actions drawn from the env's own spaces, recorded without anything beside them."""
+        """Draw actions from the envs' own spaces, and store them without other outputs."""
         store, table = self._core.store, self._core.table
         actions: list[dict] = []
         for env, lanes, record in zip(self._core.runner.env.envs, table.envs, table.records, strict=True):
@@ -105,7 +106,7 @@ class Acting:
         return Acted(actions, actions)
 
     def _acting_agents(self, lanes: Any, record: Any) -> set[Hashable]:
-        """The agents that act next; a set made as RLlib makes it, for its order."""
+        """Return the agents that act next; the set is built as in RLlib, so that its order is the same."""
         if record is None or record.awaits_reset:
             return set()
         observed = set(record.observed)

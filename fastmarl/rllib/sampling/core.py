@@ -1,4 +1,4 @@
-"""The parts that sampling for RLlib works with."""
+"""The parts of an RLlib runner that samples with fastmarl."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -23,17 +23,17 @@ class Core:
     """The core's parts for one RLlib runner: lanes, store, inference, actions.
 
     Args:
-        runner: the RLlib face; its env, module, connectors and config are read.
-        draws: what random numbers are taken from that need not be RLlib's; None: all are.
+        runner: the RLlib runner, whose env, module, connectors and config are read.
+        draws: generator for the sampler "fast"; None: draw the same random numbers as RLlib.
 
     Attributes:
-        counts: of the call under way.
-        counts_actions: whether agents that act are counted, and not those that are observed (18).
+        counts: counts of the call under way.
+        counts_actions: count agents that act instead of those that are observed (18).
         spaces: per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
-        to_module: the pieces of the env-to-module pipeline.
-        connectors: what rewrites observations on their way to the modules.
-        shared_data: what pieces leave for one another.
-        shows_episodes: whether pieces of the user's own are given running episodes.
+        to_module: pieces of the env-to-module pipeline.
+        connectors: rewrite observations on their way to the modules.
+        shared_data: data that pieces share.
+        shows_episodes: true if custom pieces get running episodes.
         action_structs, action_options: see RLlibEnvActions.
     """
 
@@ -61,18 +61,18 @@ class Core:
         self._unsquash = normalizing_piece(runner._module_to_env.connectors)
         self.action_structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self.action_options = self._action_options()
-        self.env_actions: list[RLlibEnvActions] = []  # this and what follows by module index, see refresh()
+        self.env_actions: list[RLlibEnvActions] = []  # this and the next two by module index, see refresh()
         self.action_dicts = ActionDicts(self.table, [])
         self.states: list[LaneState | None] = []
 
     def changes(self) -> list[str]:
-        """What of the runner is no longer what these parts were made for, a sentence part each."""
+        """Return what has changed in the runner since these parts were made, each a part of a sentence."""
         changes, pieces = [], self._all_pieces()
         unsquash = normalizing_piece(self.runner._module_to_env.connectors)
         if unsquash is not self._unsquash or self._action_options() != self.action_options:
-            changes.append("actions are scaled or clipped in another way than before")
+            changes.append("actions are scaled or clipped differently than before")
         if [*map(id, pieces)] != [*map(id, self._pieces)]:
-            changes.append("there are other connector pieces than before")
+            changes.append("the connector pieces are not the same as before")
         return changes
 
     def _all_pieces(self) -> list[Any]:
@@ -86,7 +86,7 @@ class Core:
         }
 
     def refresh(self) -> None:
-        """Before a call: see which modules there are now."""
+        """Add modules that are new since the last call; to be called before each call."""
         if self._module is not self.runner.module:
             self._module = self.runner.module
             self.inference = ExactInference(self._module, self.runner._device, self._rng)
@@ -107,17 +107,17 @@ class Core:
         self.store.add_module(module_id)
 
     def record_of(self, env_index: int) -> RLlibRecord:
-        """The env's running episode."""
+        """Return the record of the env's running episode."""
         record = self.table.record(env_index)
         assert isinstance(record, RLlibRecord)
         return record
 
     def running(self) -> list[RLlibRecord]:
-        """The running episodes, in env order."""
+        """Return the records of the running episodes, in env order."""
         return [self.record_of(i) for i, record in enumerate(self.table.records) if record is not None]
 
     def rows_to_act(self) -> Mapped:
-        """Whose rows act next, in the order of RLlib's batches."""
+        """Return the agents whose rows act next, in the order of RLlib's batches."""
         store, table, rows = self.store, self.table, Mapped()
         ids = [None if record is None else record.id_ for record in table.records]
         for module in store.scatter.acting_modules(store.acting_from):
@@ -126,13 +126,13 @@ class Core:
         return rows
 
     def count(self, record: RLlibRecord) -> None:
-        """Add what was observed of the episode to the call's counts, which RLlib takes for steps."""
+        """Add the episode's observations so far to the call's counts; RLlib counts them as steps."""
         if not self.counts_actions:
             counts, env = self.counts, self.table.envs[record.env_index]
             record.count_observations(env.env_t, counts.agent_observations, counts.module_observations)
 
     def count_actions(self, actions: list[dict]) -> int:
-        """Add the agents that act to the call's counts; returns their number."""
+        """Add the agents that act to the call's counts; returns how many act."""
         agents, modules = self.counts.agent_observations, self.counts.module_observations
         for record, of_env in zip(self.table.records, actions, strict=True):
             for agent_id in of_env:
@@ -143,7 +143,7 @@ class Core:
 
 
 def _narrowed(state: Any) -> Any:
-    """An initial state with arrays of the dtypes that RLlib's connectors give them."""
+    """Cast an initial state to arrays of the dtypes that RLlib's connectors use."""
 
     def narrowed(leaf: Any) -> Any:
         array = leaf.numpy(force=True) if isinstance(leaf, Tensor) and leaf.ndim else leaf
@@ -157,9 +157,9 @@ def _already_mapped(agent_id: Hashable, env_index: int) -> int:
 
 
 def _spaces_of(envs: list[Any]) -> list[tuple[dict, dict]]:
-    """Per env ({agent id: observation space}, {agent id: action space}) as RLlib's episodes have them.
+    """Return per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
 
-    Equal spaces become one object: episodes are then sent with one of each, and not with one for each agent and env.
+    Equal spaces become the same object, so that pickled episodes hold each space only once.
     """
     known: list[Any] = []
 

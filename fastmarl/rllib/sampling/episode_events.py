@@ -1,4 +1,4 @@
-"""RLlib's callbacks of episodes: called when RLlib's loop calls them, with an episode that is made when it is read."""
+"""Calls RLlib's episode callbacks when RLlib's loop would, with an episode that is built only if it is read."""
 
 from collections.abc import Hashable
 from copy import deepcopy
@@ -18,7 +18,7 @@ CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", 
 
 
 def listeners(runner: Any, event: str) -> list[Any]:
-    """What the config of a runner has called upon an event: methods of callback objects, and functions."""
+    """Return the callbacks of a runner for an event: methods of callback objects, and functions in the config."""
     methods = [
         getattr(each, event)
         for each in runner._callbacks
@@ -31,12 +31,12 @@ class EpisodeEvents:
     """Calls the callbacks of episodes.
 
     Args:
-        core: the parts to work with.
-        builder: knows what agents have just done.
-        episodes: makes those that are asked for more than numbers.
+        core: the runner's parts.
+        builder: reads agents' latest actions and outputs.
+        episodes: builds running episodes.
 
     Attributes:
-        listened: events that callbacks listen to.
+        listened: events for which there are callbacks.
         passing: see RunningEpisodes.
     """
 
@@ -44,36 +44,36 @@ class EpisodeEvents:
         self._core = core
         self._builder = builder
         self._episodes = episodes
-        self._views: dict[int, EpisodeInView] = {}  # by env, of the running episode if it was asked for
+        self._views: dict[int, EpisodeInView] = {}  # by env: views of running episodes, made on demand
         self.listened: frozenset[str] = frozenset()
         self.passing = episodes.passing
 
     def refresh(self) -> None:
-        """Before a call: see which callbacks there are now."""
+        """Read which events have callbacks; to be called before each call."""
         self.listened = frozenset(event for event in EVENTS if listeners(self._core.runner, event))
 
     @property
     def has_whole(self) -> bool:
-        """True if callbacks or connectors have seen episodes whole."""
+        """True if callbacks or connectors have caused running episodes to be built."""
         return any(view.is_whole for view in self._views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
-        """What callbacks were given of the env's running episode, if anything."""
+        """Return the view of the env's running episode, or None if there is none yet."""
         return self._views.get(env_index)
 
     def begin(self, env_index: int) -> None:
-        """A record was opened."""
+        """Call `on_episode_created` for a new record."""
         self._views.pop(env_index, None)
         self.fire(CREATED, env_index)
 
     def cut(self, horizon: int) -> dict[int, Any]:
-        """By env, the next chunk of each running episode that is whole."""
+        """Cut all built running episodes; returns the next chunks by env."""
         successors = {}
         for env_index, view in sorted(self._views.items()):
             if view.is_whole:
                 record = self._core.record_of(env_index)
                 episode, mapping = view.episode, record.mapping
-                # The mapping function is asked elsewhere; what it answers at a cut is not used.
+                # The mapping function is called elsewhere, and its result at a cut is not used.
                 episode.agent_to_module_mapping_fn = lambda agent_id, _, known=mapping: known.get(agent_id, "")
                 successors[env_index] = episode.cut(horizon)
                 for each in (episode, successors[env_index]):
@@ -81,7 +81,7 @@ class EpisodeEvents:
         return successors
 
     def go_on(self, successors: dict[int, Any]) -> None:
-        """All running episodes go on in new chunks, these for some."""
+        """Continue all running episodes in new chunks, which are given for those that have been built."""
         views, self._views = self._views, {}
         for record in self._core.running():
             env_index = record.env_index
@@ -93,19 +93,19 @@ class EpisodeEvents:
                 self._views[env_index] = EpisodeInView(self._episodes, record, episode)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
-        """Callbacks at the end of an episode are shown its earlier chunks."""
+        """Keep a returned chunk for callbacks at the end of its episode, which get all chunks."""
         if END in self.listened:
             self._core.runner._ongoing_episodes_for_metrics[record.id_].append(episode)
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
-        """Let the runner have all chunks of a running episode that were returned, if only in numbers."""
+        """Give the runner all returned chunks of a running episode, as mere numbers if they were not kept."""
         chunks = self._core.runner._ongoing_episodes_for_metrics
         n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
-        if n_missing > 0:  # episodes of one id share their chunks
+        if n_missing > 0:  # not if episodes share an id, and so their chunks
             chunks[record.id_][:0] = record.earlier[:n_missing]
 
     def fire(self, event: str, env_index: int) -> None:
-        """Call those who listen."""
+        """Call the callbacks of an event."""
         if event not in self.listened:
             return
         runner, record = self._core.runner, self._core.record_of(env_index)
@@ -129,11 +129,11 @@ class EpisodeEvents:
             self.write_back(view)
 
     def whole_episode(self, record: RLlibRecord) -> Any:
-        """The running episode as RLlib's loop has it."""
+        """Return the running episode as RLlib's loop has it."""
         return self.view_of_running(record).whole()
 
     def view_of_ended(self, chunk: RLlibChunk) -> EpisodeInView:
-        """What callbacks and connectors are given of an episode that has ended."""
+        """Return the view of an episode that has ended, for callbacks and connectors."""
         if chunk.view is None:
             chunk.view = EpisodeInView(self._episodes, chunk.record)
         elif chunk.view.is_whole and chunk.view.ended is None:
@@ -142,16 +142,16 @@ class EpisodeEvents:
         return chunk.view
 
     def view_of_running(self, record: RLlibRecord) -> EpisodeInView:
-        """What callbacks and connectors are given of a running episode."""
+        """Return the view of a running episode, for callbacks and connectors."""
         view = self._views.get(record.env_index)
         if view is None:
             view = self._views[record.env_index] = EpisodeInView(self._episodes, record)
         return view
 
-    # Whole episodes are recorded as RLlib's loop does.
+    # Episodes that have been built are extended step by step, as in RLlib's loop.
 
     def acted(self, actions: list[dict]) -> dict[int, dict[Hashable, tuple[Any, Any, Any]]]:
-        """Of each env whose episode is whole, what its agents have done: action, other outputs, reward so far."""
+        """Return, for each env with a built episode, agent id -> (action, other outputs, reward so far)."""
         self._core.store.stamp_all()
         return {
             env_index: {
@@ -163,13 +163,13 @@ class EpisodeEvents:
         }
 
     def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
-        """An env was reset."""
+        """Add an env's reset to its episode, if that has been built."""
         view = self._views.get(env_index)
         if view is not None and view.is_whole:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
 
     def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:
-        """An env has stepped. RLlib's vector env copies the observations, too."""
+        """Add an env's step to its built episode. RLlib's vector env copies observations, too."""
         obs, rewards, terminateds, truncateds, infos = step
         self._views[env_index].episode.add_env_step(
             deepcopy(obs),
@@ -182,7 +182,7 @@ class EpisodeEvents:
         )
 
     def write_back(self, view: EpisodeInView) -> None:
-        """Modules and connectors are to see what callbacks have made of the newest observations."""
+        """Write the newest observations, which callbacks may have changed, to the blocks that modules read."""
         record = view.record
         table, live = self._core.table, self._core.table.envs[record.env_index].lane_of
         for agent_id, lane in record.lane_of.items():

@@ -1,4 +1,4 @@
-"""From the fast way to RLlib's own loop, and back again, between two calls."""
+"""Switches from the fast path to RLlib's own loop, and back, between two calls."""
 
 from typing import Any
 
@@ -14,12 +14,14 @@ from fastmarl.rllib.store.records import ChunkNumbers
 
 
 def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], to_module: ToModule, explore: bool) -> None:
-    """Set RLlib's runner up as if its own loop had sampled up to now.
+    """Set up RLlib's runner as if its own loop had sampled so far.
 
     Args:
-        events: has the running episodes as callbacks know them.
-        autoreset: per env, whether it is to be reset instead of stepped.
-        to_module: has what pieces made of the last observations, upon which the modules act next.
+        core: the runner's parts.
+        events: has the running episodes as callbacks see them.
+        autoreset: per env, true if the next step resets it.
+        to_module: has the batch that the connector pieces made of the last observations.
+        explore: true if the next steps explore.
     """
     runner = core.runner
     runner._ongoing_episodes = [events.whole_episode(record) for record in core.running()]
@@ -44,7 +46,7 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], to_modul
 
 
 def _as_before(core: Core, frames: StackedFrames) -> dict[tuple, list[Any]]:
-    """The stacks that were made before the cut, when the episodes reached back further, as RLlib's batch has them."""
+    """Return the frame stacks of before the cut, when episodes had a longer lookback, in the form of RLlib's batch."""
     table, store, stacks = core.table, core.store, dict[tuple, list[Any]]()
     id_of = [record.id_ for record in core.running()]
     for module, module_id in enumerate(store.module_ids):
@@ -56,9 +58,9 @@ def _as_before(core: Core, frames: StackedFrames) -> dict[tuple, list[Any]]:
 
 
 def take_back(runner: Any, finished: list[list[ChunkNumbers]]) -> None:
-    """Take over the episodes that ended in RLlib's loop and are not in the metrics yet, in numbers.
+    """Take over, as numbers, episodes that ended in RLlib's loop but are not in the metrics yet.
 
-    All envs are about to be reset, and at that RLlib forgets the earlier chunks of such episodes.
+    RLlib drops the earlier chunks of such episodes at the reset of all envs, which comes next.
     """
     finished += [[ChunkNumbers.of(episode)] for episode in runner._done_episodes_for_metrics]
     runner._done_episodes_for_metrics.clear()

@@ -1,4 +1,4 @@
-"""Agents are mapped to modules: by the function of the time when their episode began, which is shown that episode."""
+"""Maps agents to modules, by the mapping function that was set when their episode began."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
@@ -18,11 +18,11 @@ Step = tuple[dict, dict, dict, dict | None, dict, dict]
 
 
 class PolicyMapping:
-    """Asks the mapping functions, in RLlib's order.
+    """Calls the mapping functions in RLlib's order.
 
     Args:
-        core: the parts to work with.
-        episodes: makes those that functions are given which may read anything of them.
+        core: the runner's parts.
+        episodes: builds running episodes, for functions that may read anything of them.
     """
 
     def __init__(self, core: Core, episodes: RunningEpisodes):
@@ -31,7 +31,7 @@ class PolicyMapping:
         self._known: tuple[MappingFn, bool] | None = None
 
     def at_reset(self, record: RLlibRecord, obs: dict, infos: dict) -> None:
-        """The agents of an env's first observations."""
+        """Map the agents of an env's first observations."""
 
         def replay(function: MappingFn) -> None:
             episode = self._episodes.empty(record, function)
@@ -40,10 +40,12 @@ class PolicyMapping:
         self._map(record, obs, 0, replay)
 
     def in_step(self, record: RLlibRecord, agent_ids: Iterable[Hashable], step: Step) -> None:
-        """Agents that a step names for the first time, in the order of RLlib's set of them.
+        """Map agents that occur in a step for the first time, in the order of RLlib's set of them.
 
         Args:
-            step: observations, agents that acted, rewards, infos, terminateds, truncateds.
+            record: the episode.
+            agent_ids: the agents of the step.
+            step: observations, actions, rewards, infos, terminateds, truncateds.
         """
 
         def replay(function: MappingFn) -> None:
@@ -58,10 +60,13 @@ class PolicyMapping:
         self._map(record, agent_ids, self._core.table.envs[record.env_index].env_t + 1, replay)
 
     def at_cut(self, record: RLlibRecord, window: Window, horizon: int, is_shown: bool) -> None:
-        """RLlib asks again for all agents of the next chunk, and does not use the answers.
+        """Call the mapping function for all agents of the next chunk, as RLlib does, which ignores the results.
 
         Args:
-            is_shown: whether callbacks or connectors may look at the next chunk.
+            record: the episode.
+            window: lookback window of the next chunk.
+            horizon: `episode_lookback_horizon`.
+            is_shown: true if callbacks or connectors may read the next chunk.
         """
         env_t = self._core.table.envs[record.env_index].env_t
 
@@ -93,8 +98,10 @@ class PolicyMapping:
         replay: Callable[[MappingFn], None],
         answers: dict[Hashable, str],
     ) -> None:
-        """Add what the episode's mapping function says of these agents, where there is no answer already: it may ask
-        the episode for other agents' modules, too."""
+        """Add the module ids of those of these agents that are not in `answers`.
+
+        A mapping function may itself ask the episode for other agents' modules, which adds these, too.
+        """
         function = record.policy_mapping_fn
         if self._reads_times_only(function):
             replay = _refuse
@@ -113,7 +120,7 @@ class PolicyMapping:
 
 
 def _acted(episode: Any, agent_id: Hashable) -> tuple[Any, Any]:
-    """(action, other outputs) of an agent that has just acted: the record has them as if it waited."""
+    """Remove and return (action, other outputs) of an agent that has just acted, which are in the hanging data."""
     episode._hanging_rewards_end.pop(agent_id, None)
     return (
         episode._hanging_actions_end.pop(agent_id),
@@ -123,28 +130,28 @@ def _acted(episode: Any, agent_id: Hashable) -> tuple[Any, Any]:
 
 def _refuse(_: MappingFn) -> None:
     raise RunningEpisodeError(
-        "policy_mapping_fn reads its episode in a way that its bytecode does not show; hand the episode to a function, "
-        "which reads it there, and policy_mapping_fn is given the whole of it"
+        "policy_mapping_fn reads its episode in a way that its bytecode does not show; pass the episode to another "
+        "function that reads it, and policy_mapping_fn gets the whole episode"
     )
 
 
 class _Reached(Exception):
-    """RLlib's code asks for the module of the agent in question."""
+    """Raised when RLlib's code asks for the module of the agent in question."""
 
     def __init__(self, episode: RLlibEpisode):
         self.episode = episode
 
 
 class EpisodeInTheMaking:
-    """Shows a mapping function its episode as RLlib's code would, in the midst of a reset, a step or a cut.
+    """Gives a mapping function its episode in the state that RLlib's code would, during a reset, a step or a cut.
 
-    Nothing is made before something is read that the outline lacks. Then RLlib's own method runs on a copy of the
-    episode, and is stopped where it asks for the module of the agent in question.
+    The episode is built only if the function reads an attribute that the outline lacks. Then RLlib's own method runs on
+    a copy of the episode, until it asks for the module of the agent in question.
 
     Args:
-        outline: an episode of fastmarl's class with the slots that are known; the others are empty.
-        mapping: module ids by agent id, of those that were asked for.
-        replay: given a mapping function, makes the copy and calls RLlib's method on it.
+        outline: an episode of fastmarl's class with the known slots filled and the others empty.
+        mapping: agent id -> module id, of agents mapped so far.
+        replay: function that takes a mapping function, makes the copy and calls RLlib's method on it.
     """
 
     def __init__(self, outline: Any, mapping: dict[Hashable, str], replay: Callable[[MappingFn], None]):
@@ -157,22 +164,22 @@ class EpisodeInTheMaking:
         outline._origin = (self, 0)
 
     def ask(self, function: MappingFn, agent_id: Hashable) -> str:
-        """The agent's module id."""
+        """Call the mapping function and return the agent's module id."""
         self._asked = agent_id
         try:
             return function(agent_id, self._episode)
         finally:
-            for name in self._empty if self._is_made else ():  # what was read is outdated
+            for name in self._empty if self._is_made else ():  # the values are outdated now
                 if is_set(self._episode, name):
                     delattr(self._episode, name)
             self._is_made = False
 
     def close(self) -> None:
-        """No more is asked. RLlib's episode would go on from here, this one can't be read any more."""
+        """Forbid reading the episode from now on, because unlike RLlib's it will not be updated."""
         self._is_over = True
 
     def late_attributes(self, _: int) -> dict[str, Any]:
-        """The slots that the outline lacks, as they are now."""
+        """Build and return the current values of the slots that the outline lacks."""
         if self._is_over:
             raise RuntimeError("an episode that policy_mapping_fn was given can be read during that call only")
         try:
@@ -185,4 +192,4 @@ class EpisodeInTheMaking:
     def _answer(self, agent_id: Hashable, episode: RLlibEpisode) -> str:
         if agent_id == self._asked:
             raise _Reached(episode)
-        return self._mapping.get(agent_id, "")  # at a cut, RLlib asks for agents whose module it has forgotten
+        return self._mapping.get(agent_id, "")  # at a cut, RLlib asks for agents whose module it has dropped

@@ -1,4 +1,4 @@
-"""The batches that modules act upon, from the rows of their agents' observations."""
+"""Makes the batches that modules act on from rows of observations."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ ALIGNMENT = 16  # bytes
 
 
 class ModuleInputs:
-    """Makes each module's batch of the rows that act next.
+    """Makes each module's batch from the rows that act next.
 
     Args:
-        core: the parts to work with.
+        core: the runner's parts.
 
     Attributes:
         added: module id -> columns that connector pieces have added.
@@ -29,10 +29,11 @@ class ModuleInputs:
         self.added: dict[str, dict[str, Any]] = {}
 
     def batch(self, module: int, *, is_shown: bool = False) -> Batch:
-        """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too.
+        """Make a module's batch as RLlib does, aligned alike, because the last bits of matrix products depend on that.
 
         Args:
-            is_shown: whether others see it than the module, who may write to it.
+            module: index of the module.
+            is_shown: true if other code than the module's sees the batch, and may write to it.
         """
         core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
@@ -57,7 +58,7 @@ class ModuleInputs:
         return {**added, **batch} if added else batch
 
     def read_state(self, module: int) -> Any:
-        """The recurrent states that a module's agents act in next, whose successors it will answer; None without."""
+        """Read the recurrent states for a module's next forward pass; None if the module is not recurrent."""
         store, state = self._core.store, self._core.states[module]
         if state is None:
             return None
@@ -65,13 +66,13 @@ class ModuleInputs:
         return state.nest([self._on_device(torch.from_numpy(_as_float(leaf))) for leaf in read])
 
     def _tensor(self, leaf: np.ndarray, first: int, end: int, shares: bool) -> torch.Tensor:
-        """Rows of a leaf; where that may be, without a copy."""
+        """Return rows of a leaf as a tensor, without a copy if possible."""
         if not shares or leaf.dtype == np.float64 or first * leaf.strides[0] % ALIGNMENT:
             return self._own_tensor(leaf[first:end])
         return self._on_device(torch.from_numpy(leaf[first:end]))
 
     def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
-        """As RLlib's NumpyToTensor makes it: float64 becomes float32. It has memory of its own, as NumPy allocates."""
+        """Copy an array to a tensor as RLlib's NumpyToTensor does, float64 as float32, in memory allocated by NumPy."""
         return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -79,5 +80,5 @@ class ModuleInputs:
 
 
 def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:
-    """Return the array, as float32 if it was float64."""
+    """Cast a float64 array to float32, and return other arrays as they are."""
     return array.astype(np.float32 if array.dtype == np.float64 else array.dtype, copy=copy)

@@ -1,4 +1,4 @@
-"""Connector pieces that run themselves, upon whole episodes: the user's own, and RLlib's where columns won't do."""
+"""Runs connector pieces themselves on episodes: custom ones, and RLlib's if they can't run on whole columns."""
 
 import logging
 from collections import defaultdict
@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 
 
 class PiecesInPython:
-    """Shows pieces the episodes as RLlib's loop has them, and takes over the newest observations that they put there.
+    """Gives pieces the episodes as RLlib's loop has them, and takes over the observations that they write there.
 
     Args:
-        core: the parts to work with.
-        events: knows the episodes.
+        core: the runner's parts.
+        events: has the views of episodes.
 
     Attributes:
-        explore: as the call of sample() says.
-        ended: the chunks of episodes that have ended in this step.
+        explore: the argument of that name in the current call of sample().
+        ended: chunks of the episodes that ended in this step.
     """
 
     def __init__(self, core: Core, events: EpisodeEvents):
@@ -35,14 +35,17 @@ class PiecesInPython:
         self._events = events
         self.explore = True
         self.ended: list[RLlibChunk] = []
-        self._seconds: dict[str, float] = defaultdict(float)  # by names of pieces, in this call of sample()
+        self._seconds: dict[str, float] = defaultdict(float)  # by name of the piece, in this call of sample()
         self._told: set[str] = set()
 
     def run(self, piece: Any, newest: list[Newest], batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
-        """Have a piece rewrite what has come; returns what it has made of the batch.
+        """Call a piece to rewrite the newest observations; returns the batch that it returned.
 
         Args:
-            has_ended: whether that is of the episodes that have ended, and not of those that go on.
+            piece: the connector piece.
+            newest: the newest observations by module, which are rewritten.
+            batch: passed to the piece.
+            has_ended: true for the episodes that have ended, false for those that continue.
         """
         began, views, passing = perf_counter(), self.views(has_ended=has_ended), self._events.passing
         given = [(each, each.lanes.tolist(), each.items()) for each in newest]
@@ -58,7 +61,7 @@ class PiecesInPython:
                         made.append(views[env_index].episode.agent_episodes[agent_id].observations.data[-1])
                     else:
                         made.append(passing[lane])
-                if not each.layout.is_array or not all(map(is_, made, items)):  # a nested one may be another inside
+                if not each.layout.is_array or not all(map(is_, made, items)):  # nested ones may have changed inside
                     each.rewrite_items(made)
         finally:
             passing.clear()
@@ -66,7 +69,7 @@ class PiecesInPython:
         return batch
 
     def call(self, piece: Any, batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
-        """Have a piece make something of a batch, with the episodes as they are on record."""
+        """Call a piece with a batch and the stored episodes, after the observations were rewritten."""
         began, views = perf_counter(), self.views(has_ended=has_ended)
         try:
             batch = self._call(piece, batch, views, has_ended=has_ended)
@@ -79,11 +82,11 @@ class PiecesInPython:
         return batch
 
     def call_default(self, piece: Any, batch: dict[str, Any]) -> dict[str, Any]:
-        """Call one of RLlib's default pieces, upon the episodes that go on."""
+        """Call one of RLlib's default pieces on the episodes that continue."""
         return self._call(piece, batch, self.views(has_ended=False), has_ended=False)
 
     def views(self, *, has_ended: bool) -> dict[int, EpisodeInView]:
-        """The episodes by env, those that have ended in this step or those that go on."""
+        """Return views by env of the episodes that ended in this step, or of those that continue."""
         events = self._events
         if has_ended:
             return {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
@@ -106,7 +109,7 @@ class PiecesInPython:
         return made
 
     def tell(self, seconds: float) -> None:
-        """Say once of each piece that it runs in Python, and what that costs; a call took so many seconds."""
+        """Log once for each piece that it runs in Python, with its share of the call's `seconds`."""
         for name, own in self._seconds.items():
             if name not in self._told:
                 self._told.add(name)
@@ -115,7 +118,7 @@ class PiecesInPython:
         self._seconds.clear()
 
     def whole_parts(self, *, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
-        """Agents' episodes of those that are whole, by (env index, agent id)."""
+        """Return the agent episodes in episodes that have been built, by (env index, agent id)."""
         views = {record.env_index: self._events.view_of(record.env_index) for record in self._core.running()}
         if has_ended:
             views = {chunk.record.env_index: chunk.view for chunk in self.ended}

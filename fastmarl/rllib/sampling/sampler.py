@@ -1,8 +1,7 @@
-"""The fast way to sample for RLlib: its order of events over the core's store.
+"""The fast path of sampling for RLlib: RLlib's order of events, with the core's store.
 
-What RLlib does in one iteration, and in which order, decides which random number goes where: all modules answer, all
-envs step (those whose episode is over are reset instead), all steps are recorded, episodes end. See
-`ray.rllib.env.multi_agent_env_runner`.
+The order within an iteration decides which random number is used where: all modules act, all envs step (those whose
+episode has ended are reset instead), all steps are recorded, episodes end. See `ray.rllib.env.multi_agent_env_runner`.
 """
 
 import time
@@ -28,15 +27,15 @@ from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 
 class FastSampler:
-    """Samples for a runner whose config it has been found fit for.
+    """Samples for a runner that the fast path supports.
 
     Args:
-        runner: the RLlib face; its env, module, config and seed are used.
-        finished: gets the numbers of each episode that ends, chunk by chunk.
+        runner: the RLlib runner, whose env, module, config and seed are used.
+        finished: list to which the `ChunkNumbers` of each episode that ends are appended.
         draws: see Core.
 
     Attributes:
-        core: the parts that sampling works with; its counts are those of the last call.
+        core: the runner's parts; its counts are those of the last call.
     """
 
     def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
@@ -52,19 +51,19 @@ class FastSampler:
         inputs = ModuleInputs(self.core)
         self._to_module = ToModule(self.core, inputs, self._in_python)
         self._acting = Acting(self.core, inputs, self._to_module, ToEnv(self.core, self._in_python))
-        self._resets: dict[int, tuple] = {}  # envs that gave an episode's first observations in this tick -> these
-        self._as_steps: dict[int, tuple] = {}  # and whose reset is recorded as a step -> that
-        self._stepped_at = 0.0  # when the envs had stepped last
-        self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
-        self._idle: set[int] = set()  # envs that have delivered their episodes of this call (59)
-        self._n_wanted = 0  # episodes that are still to begin in this call (59)
-        self._all_anew = False  # whether all envs were made anew in this tick
+        self._resets: dict[int, tuple] = {}  # env -> (observations, infos) of its reset in this tick
+        self._as_steps: dict[int, tuple] = {}  # env -> its reset in this tick, if that is recorded as a step
+        self._stepped_at = 0.0  # end of the envs' last step
+        self._autoreset = [False] * runner.num_envs  # true if the env's episode has ended: reset instead of step
+        self._idle: set[int] = set()  # envs that have finished their episodes of this call (59)
+        self._n_wanted = 0  # episodes that have yet to begin in this call (59)
+        self._all_anew = False  # true if all envs were created again in this tick
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[RLlibChunk] = []
         self._finished_numbers = finished
 
     def hand_over(self, explore: bool) -> None:
-        """Leave the running episodes to RLlib's own loop."""
+        """Hand the running episodes over to RLlib's own loop."""
         hand_over(self.core, self._events, self._autoreset, self._to_module, explore)
 
     # Sampling.
@@ -79,11 +78,13 @@ class FastSampler:
         force_reset: bool,
         kept: list[Any],
     ) -> None:
-        """What RLlib's `_sample()` does; what it returns is added to `kept`. Should that fail, only what had finished
-        is, and this can't sample again."""
+        """Do what RLlib's `_sample()` does, and append the episodes to `kept`.
+
+        After an error, `kept` has only the finished episodes, and this object can't sample again.
+        """
         runner, began = self._runner, time.perf_counter()
         self.core.counts = CallCounts()
-        self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
+        self._env_ts = self._agent_ts = 0  # in this call, without steps lost by failed envs
         self._counts_env_steps = runner.config.count_steps_by == "env_steps"
         self._n_runners = runner.config.num_env_runners or 1
         self._env_ts_before = runner.num_env_steps_sampled_lifetime // self._n_runners
@@ -123,9 +124,9 @@ class FastSampler:
         return (self._env_ts if self._counts_env_steps else self._agent_ts) >= num_timesteps
 
     def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
-        """Agents act, envs step, steps are recorded, episodes end."""
+        """Run one tick: agents act, envs step, steps are recorded, episodes end."""
         acting, counts = self._acting, self.core.counts
-        t = (self._env_ts_before + self._env_ts) * self._n_runners  # of all runners, as RLlib estimates it
+        t = (self._env_ts_before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
         actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
         if self.core.shared_data.is_read:
             self.core.shared_data.note_actions()
@@ -134,7 +135,7 @@ class FastSampler:
         self.core.store.advance()
         self._all_anew = False
         done, n_finished = self._step_envs(actions, for_env), len(self._finished)
-        if self._all_anew:  # connectors come before callbacks where all envs are reset
+        if self._all_anew:  # connectors run before callbacks if all envs were reset
             self._connect(n_finished)
         if self._events.listened:
             self._call_back(done, num_episodes)
@@ -146,7 +147,7 @@ class FastSampler:
         counts.lengths.append(self._under_way)
 
     def _connect(self, n_finished: int) -> None:
-        """Have connectors rewrite what was observed; `n_finished` episodes had ended before that."""
+        """Run the connectors on the newest observations; `n_finished` episodes had ended before this tick."""
         if not self._connectors.pieces and not self.core.to_module.last:
             return
         began = time.perf_counter()
@@ -157,7 +158,7 @@ class FastSampler:
             if self.core.to_module.makes_batches:
                 self._to_module.take(batch)
         except BaseException:
-            del self._finished[n_finished:]  # whose last observations nobody knows
+            del self._finished[n_finished:]  # their last observations are undefined
             raise
         self.core.counts.seconds["connect"] += time.perf_counter() - began
 
@@ -193,7 +194,7 @@ class FastSampler:
                 self._events.fire(START, env_index)
 
     def _forget_earlier_chunks(self) -> None:
-        """RLlib does, at every reset of all envs: the metrics of ended episodes are then those of their last chunk."""
+        """Drop earlier chunks, as RLlib does when all envs are reset: metrics then only count last chunks."""
         self._runner._ongoing_episodes_for_metrics.clear()
         for chunks in self._finished_numbers:
             del chunks[:-1]
@@ -201,8 +202,7 @@ class FastSampler:
             chunk.record.earlier.clear()
 
     def _step_envs(self, actions: list[dict], for_env: list[dict]) -> list[int]:
-        """Step all envs with their actions, or reset them, and record what they return. Returns the envs whose episodes
-        are over."""
+        """Step or reset all envs, and record the results; returns the envs whose episodes have ended."""
         core, resets, began = self.core, self._autoreset, time.perf_counter()
         results, over = step_envs(self._runner.env.envs, for_env, resets, self._idle, self._restart)
         stepped = time.perf_counter()
@@ -232,17 +232,17 @@ class FastSampler:
         self._runner.restart_env(env_index, error)
 
     def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
-        """An env was reset, or an episode awaits that: (None: recorded; otherwise what is to be recorded as a step)."""
-        if not record.awaits_reset:  # RLlib had ended the episode before its env did, and begun another: it goes on
+        """Record an env's reset, or the start of its episode; returns a step to record, or else None."""
+        if not record.awaits_reset:  # RLlib ended the episode before its env did and began another, which continues
             self._as_steps[env_index] = step = _as_step(self._runner.env.envs[env_index], *result)
             return step
         self._resets[env_index] = result[0], result[-1]
-        if was_reset or result[0]:  # else RLlib began an episode on its own, which waits for its first observation
+        if was_reset or result[0]:  # else RLlib began an episode that waits for its first observation
             self._recording.begin_episode(env_index, result[0], result[-1])
         return None
 
     def begin_anew(self, env_index: int) -> None:
-        """The env failed and was made anew: its episode is dropped, the others go on."""
+        """Drop the episode of a failed env, which was created again, and begin another; other episodes continue."""
         core, env = self.core, self.core.table.envs[env_index]
         record = core.record_of(env_index)
         core.count(record)
@@ -251,7 +251,7 @@ class FastSampler:
         if self._runner.num_envs > 1:
             self._env_ts -= lost
             self._runner._ongoing_episodes_for_metrics.pop(record.id_, None)
-        else:  # as RLlib, which begins to count anew
+        else:  # RLlib resets its counts, too
             self._env_ts = self._agent_ts = 0
             self._all_anew = True
             core.shared_data.reset()
@@ -269,7 +269,7 @@ class FastSampler:
         self._events.begin(env_index)
 
     def _call_back(self, done: list[int], num_episodes: int | None) -> None:
-        """Callbacks are told of the tick env by env, as RLlib does it, and episodes end."""
+        """Call the callbacks env by env, as RLlib does, and end episodes."""
         for env_index in range(self._runner.num_envs):
             if env_index in self._idle:
                 continue
@@ -280,7 +280,7 @@ class FastSampler:
                     return
 
     def _end_episodes(self, done: list[int], num_episodes: int | None) -> bool:
-        """Returns whether there are enough."""
+        """End the episodes of these envs; returns true once the call has enough episodes."""
         for env_index in done:
             record = self.core.record_of(env_index)
             self._finished.append(self._chunk(record))
@@ -303,7 +303,7 @@ class FastSampler:
         return RLlibChunk(record, env.env_t, env.infos, view=self._events.view_of(record.env_index))
 
     def _episodes(self, chunks: list[RLlibChunk]) -> list[Any]:
-        """Those of chunks that are over; callbacks know them already."""
+        """Build the episodes of chunks that have ended, keeping the objects that callbacks have seen."""
         to_build = [chunk for chunk in chunks if chunk.view is None or not chunk.view.is_whole]
         built = iter(self._builder.build(to_build))
         episodes = []
@@ -321,14 +321,14 @@ class FastSampler:
         return episodes
 
     def _end_chunks(self) -> list[RLlibChunk]:
-        """Those of the running episodes."""
+        """End and return the chunks of the running episodes."""
         running, envs = self.core.running(), self.core.table.envs
         for record in running:
             record.last_step_at = self._stepped_at
         return [self._chunk(record) for record in running if envs[record.env_index].env_t > record.env_t_started]
 
     def _count_finished(self) -> None:
-        """Leave the numbers of episodes that have ended to the metrics; once more after an interrupt."""
+        """Append the numbers of ended episodes to those for the metrics; may be repeated after an interrupt."""
         known = set(map(id, self._finished_numbers[-len(self._finished) :]))
         for chunk in self._finished:
             earlier = chunk.record.earlier
@@ -338,7 +338,7 @@ class FastSampler:
                 self._finished_numbers.append(earlier)
 
     def _end_call(self, chunks: list[RLlibChunk], episodes: list[Any], *, cut: bool) -> None:
-        """Prepare the next call, after these chunks of running episodes."""
+        """Prepare the next call; `chunks` are those of running episodes."""
         core = self.core
         for chunk, episode in zip(chunks, episodes, strict=True):
             chunk.record.earlier.append(chunk.numbers)
@@ -353,7 +353,7 @@ class FastSampler:
         self._finished, self._under_way = [], 0
 
     def _cut(self, record: RLlibRecord) -> None:
-        """RLlib makes the next chunk of an episode from its lookback window."""
+        """Cut an episode: continue it in a new chunk, which RLlib builds from its lookback window."""
         core, builder, config = self.core, self._builder, self._runner.config
         if record.awaits_reset:
             return
@@ -367,7 +367,7 @@ class FastSampler:
         record.go_on(window.order, window.dropped, live)
 
     def _keep_finished(self, kept: list[Any]) -> None:
-        """The call has failed: what had finished is returned by the next one."""
+        """Keep the finished episodes of a failed call, for the next one to return."""
         core = self.core
         core.inference.leave_modes()
         core.store.stamp(self._runner._weights_seq_no)
@@ -379,7 +379,7 @@ class FastSampler:
 
 
 def _as_step(env: Any, obs: dict, infos: dict) -> tuple:
-    """What RLlib's vector env returns for a reset."""
+    """Return a reset in the form of a step, as RLlib's vector env does."""
     agents = env.unwrapped.possible_agents
     flags = {**dict.fromkeys(agents, False), "__all__": False}
     return obs, dict.fromkeys(agents, 0.0), flags, dict(flags), infos

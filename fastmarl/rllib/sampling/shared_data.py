@@ -1,18 +1,18 @@
-"""RLlib's `shared_data`, which connector pieces leave for one another, where pieces of the user's own may read it."""
+"""RLlib's `shared_data`, through which connector pieces exchange data, for custom pieces that may read it."""
 
 from collections.abc import Hashable
 from typing import Any
 
 Mapped = dict[str, list[tuple[str, Hashable]]]
-"""Module id -> (episode id, agent id) of the rows of its batch, in order."""
+"""Module id -> (episode id, agent id) of each row of its batch."""
 
 
 class SharedData:
-    """Keeps it as RLlib's loop and its default pieces do.
+    """Updates the runner's `shared_data` as RLlib's loop and its default pieces do.
 
     Args:
-        runner: has it.
-        is_read: whether anybody may read it; if not, it stays empty.
+        runner: the RLlib runner.
+        is_read: true if a piece may read the data; otherwise it stays empty.
     """
 
     def __init__(self, runner: Any, *, is_read: bool):
@@ -20,20 +20,20 @@ class SharedData:
         self.is_read = is_read
 
     def reset(self) -> None:
-        """Forget all of it, as RLlib does when it resets all envs."""
+        """Clear the data, as RLlib does when it resets all envs."""
         self._runner._shared_data = {}
 
     def note_end(self, ended: str, begun: str) -> None:
-        """An episode has ended, and another begun in its place; these are their ids."""
+        """Note the ids of an episode that ended, and of the one that began in its place."""
         if self.is_read:
             self._runner._shared_data["vector_env_episodes_map"][ended] = begun
 
     def note_actions(self) -> None:
-        """Forget the ends of episodes, as agents have acted. Not to be called unless `is_read`."""
+        """Clear the ends of episodes after agents have acted. Only to be called if `is_read`."""
         self._runner._shared_data["vector_env_episodes_map"] = {}
 
     def note_batches(self, mapped: Mapped) -> None:
-        """The modules' batches have these rows."""
+        """Note the rows of the modules' batches."""
         if self.is_read:
             if self._runner.module.is_stateful():
                 self._runner._shared_data["_added_single_ts_time_rank"] = True

@@ -1,4 +1,4 @@
-"""What envs return is recorded by RLlib's rules: who joins, in which order, with which module, who ends and how."""
+"""Records the envs' resets and steps by RLlib's rules: which agents join and end, their order, modules and flags."""
 
 import time
 from collections.abc import Hashable
@@ -17,7 +17,7 @@ class StepWriter:
     """Records resets and steps.
 
     Args:
-        core: the parts to work with.
+        core: the runner's parts.
         mapping: maps new agents to modules.
     """
 
@@ -29,7 +29,7 @@ class StepWriter:
         self._merges_flags = "01" not in core.runner.fixes
 
     def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
-        """Write an env's first observations."""
+        """Record an env's first observations."""
         store = self._core.store
         record = self._core.record_of(env_index)
         record.awaits_reset = False
@@ -37,7 +37,7 @@ class StepWriter:
         self._mapping.at_reset(record, obs, infos)
         for agent_id, value in obs.items():
             self._join(record, agent_id, value)
-        # RLlib's order is that of a set of them.
+        # RLlib's order is that of a set of the agents.
         row_order = record.order if self._keeps_order else list(set(record.order))
         record.observed = tuple(obs)
         store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
@@ -46,7 +46,7 @@ class StepWriter:
             self.keep_common_info(record, infos or {})
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any) -> None:
-        """An agent is observed for the first time."""
+        """Add an agent that is observed for the first time."""
         module_id, module_ids = record.mapping[agent_id], self._core.store.module_ids
         if module_id not in module_ids:
             raise UnknownModuleError(module_id, agent_id, module_ids)
@@ -57,7 +57,7 @@ class StepWriter:
         self._core.store.fit(module, observation)
 
     def keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
-        """21: in the episode's custom data, by env step."""
+        """Keep the env's common info in the episode's custom data, by env step (21)."""
         if infos.get("__common__"):
             kept = record.custom_data.setdefault("__common__", {})
             kept[self._core.table.envs[record.env_index].env_t] = own_copy(infos["__common__"])
@@ -66,7 +66,10 @@ class StepWriter:
         self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict, truncateds: dict,
         infos: dict | None,
     ) -> dict:  # fmt: skip
-        """Other agents than in the last step are named, or some end: let new ones join, find RLlib's order of rows."""
+        """Process a step in which the agents have changed: add new ones, and find RLlib's order of rows.
+
+        Returns the observations to record.
+        """
         self._core.count(record)
         given, all_joined = obs, True
         fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
@@ -74,18 +77,18 @@ class StepWriter:
             obs = self._let_join(record, known, (obs, actions, rewards, infos, terminateds, truncateds))
             all_joined = not names_others(set(record.order), given)
         env = self._core.table.envs[record.env_index]
-        # One that ends unobserved counts as observed: RLlib repeats its last observation.
+        # Agents that end unobserved count as observed, because RLlib repeats their last observation.
         unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)
         record.observed = tuple(given)
         env.order = places_in_set_order(record.order, obs, unseen, self._keeps_order)
         if all_joined and not unseen:
             record.keys.remember(obs, rewards, terminateds, truncateds)
-        else:  # who ended at once may come back with the next observation, and join
+        else:  # an agent that ended in its first step may join with its next observation
             record.keys.forget()
         return obs
 
     def _let_join(self, record: RLlibRecord, known: set, step: Step) -> dict:
-        """Map and add the agents that are named for the first time, in the order of RLlib's set of them."""
+        """Map and add the agents that are new in this step, in the order of RLlib's set; returns the observations."""
         obs, actions, rewards, _, terminateds, truncateds = step
         all_done = terminateds.get("__all__") or truncateds.get("__all__")
         named = (
@@ -110,31 +113,34 @@ class StepWriter:
         return obs
 
     def _all_known_done(self, record: RLlibRecord, terminateds: dict, truncateds: dict) -> bool:
-        """RLlib ends an episode when all agents it knows are done, whatever else there is."""
+        """Return true if all known agents are done, upon which RLlib ends the episode, even if new agents come."""
         lane_of = self._core.table.envs[record.env_index].lane_of
         return bool(record.order) and all(terminateds.get(agent) or truncateds.get(agent) for agent in lane_of)
 
     def note_joined(self, record: RLlibRecord) -> None:
-        """Those who have joined have lanes now."""
+        """Note the lanes of the agents that have joined."""
         for agent_id in record.joined:
             record.lane_of[agent_id] = self._core.table.envs[record.env_index].lane_of[agent_id]
         record.joined.clear()
 
     def forget_early_pay(self, record: RLlibRecord, all_done: int, actions: dict, *said: dict) -> None:
-        """What agents were paid before their first observation counts no longer once they have ended.
+        """Drop the rewards that agents received before their first observation, once they have ended.
 
         Args:
-            said: the env's observations, rewards, terminateds, truncateds.
+            record: the episode.
+            all_done: flags of the whole env, 0 if the episode continues.
+            actions: actions of the step.
+            said: observations, rewards, terminateds and truncateds of the step.
         """
         for agent_id in list(record.paid_early):
             is_done = any(flags.get(agent_id) for flags in said[2:])
-            # As with RLlib, the end of all is that of an agent not seen yet if the env names it in this step.
+            # As in RLlib, the end of the episode ends an agent not observed yet only if it occurs in this step.
             is_there = agent_id in record.lane_of or any(agent_id in part for part in (actions, *said))
             if is_done or (all_done and is_there):
                 del record.paid_early[agent_id]
 
     def note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
-        """Keep the flags of agents that have ended as the env gave them."""
+        """Keep the flags of agents that have ended, as the env returned them."""
         scatter, table = self._core.store.scatter, self._core.table  # type: ignore[union-attr]
         if all_done:
             if bool(all_done & TERMINATED) and (scatter.everybody or not record.is_terminated):

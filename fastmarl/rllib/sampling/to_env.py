@@ -1,9 +1,8 @@
-"""The module-to-env pipeline where it has pieces of the user's own: they run themselves, upon the batches that RLlib's
-have at their places.
+"""Runs module-to-env pipelines with custom pieces, which get the batches that they would get in RLlib's pipeline.
 
-Most stand where `config.env_runners(module_to_env_connector=...)` puts them, behind RemoveSingleTsTimeRankFromBatch, or
-before GetActions. What RLlib's default pieces do up to there, and from there on, is done by columns. Where pieces
-stand between others of RLlib's, these run themselves, too.
+Most custom pieces are where `config.env_runners(module_to_env_connector=...)` puts them, after
+RemoveSingleTsTimeRankFromBatch, or before GetActions. RLlib's default pieces before and after these places are replaced
+by operations on whole columns. If custom pieces are elsewhere, RLlib's own pieces run, too.
 """
 
 from collections.abc import Callable, Hashable
@@ -28,30 +27,30 @@ from fastmarl.rllib.store.block import is_state
 
 Answers = dict[str, dict[Key, np.ndarray]]
 Given = dict[str, dict[str, list[Any]]]
-"""Module id -> column -> items."""
+"""Module id -> column name -> items."""
 MISSING = object()
 NUMBERS = "biufc"  # kinds of dtypes
 
 
 class Acted(NamedTuple):
-    """Actions of all agents, a dict for each env by agent id."""
+    """Actions of all agents, a dict agent id -> action for each env."""
 
     actions: list[dict]
-    """As they are recorded."""
+    """Actions as they are stored."""
     for_env: list[dict]
-    """As the envs get them."""
+    """Actions as envs get them."""
 
 
 class ToEnv:
-    """Has modules answer, and pieces go over what they say.
+    """Runs the modules and the pieces of the module-to-env pipeline.
 
     Args:
-        core: the parts to work with.
+        core: the runner's parts.
         in_python: calls pieces.
 
     Attributes:
-        is_own: whether the pipeline has pieces of the user's own.
-        runs_whole: whether modules are run as RLlib runs them, since pieces see all that they say.
+        is_own: true if the pipeline has custom pieces.
+        runs_whole: true if modules must run by their own methods, because pieces see all their outputs.
     """
 
     def __init__(self, core: Core, in_python: PiecesInPython):
@@ -62,7 +61,7 @@ class ToEnv:
         kinds = [type(piece) for piece in self._pieces]
         self._n_head = kinds.index(MODULE_TO_ENV[0])
         n_known = self._n_head + MODULE_TO_ENV.index(module_to_env.NormalizeAndClipActions)
-        self._is_usual = kinds[self._n_head : n_known] == MODULE_TO_ENV[:-2]  # nothing own from GetActions on to there
+        self._is_usual = kinds[self._n_head : n_known] == MODULE_TO_ENV[:-2]  # no custom pieces in this range
         self.runs_whole = self._n_head > 0 or not self._is_usual
         self._last = self._pieces[n_known:]
         self._by_columns: dict[type, Callable[[dict], dict]] = {
@@ -72,12 +71,12 @@ class ToEnv:
         self._structs = core.action_structs
 
     def act(self, batches: dict[str, Any], mapped: Mapped, *, explore: bool, t: int) -> Acted:
-        """Have all agents act, and record it.
+        """Choose the actions of all agents, and store the outputs.
 
         Args:
             batches: see `ExactInference.answer()`.
-            mapped: whose rows these are.
-            explore, t: as for `answer()`.
+            mapped: the agents of the batches' rows.
+            explore, t: see `ExactInference.answer()`.
         """
         inference, answers, given = self._core.inference, None, Given()
         if self.runs_whole:
@@ -97,7 +96,7 @@ class ToEnv:
         return Acted(actions, for_env)
 
     def _is_regular(self, batch: dict, mapped: Mapped) -> bool:
-        """True if there is something of each module, and that of recurrent ones has its time axis."""
+        """Return true if the batch has outputs of each module, with a time axis if the module is recurrent."""
         modules = self._core.runner.module
         return batch.keys() == mapped.keys() and all(
             len(getattr(leaf, "shape", ())) > 1
@@ -118,10 +117,10 @@ class ToEnv:
                 batch = self._in_python.call(piece, batch, has_ended=False)
         return batch
 
-    # What RLlib's default pieces do.
+    # Replacements of RLlib's default pieces.
 
     def _items(self, answers: Answers, mapped: Mapped) -> tuple[dict, Given]:
-        """The batch behind RemoveSingleTsTimeRankFromBatch: column -> (episode id, agent id, module id) -> [item]."""
+        """Make RLlib's batch after the removal of time axes: column -> (episode id, agent id, module id) -> [item]."""
         batch: dict[str, dict] = {}
         given: Given = {}
         for module_id, leaves in answers.items():
@@ -134,7 +133,7 @@ class ToEnv:
         return batch, given
 
     def _normalize(self, batch: dict) -> dict:
-        """As NormalizeAndClipActions; 28: and actions that begin with their space's start."""
+        """Scale or clip actions as NormalizeAndClipActions does, and add the start of Discrete spaces if asked (28)."""
         options = self._core.action_options
         if not any(options.values()):
             return batch
@@ -143,7 +142,7 @@ class ToEnv:
 
         def for_env(item: Any, agent_id: Hashable) -> Any:
             struct = self._structs[agent_id]
-            if isinstance(struct, Discrete) and not isinstance(item, np.ndarray):  # nothing that could be changed
+            if isinstance(struct, Discrete) and not isinstance(item, np.ndarray):  # nothing to scale, and immutable
                 return np.add(item, struct.start, dtype=np.asarray(item).dtype) if starts else item
             if isinstance(struct, Discrete) and starts:
                 return np.array(item + item.dtype.type(struct.start))
@@ -155,7 +154,7 @@ class ToEnv:
         return batch
 
     def _listify(self, batch: dict) -> dict:
-        """As ListifyDataForVectorEnv: column -> for each env, agent id -> item."""
+        """Regroup as ListifyDataForVectorEnv does: column -> a dict agent id -> item for each env."""
         place_of = {record.id_: place for place, record in reversed([*enumerate(self._core.running())])}
         for column, by_key in batch.items():
             by_env: list[dict] = [{} for _ in self._core.table.envs]
@@ -165,14 +164,15 @@ class ToEnv:
             batch[column] = by_env
         return batch
 
-    # The record.
+    # Storing outputs.
 
     def _record(self, columns: dict[str, list[dict]], answers: Answers, given: Given) -> None:
-        """Record what comes out of the pipeline.
+        """Store the results of the pipeline.
 
         Args:
-            columns: of each env, by agent id.
-            answers, given: what the modules have said, whole and one by one.
+            columns: column name -> a dict agent id -> item for each env.
+            answers: the modules' outputs as columns.
+            given: the modules' outputs as items.
         """
         store, table = self._core.store, self._core.table
         order, n_left = store.scatter.acting_modules(store.acting_from), sum(map(len, columns[Columns.ACTIONS]))
@@ -228,7 +228,7 @@ class ToEnv:
 
 
 def _rows(column: Any, is_boxed: bool) -> list[Any]:
-    """The rows of a nest of arrays, as views of it; numbers as arrays of shape () if `is_boxed`."""
+    """Return the rows of a nest of arrays as views; numbers are arrays of shape () if `is_boxed`."""
     if isinstance(column, dict):
         parts = [_rows(part, is_boxed) for part in column.values()]
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -238,13 +238,13 @@ def _rows(column: Any, is_boxed: bool) -> list[Any]:
 
 
 def _outputs(items: dict[str, list[Any]], i: int) -> dict[Key, Any]:
-    """Copies of a row's items, leaf by leaf."""
+    """Copy the items of row i, leaf by leaf."""
     leaves = leaves_of({name: values[i] for name, values in items.items() if values[i] is not MISSING})
     return {key: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for key, leaf in leaves.items()}
 
 
 def _columns_of(name: str, values: list[Any], is_boxed: bool) -> dict[Key, np.ndarray] | None:
-    """Items as the columns that stand for them, leaf by leaf; None if they are of several kinds."""
+    """Stack items to columns, leaf by leaf; None if they differ in structure, type, dtype or shape."""
     if any(value is MISSING for value in values):
         return None
     rows = [leaves_of({name: value}) for value in values]

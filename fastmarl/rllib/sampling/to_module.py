@@ -1,7 +1,7 @@
-"""The parts that connector pieces of the user's own have in the modules' batches.
+"""Adds the results of custom connector pieces to the modules' batches.
 
-RLlib runs its env-to-module pipeline when the envs have stepped. Pieces before the default ones begin the batch, which
-is empty then: what they add goes through RLlib's default pieces. Pieces behind these see the batches that modules get.
+RLlib runs its env-to-module pipeline after the envs' step. Pieces before the default ones get an empty batch, and what
+they add to it goes through RLlib's default pieces. Pieces after the default ones see the modules' batches.
 """
 
 from collections.abc import Hashable
@@ -18,21 +18,21 @@ from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.shared_data import Mapped
 
 MADE_OF_EPISODES = {Columns.OBS, Columns.STATE_IN}
-"""Columns that RLlib's default pieces leave as they are if a piece has added them."""
+"""Columns that RLlib's default pieces don't overwrite if a piece has added them."""
 
 
 class ToModule:
-    """Takes what pieces have made.
+    """Makes the modules' batches if custom pieces take part.
 
     Args:
-        core: the parts to work with.
-        inputs: gets the columns that pieces add.
+        core: the runner's parts.
+        inputs: makes batches, with the columns that pieces add.
         in_python: calls pieces.
 
     Attributes:
-        batches: of the modules that act next, if others than `inputs` makes.
-        mapped: the rows of the batches.
-        is_reordered: whether these are not in the order of the record's rows.
+        batches: batches of the modules that act next; None if `inputs` makes them.
+        mapped: the agents of the batches' rows.
+        is_reordered: true if these are not in the order of the stored rows.
     """
 
     def __init__(self, core: Core, inputs: ModuleInputs, in_python: PiecesInPython):
@@ -48,12 +48,12 @@ class ToModule:
         return self._core.to_module
 
     def pass_ended(self) -> None:
-        """The pieces have run upon episodes that have ended, whose agents act no more."""
+        """Run the last pieces for episodes that have ended, whose agents don't act anymore."""
         self._core.shared_data.note_batches({})
         self._run_last({}, has_ended=True)
 
     def take(self, batch: dict[str, Any]) -> None:
-        """Go on with what the pieces before the default ones have made of an empty batch."""
+        """Process the batch that the pieces before the default ones have returned."""
         core, ids = self._core, self._core.store.module_ids
         rows = core.rows_to_act()
         self._inputs.added, self.batches, self.mapped = {}, None, rows
@@ -77,7 +77,7 @@ class ToModule:
             raise ConnectorError([*self.mapped], names, f"expected a batch for each module, got {[*self.batches]}")
 
     def next_batches(self) -> dict[str, Batch]:
-        """The batches that the modules act upon next, in RLlib's order."""
+        """Return the batches that the modules act on next, in RLlib's order."""
         ids = self._core.store.module_ids
         if self.batches is not None:
             for module_id in self.batches:
@@ -86,14 +86,14 @@ class ToModule:
         return {module_id: self._inputs.batch(ids.index(module_id)) for module_id in self.mapped}
 
     def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
-        """See `next_batches()`; RLlib's default pieces have made `batches` of these episodes."""
+        """Return the next batches for RLlib's loop, from `batches` that RLlib's default pieces have made."""
         self._core.shared_data.note_batches(self.mapped)
         if self.batches is not None:
             return self.batches
         return {module_id: {**self._inputs.added.get(module_id, {}), **batches[module_id]} for module_id in self.mapped}
 
     def _default_columns(self, batch: dict[str, Any], rows: Mapped) -> dict[str, dict[str, Any]]:
-        """By module id, the columns of a batch as RLlib's default pieces make them for the modules."""
+        """Run RLlib's default pieces on added columns; returns them by module id."""
         _, add_time_axis, _, *others = self._parts.default
         by_episode: dict[str, set[Hashable]] = {}
         for episode_id, agent_id in (row for of_module in rows.values() for row in of_module):
@@ -110,7 +110,7 @@ class ToModule:
         return batch
 
     def _run_default(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The modules' batches, all of them made by RLlib's default pieces."""
+        """Return the modules' batches, made entirely by RLlib's default pieces."""
         for piece in self._parts.default:
             batch = self._in_python.call_default(piece, batch)
         return batch
@@ -122,19 +122,19 @@ class ToModule:
 
 
 class _EpisodeToAct:
-    """Answers what RLlib's AgentToModuleMapping asks of an episode."""
+    """An episode with only the interface that RLlib's AgentToModuleMapping needs."""
 
     def __init__(self, id_: str, agents: set[Hashable]):
         self.id_ = id_
         self._agents = agents
 
     def get_agents_to_act(self) -> set[Hashable]:
-        """Agents that have not ended; see RLlib's method."""
+        """Return the agents that act next, as RLlib's method does."""
         return self._agents
 
 
 def _check_rows(rows: Mapped, mapped: Mapped, pieces: list[Any]) -> None:
-    """Raise a ConnectorError if not the same agents act by these two."""
+    """Raise a ConnectorError unless both have the same agents."""
     for module_id in {**rows, **mapped}:
         ours, theirs = rows.get(module_id, []), mapped.get(module_id, [])
         if len(ours) != len(theirs) or {*ours} != {*theirs}:

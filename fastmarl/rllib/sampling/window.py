@@ -1,4 +1,4 @@
-"""What a cut leaves of an episode's agents, and in what order: RLlib rebuilds its dicts from the lookback window."""
+"""Computes the agents of an episode after a cut and their order: RLlib rebuilds its dicts from the lookback window."""
 
 from collections.abc import Hashable
 
@@ -7,29 +7,29 @@ from fastmarl.rllib.store.store import RLlibStore
 
 
 class Window:
-    """The lookback window of the chunk that follows upon a cut.
+    """The lookback window of the chunk after a cut.
 
     Args:
-        store: what was recorded.
-        record: the episode, as it is at the end of a chunk.
+        store: the store of all rows.
+        record: the episode at the end of a chunk.
         horizon: `episode_lookback_horizon`.
-        hanging: lanes that have acted and wait.
+        hanging: lanes of agents that have acted and wait for an observation.
 
     Attributes:
-        lookback: env steps; more than the horizon if a waiting agent's last observation is further back. RLlib fills up
-            what lies before the episode.
-        order: agents of the next chunk in RLlib's order; those that ended within the window included.
-        map_order: the same agents in the order of RLlib's time maps: those at the window's begin, then others.
-        ended: of these, those that have ended -> env steps of their observations in the window, as RLlib's map has them
-            in the next chunk: it has no entries for the steps after the last of them, which seems to be at the cut.
-        dropped: agents that ended and have one observation in the window, of which RLlib removes every trace.
+        lookback: number of env steps, which exceeds the horizon if a waiting agent's last observation is further back.
+            RLlib pads steps before the beginning of the episode.
+        order: agents of the next chunk in RLlib's order, including those that ended within the window.
+        map_order: the same agents in the order of RLlib's time maps: those at the beginning of the window first.
+        ended: agent in `order` that has ended -> env steps of its observations in the window, by RLlib's time map in
+            the next chunk, which lacks entries after the last observation and so shifts it to the cut.
+        dropped: agents that ended and have one observation in the window; RLlib removes them altogether.
     """
 
     def __init__(self, store: RLlibStore, record: RLlibRecord, horizon: int, hanging: set[int]):
         self._store = store
         self._record = record
         self._env_t = store.table.envs[record.env_index].env_t
-        # Of a module with recurrent state there may be one row more, which RLlib's map does not show (47).
+        # A module with recurrent state may have one more row, which is not in RLlib's map (47).
         self._first_env_t = record.env_t_started - record.lookback
         self.lookback = horizon
         for lane in record.lane_of.values():
@@ -40,14 +40,14 @@ class Window:
         self.order = self._order()
 
     def _needed(self, lane: int, horizon: int) -> int:
-        """How far RLlib looks back for a waiting agent: to its last observation at least `horizon` steps back."""
+        """Return RLlib's lookback for a waiting agent: to its last observation at least `horizon` steps back."""
         for env_t in reversed(self._times(lane)):
             if (back := self._env_t - env_t + 1) >= max(horizon, 1):
                 return back - 1
         return horizon
 
     def _order(self) -> list[Hashable]:
-        """Order of first appearance in the window; agents that ended and appear only once are dropped."""
+        """Order agents by first appearance in the window, and drop those that ended and appear only once."""
         since = self._env_t - self.lookback
         seen: list[tuple[int, int, Hashable]] = []
         live = self._store.table.envs[self._record.env_index].lane_of
@@ -71,7 +71,7 @@ class Window:
         return [agent_id for _, _, agent_id in seen]
 
     def _first_since(self, lane: int, since: int) -> int:
-        """A lane's first observation from env step `since` on."""
+        """Return the env step of a lane's first observation from env step `since` on."""
         table = self._store.table
         row, block = table.row_L[lane], self._store.blocks[table.module_L[lane]]
         first = int(block.env_t_R[row])
@@ -83,7 +83,7 @@ class Window:
         return first
 
     def _times(self, lane: int) -> list[int]:
-        """Env steps of the lane's observations in the chunk, as RLlib's map has them counted from its end."""
+        """Return the env steps of the lane's observations in the chunk, by the entries of RLlib's time map."""
         table = self._store.table
         block = self._store.blocks[table.module_L[lane]]
         rows = self._store.rows_of(lane)
@@ -91,5 +91,5 @@ class Window:
         env_ts = env_ts[env_ts >= self._first_env_t]
         if table.final_L[lane] < 0:
             return env_ts.tolist()
-        # The extra entry for an agent that ended unobserved moves its earlier ones back by one.
+        # An extra entry for an agent that ended unobserved shifts its earlier ones back by one.
         return [*(env_ts - (lane in self._record.unseen)).tolist(), int(table.end_env_t_L[lane])]

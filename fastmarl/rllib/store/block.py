@@ -1,4 +1,4 @@
-"""A module's rows with what equality with RLlib needs: kinds of rewards, and observations of any dtype."""
+"""A module's rows with the data that RLlib's episodes need: types of rewards, and observations of any dtype."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,18 +14,19 @@ from fastmarl.core.store.block import Block, Key, name_of
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.rllib.store.layout import WHOLE, ObservationLayout
 
-Outputs = dict[Key, Any]  # of one row
+Outputs = dict[Key, Any]  # outputs of one row
 
 
 class RLlibBlock(Block):
     """Rows of one module.
 
-    With a `raw_layout`, what envs write (`raw_obs`) is not what is recorded: see record_newest().
+    With a `raw_layout`, the observations that envs write (`raw_obs`) are not those that are stored, see
+    record_newest().
 
     Attributes:
-        former: per row that acted with other outputs than the block's newest (in another mode of sampling, or as a
-            connector made them), what it acted with; rows from `len(former)` on have theirs in `outputs`.
-        completed: row -> outputs that take() copies in place of those it acted with.
+        former: outputs of the first `len(former)` rows one by one, if their columns differ from those of later rows
+            (due to another mode of sampling, or to a connector); `outputs` has those of later rows.
+        completed: row -> outputs that take() copies instead of those that the row acted with.
     """
 
     layout: ObservationLayout  # type: ignore[assignment]
@@ -45,11 +46,11 @@ class RLlibBlock(Block):
         self.others: dict[int, tuple[Any, int]] = {}
         self.former = []
         self.completed = {}
-        self.seq_no = 0  # of the weights that act at present, ...
-        self.unstamped_from = 0  # ... upon rows from here on
-        self.boxes_scalars = False  # whether what is recorded next has arrays of shape () where others have scalars
-        self._boxed = False  # the same of what `outputs` hold
-        self._has_record = False  # whether there are observations on record
+        self.seq_no = 0  # number of the current weights ...
+        self.unstamped_from = 0  # ... which act on rows from here on
+        self.boxes_scalars = False  # true if the next outputs have arrays of shape () instead of scalars
+        self._boxed = False  # true if `outputs` have them
+        self._has_record = False  # true if observations have been stored
         self._on_change = on_change
         super().__init__(layout, ring, rows, raw_layout, **room)  # type: ignore[arg-type]
 
@@ -62,12 +63,12 @@ class RLlibBlock(Block):
             kinds[:written] = self.kind_R[:written]
         self.kind_R = kinds
         self.kinds = RewardKinds(kinds, self.others)
-        self._on_change(self)  # first: rewards of a row are added to both, and the rows say how many there are
+        self._on_change(self)  # first, because rewards are added to both, and `rows` bounds the number of rows
         super()._bind(capacity)
 
     @property
     def env_layout(self) -> ObservationLayout:
-        """Of the observations as the envs send them."""
+        """Layout of the observations as envs send them."""
         return self.layout if self.raw_layout is None else self.raw_layout
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
@@ -80,7 +81,7 @@ class RLlibBlock(Block):
         ]
 
     def _take_whole(self, name: str, row: int, value: Any) -> None:
-        """An observation has another dtype or shape than those before: from now on each is kept as it is."""
+        """Switch to storing each observation as an object, because one differs in dtype or shape; store this one."""
         if not self.env_layout.whole:
             rows = _one_by_one(self.env_layout, self.raw_obs, self.rows.n)
             finals = _one_by_one(self.env_layout, self.raw_final_obs, self.rows.n_finals)
@@ -91,7 +92,7 @@ class RLlibBlock(Block):
         getattr(self, name)[0][row] = kept(value)
 
     def overwrite(self, row: int, observation: Any) -> None:
-        """Let this be the observation of a row, as the env sent it, or as it is recorded if it is that already."""
+        """Overwrite the observation of a row: the stored one if the connectors have run, else the env's."""
         if self.raw_layout is not None and row < self.n_connected:
             layout = ObservationLayout.of(observation)
             self.record_newest(np.array([row]), NONE, layout, layout.columns([observation]))
@@ -99,7 +100,7 @@ class RLlibBlock(Block):
         self._overwrite_raw("raw_obs", row, observation)
 
     def overwrite_final(self, final: int, observation: Any) -> None:
-        """Let this be a final observation as the env sent it."""
+        """Overwrite a final observation as the env sent it."""
         self._overwrite_raw("raw_final_obs", final, observation)
 
     def _overwrite_raw(self, name: str, place: int, observation: Any) -> None:
@@ -110,7 +111,7 @@ class RLlibBlock(Block):
             array[place] = part
 
     def lay_out(self, layout: ObservationLayout) -> None:
-        """Have room for observations of another layout, as envs send them; those written so far are lost."""
+        """Reallocate for another layout of the envs' observations; those written so far are lost."""
         if self.raw_layout is None:
             self.layout = layout
         else:
@@ -121,10 +122,10 @@ class RLlibBlock(Block):
     def record_newest(
         self, rows: np.ndarray, finals: np.ndarray, layout: ObservationLayout, leaves: list[np.ndarray]
     ) -> None:
-        """Let these be the observations on record of rows and final observations that have come.
+        """Store the connectors' results for new rows and final observations.
 
         Args:
-            rows, finals: int64, their places.
+            rows, finals: int64, numbers of the rows and of the final observations.
             layout, leaves: the observations, [len(rows) + len(finals), ...] each.
         """
         if not layout.same(self.layout):
@@ -141,30 +142,31 @@ class RLlibBlock(Block):
                 final_array[finals] = leaf[len(rows) :]
 
     def raw_newest(self, row: int, final: int) -> Any:
-        """A copy of a lane's newest observation as the env has sent it.
+        """Return a copy of a lane's newest observation as the env sent it.
 
         Args:
-            row, final: the places of its newest row, and of its final observation or -1.
+            row: number of the lane's newest row.
+            final: number of its final observation, or -1.
         """
         leaves, place = (self.raw_obs, row) if final < 0 else (self.raw_final_obs, final)
         parts = [leaf[place : place + 1].copy() for leaf in leaves]
         return self.env_layout.items(parts[0] if self.env_layout.whole else self.env_layout.nest(parts))[0]
 
     def awaits_connectors(self, row: int, final: int) -> bool:
-        """Whether a lane's newest observation is not on record yet; see raw_newest()."""
+        """Return true if the connectors have yet to run on a lane's newest observation; see raw_newest()."""
         if self.raw_layout is None:
             return False
         return row >= self.n_connected if final < 0 else final >= self.n_finals_connected
 
     def _record_as(self, layout: ObservationLayout) -> None:
-        """Record observations of this layout. There are none on record."""
+        """Allocate for stored observations of this layout; there must be none yet."""
         self.layout = layout
         self._on_change(self)
         self.obs = self._leaves("obs", layout, self.rows.capacity, 0)  # type: ignore[arg-type]
         self.final_obs = self._leaves("final", layout, self.rows.final_capacity, 0)  # type: ignore[arg-type]
 
     def _record_whole(self) -> None:
-        """Another layout has come: from now on each observation on record is kept as it is."""
+        """Switch to storing each observation as an object, because the layout has changed."""
         layout, n_recorded = self.layout, (self.n_connected, self.n_finals_connected)
         former = [
             layout.items(layout.nest([leaf[:n] for leaf in leaves]))
@@ -175,7 +177,7 @@ class RLlibBlock(Block):
             array[:n] = WHOLE.columns(values)[0]
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store what the module answered to rows first .. first + n."""
+        """Store the module's outputs for the rows first .. first + n."""
         if _store.write_rows(self.outputs, outputs, first, n):
             return
         if self.outputs and not self._same_columns(outputs):
@@ -189,7 +191,7 @@ class RLlibBlock(Block):
             column[first : first + n] = values
 
     def record_items(self, first: int, items: list[Outputs]) -> None:
-        """Store, row by row from `first` on, answers that make no columns."""
+        """Store outputs that can't be stacked to columns, row by row from `first` on."""
         self._end_columns(first)
         for row in items:
             if any(name_of(key) != Columns.ACTIONS for key in row):
@@ -197,11 +199,11 @@ class RLlibBlock(Block):
         self.former += items
 
     def is_by_items(self, first: int) -> bool:
-        """True if the rows right before `first` have their outputs one by one, as those after them will."""
+        """Return true if outputs before `first` are stored one by one, so that the next ones should be, too."""
         return first > 0 and len(self.former) >= first and not self.outputs
 
     def _end_columns(self, first: int) -> None:
-        """Let the rows before `first` have their outputs one by one."""
+        """Store the outputs of the rows before `first` one by one, and begin new columns."""
         self.seq_no_R[self.unstamped_from : first] = self.seq_no
         self.former += [self.acted_with(row) for row in range(len(self.former), first)]
         self.outputs = {}
@@ -214,26 +216,26 @@ class RLlibBlock(Block):
 
     @property
     def has_states(self) -> bool:
-        """Whether its outputs hold recurrent states."""
+        """True if the outputs hold recurrent states."""
         return any(map(is_state, self.outputs))
 
     def type_of_scalars(self, name: str) -> type:
-        """What stands for a number in an output's rows: a NumPy scalar, or an array of shape ()."""
+        """Return the type of numbers in an output's rows: int, a NumPy scalar, or an array of shape ()."""
         if name == Columns.WEIGHTS_SEQ_NO:
             return int
         return np.ndarray if self._boxed and name != Columns.STATE_OUT else np.generic
 
     def acted_with(self, row: int) -> Outputs:
-        """What the module answered to a row, leaf by leaf, and the number of its weights."""
+        """Return the module's outputs for a row, leaf by leaf, with the number of its weights."""
         if row < len(self.former):
             return self.former[row]
         values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
-        if any(name_of(key) != Columns.ACTIONS for key in values):  # RLlib records this only beside something else
+        if any(name_of(key) != Columns.ACTIONS for key in values):  # RLlib stores this only beside other outputs
             values[Columns.WEIGHTS_SEQ_NO] = int(self.seq_no_R[row])
         return values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
-        """Begin with copies of `rows` (int64, ascending) of another block of the same module."""
+        """Begin the block with copies of `rows` (int64, ascending) of the module's previous block."""
         assert isinstance(source, RLlibBlock)
         n = len(rows)
         has_former = bool(source.completed) or (n > 0 and int(rows[0]) < len(source.former))
@@ -244,7 +246,7 @@ class RLlibBlock(Block):
         super().take(source, rows)
         if has_former:
             self.outputs = {}
-        # RLlib adds what is in a lookback to Python's 0.0.
+        # RLlib adds the rewards in a lookback to a Python 0.0, which turns ints into floats.
         kinds = source.kind_R[rows]
         self.kind_R[:n] = np.where(kinds >= INT, PYTHON_FLOAT, kinds)
         for row in np.flatnonzero(kinds == OTHER).tolist():
@@ -252,7 +254,7 @@ class RLlibBlock(Block):
             self.others[row] = (0.0 + value, n_added)
 
     def forget_waiting(self, acting_from: int) -> None:
-        """Rows from `acting_from` on have not acted yet."""
+        """Drop the outputs of rows from `acting_from` on, which have not acted yet."""
         del self.former[acting_from:]
 
 
@@ -266,7 +268,7 @@ def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
 
 
 def is_state(key: Key) -> bool:
-    """Whether an output is (part of) a recurrent state."""
+    """Return true if an output is (part of) a recurrent state."""
     return name_of(key) == Columns.STATE_OUT
 
 

@@ -1,7 +1,7 @@
-"""From the store's blocks to a SampleBlock: the chunks of a call, gathered agent by agent.
+"""Builds a SampleBlock from the store's blocks, by gathering the chunks of a call agent by agent.
 
-What is gathered shares no memory with the store. Observations, the most by far, are gathered when they are first looked
-at: until then their block stays leased.
+Gathered data share no memory with the store. Observations, by far the largest part, are gathered on first access; their
+block stays leased until then.
 """
 
 from collections import defaultdict
@@ -32,22 +32,22 @@ from fastmarl.rllib.store.mixed_outputs import as_nested, mixed_outputs, mixed_s
 from fastmarl.rllib.store.records import AgentNumbers, ChunkNumbers, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
 
-FLOAT64_KINDS = np.zeros(256, bool)  # kinds of rewards of which NumPy makes float64
+FLOAT64_KINDS = np.zeros(256, bool)  # kinds of rewards that NumPy converts to float64
 FLOAT64_KINDS[[0, 1, 4]] = True
 
 
 @dataclass
 class RLlibChunk:
-    """One chunk to build: its episode, and where that stands; what is in it in numbers, once it was built."""
+    """A chunk to build."""
 
     record: RLlibRecord
     env_t: int
     infos: list[tuple[int, int, Any]]
-    """(env step, lane, info)"""
+    """(env step, lane, info) of each info"""
     is_running: bool = False
-    """Whether it is looked at in its midst, and goes on."""
+    """True if it is built before its end, and continues."""
     view: Any = None
-    """The EpisodeInView that callbacks were given of it."""
+    """The EpisodeInView that callbacks got of it, or None."""
     numbers: ChunkNumbers = field(init=False)
 
     @property
@@ -57,7 +57,7 @@ class RLlibChunk:
 
 @dataclass(slots=True)
 class LaneExtent:
-    """Where a lane's data lie in its module's columns."""
+    """The location of a lane's data in its module's columns."""
 
     columns: ModuleColumns
     rows: tuple[int, int]
@@ -69,16 +69,16 @@ class LaneExtent:
 
 
 class Builder:
-    """Gathers chunks of a store.
+    """Builds chunks from the rows of a store.
 
     Args:
-        store: what was recorded.
-        spaces: per env, agent id -> (observation space, action space).
-        episode_class: a kind of fastmarl.rllib.episodes.episode.MultiAgentEpisode.
-        fixes: numbers of corrections.
+        store: the store of all rows.
+        spaces: per env, ({agent id: observation space}, {agent id: action space}).
+        episode_class: fastmarl.rllib.episodes.episode.MultiAgentEpisode or a subclass.
+        fixes: numbers of the corrections that are switched on.
 
     Attributes:
-        hanging: lanes that had acted and waited when find_hanging() was called.
+        hanging: lanes whose agents had acted and waited when find_hanging() was called.
     """
 
     def __init__(self, store: RLlibStore, spaces: list[tuple[dict, dict]], episode_class: type, fixes: frozenset[str]):
@@ -91,7 +91,7 @@ class Builder:
         self.hanging: set[int] = set()
 
     def build(self, chunks: list[RLlibChunk]) -> list[Any]:
-        """The chunks as episodes, in order; each gets its numbers."""
+        """Build the episodes of chunks, in order, and set the chunks' `numbers`."""
         lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
         modules_L = self._store.table.module_L[lanes]
         modules: list[ModuleColumns | None] = []
@@ -105,7 +105,7 @@ class Builder:
     # Columns.
 
     def _gather(self, block: RLlibBlock, lanes: np.ndarray, extents: dict[int, LaneExtent]) -> ModuleColumns:
-        """A module's columns of these lanes; adds where each lane's data are."""
+        """Gather a module's columns for these lanes, and add each lane's extent to `extents`."""
         table = self._store.table
         counts, finals = table.count_L[lanes].astype(np.int64), table.final_L[lanes]
         rows = _store.chains(block.prev_R, table.row_L[lanes], counts)
@@ -116,7 +116,7 @@ class Builder:
         acted[row_ends[~has_final] - 1] = False
         acted_rows = rows[acted]
         obs = partial(self._memory.gather, block.obs, block.final_obs, rows, counts, finals)
-        is_much = len(rows) >= ENOUGH * block.n_rows_held  # else the episodes would hold a block that is mostly empty
+        is_much = len(rows) >= ENOUGH * block.n_rows_held  # else episodes would hold a mostly empty block
         columns = ModuleColumns(
             layout=block.layout,
             leaves=obs if is_much else obs(),
@@ -143,7 +143,7 @@ class Builder:
                     total = sum(odd["rewards"][table.lookback_L[lane] :])
             extents[lane] = LaneExtent(columns, (row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
         if block.layout.whole:
-            columns.leaves = []  # object arrays: the lanes have their own
+            columns.leaves = []  # the lanes have their own observations
         return columns
 
     def _odd_columns(
@@ -156,13 +156,13 @@ class Builder:
         obs_begin: int,
         kinds: np.ndarray,
     ) -> dict[str, Any] | None:
-        """A lane's columns that are no slices of its module's."""
+        """Return a lane's columns that are not slices of its module's, or None."""
         odd: dict[str, Any] = {}
         begin, end = steps
         if block.layout.whole:
             observations = list(columns.obs[0][obs_begin : obs_begin + end - begin + 1])
             newest = int(rows[-1]), int(self._store.table.final_L[lane])
-            if block.awaits_connectors(*newest):  # running_episodes.py lists it; it may not fit to the others
+            if block.awaits_connectors(*newest):  # running_episodes.py makes the list; these may not stack
                 observations = [block.raw_newest(*newest)]
             odd["observations"] = stacked(observations)
         if not FLOAT64_KINDS[kinds].all():
@@ -172,7 +172,7 @@ class Builder:
             odd["actions"], odd["extras"] = mixed_outputs(acted[: end - begin])
         return odd or None
 
-    # What else is known.
+    # Attributes of chunks and agents.
 
     def _chunk_meta(self, chunk: RLlibChunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
         record = chunk.record
@@ -225,12 +225,12 @@ class Builder:
         record = chunk.record
         _, _, lookback, t_started, final, end_env_t, _, module = lane_now
         n_steps = extent.steps[1] - extent.steps[0]
-        # RLlib pads an agent that joins a later chunk as if the chunk had begun with the episode.
+        # RLlib pads the times of an agent that joins a later chunk as if the chunk began with the episode.
         joined = extent.first_env_t > record.env_t_started
         offset = 0 if joined and not self._true_time_maps else record.lookback - record.env_t_started
         length, final_place, unseen = chunk.env_t + offset + 1, -1, lane in record.unseen
         if final >= 0:
-            # It marks the step of an agent that ended unobserved twice: as one in which it was not observed, too.
+            # RLlib has two entries for the last step of an agent that ended unobserved.
             final_place = end_env_t + offset + unseen
             length += unseen
         return AgentMeta(
@@ -243,7 +243,7 @@ class Builder:
             extent.obs_begin,
             lookback,
             t_started,
-            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # false, as the env gave them
+            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # falsy, in the env's type
             (length, offset, t_started - lookback, final_place),
             None if infos is None else self._agent_infos(infos, lane, extent, unseen),
             extent.odd,
@@ -260,16 +260,17 @@ class Builder:
     # Agents that have acted and wait for an observation.
 
     def find_hanging(self) -> None:
-        """Note which lanes hang as of now."""
+        """Find the lanes whose agents have acted and wait."""
         table, acting_from = self._store.table, np.array(self._store.acting_from)
         live = table.live_lanes(range(len(table.envs)))
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
 
     def hanging_outputs(self, lane: int, outputs: Outputs | None = None) -> tuple[Any, dict[str, Any] | None, Any]:
-        """A waiting agent's action, what its module said beside it, and what it has been paid so far.
+        """Return a waiting agent's action, other outputs, and reward so far.
 
         Args:
-            outputs: what RLlib's episode has of the module's answer; None: the very answer.
+            lane: the agent's lane.
+            outputs: the outputs completed for RLlib's episode; None: the module's own outputs.
         """
         module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
         block = self._store.blocks[module]
@@ -277,5 +278,5 @@ class Builder:
         acted_before = row < self._store.first_action[module]
         kind = int(block.kind_R[row])
         reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
-        # Where there are no other outputs, RLlib has an empty dict after a cut, and None before.
+        # Without other outputs, RLlib has an empty dict after a cut, and None before it.
         return actions, extras or ({} if acted_before else None), reward

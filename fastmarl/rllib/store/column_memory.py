@@ -1,4 +1,4 @@
-"""Memory for gathered observations: as large as all of a call, and dear to have anew."""
+"""Reusable memory for gathered observations, which is large and expensive to allocate in each call."""
 
 import math
 
@@ -7,11 +7,11 @@ import numpy as np
 from fastmarl.core.native import _rllib_episodes as compiled
 from fastmarl.core.store.memory import LeasedArray, MemoryRing
 
-SMALL = 1 << 16  # bytes: up to here, new memory costs no more than used memory
+SMALL = 1 << 16  # bytes, up to which new memory costs no more than reused memory
 
 
 class ColumnMemory:
-    """Gathers into arrays whose memory is used again when no view of them is left."""
+    """Gathers rows into arrays whose memory is reused after the last view of them is freed."""
 
     def __init__(self) -> None:
         self._ring = MemoryRing()
@@ -24,12 +24,13 @@ class ColumnMemory:
         counts: np.ndarray,
         finals: np.ndarray,
     ) -> list[np.ndarray]:
-        """Rows of several lanes, lane by lane, each lane's final observation behind them.
+        """Gather the rows of several lanes, lane by lane, each followed by the lane's final observation.
 
         Args:
             leaves, final_leaves: [capacity, *shape] each, in pairs of the same dtype.
-            rows: int64 [n], the lanes' rows one after the other.
-            counts, finals: int64 [lanes], how many rows a lane has, and the place of its final observation or -1.
+            rows: int64 [n], the rows of all lanes, lane by lane.
+            counts: int64 [lanes], number of rows of each lane.
+            finals: int64 [lanes], number of each lane's final observation, or -1.
 
         Returns:
             [n + number of final observations, *shape] for each leaf.
@@ -42,7 +43,7 @@ class ColumnMemory:
         ]
 
     def _arrays(self, wanted: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-        """Uninitialized, of these shapes and dtypes; those of objects get memory of their own."""
+        """Return uninitialised arrays of these shapes and dtypes; arrays of objects don't use the pool."""
         n_bytes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
         if sum(n_bytes) < SMALL:
             return [np.empty(shape, dtype) for shape, dtype in wanted]
@@ -54,7 +55,7 @@ class ColumnMemory:
                 continue
             buffer = memory.arrays.get(i)
             if buffer is None or len(buffer) < n_bytes[i]:
-                # The next call may need more.
+                # A quarter more, in case the next call needs more.
                 buffer = memory.arrays[i] = np.empty(n_bytes[i] + n_bytes[i] // 4, np.uint8)
                 memory.size = sum(map(len, memory.arrays.values()))
             arrays.append(np.asarray(LeasedArray(buffer, lease))[: n_bytes[i]].view(dtype).reshape(shape))

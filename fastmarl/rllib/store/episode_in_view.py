@@ -1,8 +1,8 @@
-"""Running episodes as RLlib's callbacks and connectors are given them: made as late as they can be.
+"""Views of running episodes for RLlib's callbacks and connectors, which build the episode as late as possible.
 
-What most of them ask for is answered from the recorded rows. When something else is asked for, or when something is
-assigned, the episode is made whole: in lists, as RLlib's loop has it. From then on it is to be recorded as RLlib's loop
-does, since what a callback has written is to stay there.
+Common queries are answered from the recorded rows. At any other query, or an assignment, the whole episode is built in
+lists, as RLlib's loop has it. From then on, each step is added to it as in RLlib's loop, so that what a callback has
+written stays.
 """
 
 from collections.abc import Hashable
@@ -21,30 +21,30 @@ from fastmarl.rllib.store.lane_steps import actions_of, rewards_of
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
-# Of an episode, kept by its record, too -> under which name.
+# Attribute of an episode -> attribute of its record with the same value.
 OF_RECORD = {"id_": "id_", "agent_to_module_mapping_fn": "policy_mapping_fn", "_agent_to_module_mapping": "mapping"}
-OWN = ("_custom_data", "observation_space")  # slots that an episode keeps when it is made whole
+OWN = ("_custom_data", "observation_space")  # slots that are not overwritten when the whole episode is built
 
 
 def prune(episode: Any) -> None:
-    """Take the agents away that have no step, as RLlib does when an episode has ended."""
+    """Remove agents without a step, as RLlib does when an episode has ended."""
     for agent_id in [agent_id for agent_id, part in episode.agent_episodes.items() if not len(part)]:
         del episode.agent_episodes[agent_id]
 
 
 class EpisodeInView:
-    """Answers for an episode from its record, and makes it whole if the record has no answer.
+    """Answers queries on an episode from its record, and builds the whole episode if the record has no answer.
 
     Args:
-        episodes: makes it whole.
-        record: of the episode.
-        whole: the episode, if it is whole already.
+        episodes: builds whole episodes.
+        record: record of the episode.
+        whole: the episode, if it has been built already.
 
     Attributes:
-        episode: what callbacks are given.
-        is_whole: whether it was made whole.
-        ended: its last chunk, once it has ended.
-        passing: lane -> its newest observation, while that goes through a connector.
+        episode: the object that callbacks get.
+        is_whole: true if the whole episode has been built.
+        ended: the episode's last chunk once it has ended, else None.
+        passing: lane -> its newest observation, while a connector runs on it.
     """
 
     def __init__(self, episodes: RunningEpisodes, record: RLlibRecord, whole: Any = None):
@@ -56,16 +56,16 @@ class EpisodeInView:
         self.store = episodes.store
         self._episodes = episodes
         self._kind = type(self.episode)
-        self._arrays: list[ListedColumn] = []  # columns that have become lists
+        self._arrays: list[ListedColumn] = []  # columns converted to lists
         self._is_open = False
         self._parts = AgentsInView(self)
-        self._parts_at: tuple[RLlibChunk | None, int] | None = None  # when they were made, and for how many agents
+        self._parts_at: tuple[RLlibChunk | None, int] | None = None  # (last chunk, number of agents) when made
         if not self.is_whole:
             self.episode.__class__ = in_view_kind(self._kind)  # type: ignore[arg-type]
             self.episode._origin = (self, 0)
 
     def __enter__(self) -> Any:
-        """The episode can be read until the end of the `with` statement."""
+        """Allow reading the episode until the end of the `with` statement."""
         self._is_open = True
         return self.episode
 
@@ -73,23 +73,23 @@ class EpisodeInView:
         self._is_open = False
 
     def check_open(self) -> None:
-        """Raise RunningEpisodeError outside of the call that the episode was given to."""
+        """Raise RunningEpisodeError unless the call that got the episode is still running."""
         if not self._is_open:
             raise RunningEpisodeError(
                 "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
                 "read the episodes that sample() returns"
             )
 
-    # Whole.
+    # The whole episode.
 
     def whole(self) -> Any:
-        """The episode, made whole."""
+        """Build the whole episode, if necessary, and return it."""
         with self as episode:
             self.make_whole()
         return episode
 
     def make_whole(self) -> None:
-        """Have the episode whole, as it is now."""
+        """Build the whole episode in its current state."""
         if self.is_whole:
             return
         self.check_open()
@@ -110,24 +110,24 @@ class EpisodeInView:
         del self.episode._origin
 
     def _made(self) -> Any:
-        """The episode as RLlib's loop has it, with the agents' newest observations as they are on record."""
+        """Build the episode as RLlib's loop has it, with the agents' newest observations as they are stored."""
         record, episodes = self.record, self._episodes
         if record.awaits_reset:
             return episodes.empty(record, record.policy_mapping_fn)
         return episodes.whole(self.ended or episodes.chunk_of(record), record.policy_mapping_fn, self._arrays)
 
     def make_agent_whole(self, part: Any) -> None:
-        """Have this episode of an agent, which was in view, whole."""
+        """Turn a view of an agent's episode into the whole agent episode."""
         self.make_whole()
         if type(part) is SingleAgentEpisode:
             return
-        made = self.episode.agent_episodes.get(part.agent_id)  # sample() has returned it, not yet read as a whole
+        made = self.episode.agent_episodes.get(part.agent_id)  # if sample() has returned it, this builds it
         if made is None:
             raise RunningEpisodeError(f"agent {part.agent_id!r} made no step in this chunk: it has no episode")
         become(part, made)
 
     def become(self, made: Any) -> Any:
-        """The callbacks' object, which from now on has the content of `made`, an episode of the same kind."""
+        """Give the callbacks' object the content of `made`, an episode of the same class, and return it."""
         episode = self.episode
         self.is_whole = True
         episode.__class__ = self._kind
@@ -138,12 +138,12 @@ class EpisodeInView:
         return episode
 
     def late_attributes(self, _: int) -> dict[str, Any]:
-        """Nothing: all slots are there when this has returned."""
+        """Build the whole episode, which fills all slots, so that none is left to return."""
         self.make_whole()
         return {}
 
     def to_numpy(self) -> Any:
-        """The episode, which is over, with arrays in the place of lists."""
+        """Convert the lists of an ended episode to arrays, and return the episode."""
         for column in self._arrays:
             column.put_back()
         for agent_episode in self.episode.agent_episodes.values():
@@ -151,49 +151,49 @@ class EpisodeInView:
             agent_episode.to_numpy()
         return self.episode
 
-    # What callbacks write.
+    # Assignments by callbacks.
 
     def adopt(self, name: str, value: Any) -> None:
-        """Go on with what a callback has written on the episode, one of OF_RECORD."""
+        """Copy to the record a value that a callback has assigned to an attribute in OF_RECORD."""
         if name == "id_" and type(value) is not str:
             raise RunningEpisodeError(f"the id_ of an episode was set to {value!r}; make it a str")
-        if value is not None:  # a mapping function is taken away for pickling
+        if value is not None:  # callbacks remove the mapping function for pickling
             setattr(self.record, OF_RECORD[name], value)
 
     def write_back(self) -> None:
-        """Let the record know what was written on the whole episode."""
+        """Copy to the record the values that were assigned to the whole episode."""
         for name in OF_RECORD if self.is_whole else ():
             self.adopt(name, getattr(self.episode, name))
 
     def takes(self, name: str, value: Any) -> bool:
-        """Return true if this may be written on an episode that is not whole."""
+        """Return true if this value can be assigned without building the whole episode."""
         if name == "observation_space":
             return self._episodes.gives_same(self.record.env_index, value)
-        if name in OF_RECORD and not self.record.order:  # later, its agents' episodes have these, too
+        if name in OF_RECORD and not self.record.order:  # later, agent episodes have these values, too
             self.adopt(name, value)
             return True
         return False
 
-    # Answers from the record. Where they are None, only the whole episode knows.
+    # Answers from the record; None: only the whole episode has the answer.
 
     @property
     def env_t(self) -> int:
-        """Env steps up to now."""
+        """Number of env steps so far."""
         return self.store.table.envs[self.record.env_index].env_t if self.ended is None else self.ended.env_t
 
     @property
     def is_terminated(self) -> Any:
-        """As the env gave it."""
+        """Flag of the episode in the env's type."""
         return self.record.is_terminated
 
     @property
     def is_truncated(self) -> Any:
-        """As the env gave it."""
+        """Flag of the episode in the env's type."""
         return self.record.is_truncated
 
     @property
     def agent_ids(self) -> set[Hashable]:
-        """The agents that have been observed."""
+        """Agents that have been observed."""
         lane_of = self.record.lane_of
         known = [
             agent_id
@@ -203,7 +203,7 @@ class EpisodeInView:
         return set(known)
 
     def get_return(self) -> Any:
-        """Sum of the sums of the agents' rewards in this chunk."""
+        """Return the sum over agents of their sums of rewards in this chunk."""
         record = self.record
         if record.ended_before:
             return None
@@ -212,16 +212,16 @@ class EpisodeInView:
         return sum(sum(rewards_of(self.store, lane)[lookback_L[lane] :]) for lane in lanes)
 
     def get_duration_s(self) -> float:
-        """Seconds since the chunk began."""
+        """Return the seconds since the chunk began."""
         return perf_counter() - self.record.started_at if self.env_t > self.record.env_t_started else 0.0
 
     def get_agents_that_stepped(self) -> set[Hashable] | None:
-        """The agents observed in the last env step; RLlib's set of them, for its order."""
+        """Return the agents observed in the last env step, as a set with RLlib's order."""
         stepped = self._stepped()
         return None if stepped is None else set(dict.fromkeys(stepped).keys())
 
     def get_agents_to_act(self) -> set[Hashable] | None:
-        """Those of them that have not ended; RLlib's set of them, for its order."""
+        """Return the agents observed in the last env step that have not ended, as a set with RLlib's order."""
         stepped = self._stepped()
         if stepped is None:
             return None
@@ -236,36 +236,36 @@ class EpisodeInView:
         return [agent_id for agent_id in stepped if self._is_there(record.lane_of[agent_id])]
 
     def _observed_at(self, lane: int) -> int:
-        """The env step of a lane's last observation."""
+        """Return the env step of a lane's last observation."""
         table = self.store.table
         if table.final_L[lane] >= 0:
             return int(table.end_env_t_L[lane])
         return int(self.store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]])
 
     def _is_there(self, lane: int) -> bool:
-        """Return true if its agent has an episode: RLlib takes those without a step away when the episode has ended."""
+        """Return true if the agent has an episode: RLlib removes those without a step when the episode has ended."""
         return self.ended is None or self.n_steps(lane) > 0
 
     def get(self, name: str, indices: Any, agent_ids: Any, options: dict[str, Any]) -> Any:
-        """All agents' newest "observations" or "infos", or all "rewards" or "actions" of their completed steps."""
+        """Return all agents' newest "observations" or "infos", or all "rewards" or "actions" of completed steps."""
         if agent_ids is not None:
             return None
         if name in ("observations", "infos"):
             if not is_last(indices) or options:
                 return None
             return self._newest_observations() if name == "observations" else self._last_infos()
-        by_env_steps_or_not = indices is None and options.keys() <= {"env_steps"}  # which makes no difference then
+        by_env_steps_or_not = indices is None and options.keys() <= {"env_steps"}  # both values give the same result
         return self._of_completed_steps(name) if by_env_steps_or_not else None
 
     def _newest_observations(self) -> dict[Hashable, Any] | None:
-        """Return the observations that go through a connector at present, by agent id."""
+        """Return by agent id the observations on which a connector is running."""
         stepped, lane_of = self._stepped(), self.record.lane_of
         if stepped is None or any(lane_of[agent_id] not in self.passing for agent_id in stepped):
             return None
         return {agent_id: self.passing[lane_of[agent_id]] for agent_id in stepped}
 
     def _last_infos(self) -> dict[Hashable, Any] | None:
-        """Infos of the agents observed in the last env step."""
+        """Return the infos of the agents observed in the last env step."""
         stepped = self._stepped()
         if stepped is None:
             return None
@@ -273,7 +273,7 @@ class EpisodeInView:
         return {agent_id: self._info_of(self.record.lane_of[agent_id], at_last) for agent_id in stepped}
 
     def _of_completed_steps(self, name: str) -> dict[Hashable, list[Any]] | None:
-        """Agents that have not ended may wait with an action that no completed step has yet."""
+        """Return rewards or actions by agent id; None if an agent has not ended, as it may have a hanging action."""
         agents, table = self.agent_episodes(), self.store.table
         lanes = {agent_id: self.record.lane_of[agent_id] for agent_id in agents or ()}
         if agents is None or any(table.final_L[lane] < 0 for lane in lanes.values()):
@@ -286,10 +286,10 @@ class EpisodeInView:
             by_agent[agent_id] = values[table.lookback_L[lane] :]
         return by_agent
 
-    # The same of single agents.
+    # Answers for single agents.
 
     def agent_episodes(self) -> dict[Hashable, Any] | None:
-        """By agent id, the agents' episodes, not made yet."""
+        """Return views of the agent episodes by agent id."""
         record = self.record
         if record.ended_before or record.ended_agent_episodes:
             return None
@@ -319,7 +319,7 @@ class EpisodeInView:
         )
 
     def n_steps(self, lane: int) -> int:
-        """Completed steps in this chunk."""
+        """Return the number of completed steps in this chunk."""
         table = self.store.table
         return int(table.count_L[lane] - 1 + (table.final_L[lane] >= 0) - table.lookback_L[lane])
 
@@ -328,13 +328,13 @@ class EpisodeInView:
         return self.record.flags.get(lane, (self.is_terminated, self.is_truncated))
 
     def space_of(self, lane: int) -> Any:
-        """An agent's observation space: the env's, or what a connector has given."""
+        """Return an agent's observation space: the env's, or one that a connector has set."""
         observation_spaces, _ = self._episodes.spaces[self.record.env_index]
         space = self.store.spaces.get(lane)
         return observation_spaces.get(self.store.table.agent_ids[lane]) if space is None else space
 
     def info_of(self, lane: int) -> Any:
-        """The last info of an agent, if it was observed in the last env step."""
+        """Return an agent's last info, if the agent was observed in the last env step."""
         if self.record.unseen or self._observed_at(lane) != self.env_t:
             return None
         return self._info_of(lane, self._infos_at_last())
@@ -342,7 +342,7 @@ class EpisodeInView:
     def _info_of(self, lane: int, at_last: dict[int, Any]) -> Any:
         info = at_last.get(lane)
         if info is None:
-            info = {}  # recorded, as a callback may write into it
+            info = {}  # stored, because a callback may write to it
             self._infos.append((self.env_t, lane, info))
         return info
 

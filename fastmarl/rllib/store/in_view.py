@@ -1,6 +1,7 @@
-"""RLlib's episodes in view: their classes answer common questions without being made, and are RLlib's in all else.
+"""Classes of views: subclasses of RLlib's episodes that answer common queries before the whole episode is built.
 
-Their data are in an EpisodeInView. A callback may keep one of their methods, and call it when the episode is whole.
+Their data are in an EpisodeInView. Methods check the object's class first, because a callback may keep a bound method
+and call it after the whole episode was built.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,12 +16,12 @@ from fastmarl.rllib.store.lane_steps import actions_of, last_action_of, last_rew
 
 
 def _answered(name: str) -> property:
-    """Return a property that the view answers, under this name."""
+    """Return a property that reads the EpisodeInView's attribute of this name."""
     return property(lambda episode: getattr(episode._origin[0], name), doc="See RLlib's class.")
 
 
 def _getter(name: str) -> Callable[..., Any]:
-    """RLlib's getter of this column."""
+    """Return RLlib's getter of this column, answered by the view if possible."""
 
     def get(self: Any, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
         answer = self._origin[0].get(name, indices, agent_ids, options) if isinstance(self, _InView) else None
@@ -30,7 +31,7 @@ def _getter(name: str) -> Callable[..., Any]:
 
 
 class _InView:
-    """Methods and properties of an episode that the record answers."""
+    """Methods and properties of an episode that are answered from its record."""
 
     __slots__ = ()
     _origin: Any
@@ -42,26 +43,23 @@ class _InView:
 
     @property
     def agent_episodes(self) -> Any:
-        """By agent id, the agents' episodes."""
+        """Agent episodes, or views of them, by agent id."""
         agents = self._origin[0].agent_episodes()
         return _whole(self).agent_episodes if agents is None else agents
 
     def get_return(self, include_hanging_rewards: bool = False) -> Any:
-        """See RLlib's method."""
         known = self._origin[0].get_return() if isinstance(self, _InView) and not include_hanging_rewards else None
         return _whole(self).get_return(include_hanging_rewards) if known is None else known
 
     def get_duration_s(self) -> float:
-        """Seconds."""
         return self._origin[0].get_duration_s() if isinstance(self, _InView) else _whole(self).get_duration_s()
 
     def get_agents_that_stepped(self) -> set[Hashable]:
-        """See RLlib's method."""
         known = self._origin[0].get_agents_that_stepped() if isinstance(self, _InView) else None
         return _whole(self).get_agents_that_stepped() if known is None else known
 
     def get_agents_to_act(self) -> set[Hashable]:
-        """Return the agents observed last that have not ended."""
+        """Return the agents observed in the last env step that have not ended."""
         known = self._origin[0].get_agents_to_act() if isinstance(self, _InView) else None
         return _whole(self).get_agents_to_act() if known is None else known
 
@@ -78,7 +76,7 @@ class _InView:
 
 
 def _whole(episode: Any) -> Any:
-    """The episode made whole, if it was not: it is of RLlib's plain kind then, also where a method was taken before."""
+    """Build the whole episode if it is a view, which changes the object's class, and return it."""
     if isinstance(episode, _InView):
         episode._origin[0].make_whole()
     return episode
@@ -86,15 +84,15 @@ def _whole(episode: Any) -> Any:
 
 @cache
 def in_view_kind(kind: type) -> type:
-    """The kind whose episodes are in view."""
+    """Return the subclass of an episode class whose instances are views, cached."""
     return type(kind.__name__, (_InView, kind), {"__slots__": (), "__module__": kind.__module__})
 
 
 class AgentsInView(dict[Hashable, Any]):
-    """The agents' episodes of one in view, which is made whole before an agent is taken away or added.
+    """The agent episodes of a view; removing or adding an agent builds the whole episode first.
 
     Args:
-        view: the EpisodeInView of the whole.
+        view: the EpisodeInView of the episode.
     """
 
     def __init__(self, view: Any):
@@ -102,12 +100,12 @@ class AgentsInView(dict[Hashable, Any]):
         self._view = view
 
     def show(self, agents: dict[Hashable, Any]) -> None:
-        """Have these and no others."""
+        """Replace the content by these agents."""
         super().clear()
         super().update(agents)
 
     def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the whole episode's dict, and have its agents."""
+        """Call a method of the whole episode's dict, and take over its content."""
         self._view.make_whole()
         agents = self._view.episode.agent_episodes
         answer = getattr(agents, method)(*arguments, **named)
@@ -130,17 +128,17 @@ class AgentsInView(dict[Hashable, Any]):
         return dict, (dict(self),)
 
 
-# The slot that an agent's episode in view has for its own use; `observations` is the whole episode's.
+# The slot that a view of an agent's episode uses for its own data; `observations` is overridden by a property.
 _place = SingleAgentEpisode.observations  # type: ignore[attr-defined]
 
 
 def agent_in_view(view: Any, lane: int, **known: Any) -> SingleAgentEpisode:
-    """An agent's episode that is not made yet.
+    """Make a view of an agent's episode.
 
     Args:
-        view: the EpisodeInView of the whole.
-        lane: the agent's.
-        known: slots that don't change.
+        view: the EpisodeInView of the episode.
+        lane: the agent's lane.
+        known: values of slots that don't change.
     """
     episode: SingleAgentEpisode = object.__new__(_AgentInView)
     _place.__set__(episode, (view, lane))
@@ -150,7 +148,7 @@ def agent_in_view(view: Any, lane: int, **known: Any) -> SingleAgentEpisode:
 
 
 def become(episode: SingleAgentEpisode, made: SingleAgentEpisode) -> None:
-    """Let the one that was in view have the content of `made`."""
+    """Turn a view into a plain agent episode with the content of `made`."""
     object.__setattr__(episode, "__class__", SingleAgentEpisode)
     for name in SingleAgentEpisode.__slots__:
         if hasattr(made, name):
@@ -158,7 +156,7 @@ def become(episode: SingleAgentEpisode, made: SingleAgentEpisode) -> None:
 
 
 def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
-    """Return a property: `answer(view, lane)` as long as the episode is in view."""
+    """Return a property that calls `answer(view, lane)` as long as the episode is a view."""
 
     def get(episode: Any) -> Any:
         place = _running(episode)
@@ -168,7 +166,7 @@ def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
 
 
 class _AgentInView(SingleAgentEpisode):
-    """Methods and properties of an agent's episode that the record answers."""
+    """Methods and properties of an agent's episode that are answered from the record."""
 
     __slots__ = ()
 
@@ -180,7 +178,7 @@ class _AgentInView(SingleAgentEpisode):
     is_truncated = _agent_answer("is_truncated", lambda view, lane: view.flags_of(lane)[1])
     is_numpy = _agent_answer("is_numpy", lambda view, lane: False)
 
-    def __getattr__(self, name: str) -> Any:  # a slot that is empty
+    def __getattr__(self, name: str) -> Any:  # called for empty slots
         if name not in SingleAgentEpisode.__slots__:
             raise AttributeError(f"{SingleAgentEpisode.__name__!r} object has no attribute {name!r}")
         return getattr(_whole_agent(self), name)
@@ -199,11 +197,9 @@ class _AgentInView(SingleAgentEpisode):
         return len(_whole_agent(self))
 
     def get_return(self) -> Any:
-        """See RLlib's method."""
         return sum(self.get_rewards())
 
     def get_observations(self, indices: Any = None, **options: Any) -> Any:
-        """See RLlib's method."""
         if is_last(indices) and not options and (place := _running(self)):
             view, lane = place
             if lane in view.passing:
@@ -211,7 +207,6 @@ class _AgentInView(SingleAgentEpisode):
         return _whole_agent(self).get_observations(indices, **options)
 
     def set_observations(self, *, new_data: Any, at_indices: Any = None, **options: Any) -> None:
-        """See RLlib's method."""
         if is_last(at_indices) and not options and (place := _running(self)):
             view, lane = place
             if lane in view.passing:
@@ -220,7 +215,6 @@ class _AgentInView(SingleAgentEpisode):
         _whole_agent(self).set_observations(new_data=new_data, at_indices=at_indices, **options)
 
     def get_rewards(self, indices: Any = None, **options: Any) -> Any:
-        """See RLlib's method."""
         if not options and (indices is None or is_last(indices)) and (place := _running(self)):
             view, lane = place
             rewards = rewards_of(view.store, lane) if indices is None else last_reward_of(view.store, lane)
@@ -229,7 +223,6 @@ class _AgentInView(SingleAgentEpisode):
         return _whole_agent(self).get_rewards(indices, **options)
 
     def get_actions(self, indices: Any = None, **options: Any) -> Any:
-        """See RLlib's method."""
         if not options and (indices is None or is_last(indices)) and (place := _running(self)):
             view, lane = place
             actions = actions_of(view.store, lane) if indices is None else last_action_of(view.store, lane)
@@ -238,7 +231,6 @@ class _AgentInView(SingleAgentEpisode):
         return _whole_agent(self).get_actions(indices, **options)
 
     def get_infos(self, indices: Any = None, **options: Any) -> Any:
-        """See RLlib's method."""
         if is_last(indices) and not options and (place := _running(self)):
             view, lane = place
             if (info := view.info_of(lane)) is not None:
@@ -258,12 +250,12 @@ def is_last(indices: Any) -> bool:
 
 
 def _chosen(values: list[Any], indices: int | None, view: Any, lane: int) -> Any:
-    """The last value, or all of this chunk; those of its lookback come first."""
+    """Return the last value, or all values of this chunk without its lookback."""
     return values[view.store.table.lookback_L[lane] :] if indices is None else values[indices]
 
 
 def _running(episode: Any) -> tuple[Any, int] | None:
-    """(view, lane) of an episode that the record has the answers for; None: it is whole."""
+    """Return (view, lane) of a view of an agent's episode; None if the whole episode has been built."""
     if not isinstance(episode, _AgentInView):
         return None
     place: tuple[Any, int] = _place.__get__(episode)
@@ -275,7 +267,7 @@ def _running(episode: Any) -> tuple[Any, int] | None:
 
 
 def _whole_agent(episode: Any) -> Any:
-    """The episode made whole: it is of RLlib's plain kind then, also where a method was taken before."""
+    """Build the whole agent episode if it is a view, which changes the object's class, and return it."""
     if isinstance(episode, _AgentInView):
         view, _ = _place.__get__(episode)
         view.make_agent_whole(episode)

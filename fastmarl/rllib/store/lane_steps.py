@@ -1,4 +1,4 @@
-"""One lane's rewards and actions as RLlib's loop has them: objects of the types that envs and modules gave them."""
+"""One lane's rewards and actions as RLlib's loop has them: objects of the types that envs and modules return."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ FLOAT32 = 2
 
 
 def rewards_of(store: RLlibStore, lane: int) -> list[Any]:
-    """Those of a lane's completed steps in this chunk and its lookback, as RLlib's loop has them."""
+    """Return the rewards of a lane's completed steps in this chunk and its lookback."""
     table = store.table
     block, end_env_t = store.blocks[table.module_L[lane]], int(table.end_env_t_L[lane])
     rows = store.rows_of(lane)
@@ -27,7 +27,7 @@ def rewards_of(store: RLlibStore, lane: int) -> list[Any]:
 
 
 def last_reward_of(store: RLlibStore, lane: int) -> list[Any]:
-    """That of a lane's last completed step, if there is one."""
+    """Return [the reward of a lane's last completed step], or [] if there is none."""
     table = store.table
     block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
     if table.final_L[lane] < 0:
@@ -41,7 +41,7 @@ def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
     """Return the actions of the steps of `rewards_of()`; None if only the whole episode has them."""
     block, rows = store.blocks[store.table.module_L[lane]], store.rows_of(lane)
     if store.table.final_L[lane] < 0:
-        rows = rows[:-1]  # which has led to none yet
+        rows = rows[:-1]  # the last row's step is not complete yet
     if block.former or not len(rows):
         return None
     actions, _ = nested_outputs({key: column[rows] for key, column in block.outputs.items()}, None)
@@ -49,7 +49,7 @@ def actions_of(store: RLlibStore, lane: int) -> list[Any] | None:
 
 
 def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
-    """That of a lane's last completed step, if there is one."""
+    """Return [the action of a lane's last completed step], or [] if there is none."""
     table = store.table
     block, row = store.blocks[table.module_L[lane]], int(table.row_L[lane])
     if table.final_L[lane] < 0:
@@ -60,7 +60,7 @@ def last_action_of(store: RLlibStore, lane: int) -> list[Any]:
 def reward_array(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> np.ndarray:
-    """Rewards as NumPy makes an array of the env's own objects."""
+    """Return rewards in the array that NumPy would make of the env's own objects."""
     if (kinds == FLOAT32).all():
         return rewards.astype(np.float32)
     return stacked(reward_objects(block, rows, rewards, kinds, end_env_t))
@@ -69,14 +69,14 @@ def reward_array(
 def reward_objects(
     block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
 ) -> list[Any]:
-    """Rewards as RLlib adds them up, of the types that the env gave them."""
+    """Return rewards in the types that RLlib's addition of the env's own objects gives."""
     env_ts = block.env_t_R[rows].tolist()
     following = [*env_ts[1:], end_env_t]
     objects: list[Any] = []
     for row, reward, kind, since, until in zip(
         rows.tolist(), rewards.tolist(), kinds.tolist(), env_ts, following, strict=False
     ):
-        terms = until - since  # env steps in which it may have been paid; zeros are Python floats
+        terms = until - since  # env steps with a reward or none; RLlib adds a float zero for none
         if kind == OTHER:
             value, n = block.others[row]
             objects.append(value if n == terms else value + 0.0)

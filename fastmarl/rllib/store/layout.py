@@ -1,4 +1,4 @@
-"""How observations lie in rows: as the env's own arrays are, not as their space says."""
+"""The layout of observations in rows, found from the env's own arrays instead of their space."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -14,15 +14,16 @@ from fastmarl.rllib.episodes.lists import items_of
 
 
 class ObservationLayout:
-    """The leaves of an observation, found from one.
+    """The leaves of an observation.
 
-    Like `fastmarl.core.spaces.layout.RowLayout`, with the dtypes and the order of keys of what the env returned first.
+    Unlike `fastmarl.core.spaces.layout.RowLayout`, it has the dtypes and the order of keys of the env's first
+    observation.
 
     Attributes:
-        whole: whether observations are no nest of arrays: one leaf then takes each as it is.
-        is_array: whether they are single arrays.
-        begins_otherwise: makes of an agent's first observation in an episode, as `items()` has it, what it was; None:
-            it is that already.
+        whole: true if observations are not nests of arrays, so that a single leaf stores them as objects.
+        is_array: true if observations are single arrays.
+        begins_otherwise: converts an agent's first observation in an episode from the form of `items()` to its own
+            form; None if the two are the same.
     """
 
     def __init__(self, leaves: tuple[Leaf, ...], types: Any):
@@ -41,43 +42,43 @@ class ObservationLayout:
 
     @classmethod
     def common(cls, observations: list[Any]) -> "ObservationLayout":
-        """Of several observations; WHOLE if they differ."""
+        """Return the common layout of several observations, or WHOLE if they differ."""
         first = cls.of(observations[0])
         return first if all(map(first.fits, observations)) else WHOLE
 
     def fits(self, observation: Any) -> bool:
-        """Whether an observation lies so."""
+        """Return true if an observation has this layout."""
         if self.is_array and type(observation) is np.ndarray:
             return (observation.dtype, observation.shape) == (self.leaves[0].dtype, self.leaves[0].shape)
         return self.same(ObservationLayout.of(observation))
 
     def same(self, other: "ObservationLayout") -> bool:
-        """Whether observations of the other layout lie as those of this one."""
+        """Return true if the other layout is equal to this one."""
         return self is other or (self.leaves == other.leaves and self._types == other._types)
 
     def columns(self, observations: list[Any]) -> list[np.ndarray]:
-        """The leaves of observations of this layout, [n, ...] each; what is kept whole is copied."""
+        """Stack the leaves of observations of this layout, [n, ...] each; observations stored as objects are copied."""
         if self.whole:
             return [_objects([kept(observation) for observation in observations])]
         columns = zip(*map(self.leaves_of, observations), strict=True)
         return [np.stack(column, dtype=leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)]
 
     def leaves_of(self, observation: Any) -> list[Any]:
-        """The reverse of `nest()`."""
+        """Return the leaves of an observation, the reverse of `nest()`."""
         return [reduce(getitem, leaf.path, observation) for leaf in self.leaves]
 
     def nest(self, arrays: list) -> Any:
-        """The leaves' arrays as the observation nests them."""
+        """Nest arrays, one for each leaf, as in the observation."""
         remaining = iter(arrays)
         return map_struct(lambda leaf: next(remaining), self._types)
 
     def items(self, observations: Any) -> list[Any]:
-        """Observations one by one, from a nest of arrays; numbers are of the types that the env returned first."""
+        """Return the observations in a nest of arrays as a list, with numbers of the types in the first observation."""
         return list(observations) if self.whole else items_of(observations, self._types)
 
 
 def _objects(values: list[Any]) -> np.ndarray:
-    """An array of objects, which may be arrays."""
+    """Return an array of objects, even if these are arrays themselves."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):
         array[i] = value
@@ -85,7 +86,7 @@ def _objects(values: list[Any]) -> np.ndarray:
 
 
 def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
-    """Add the leaves of `value`; False if there is something that has no dtype of its own."""
+    """Add the leaves of `value`; returns false if a part of it has no dtype of its own."""
     if type(value) is dict:
         return all(_collect(part, (*path, key), (*sizes, len(value)), leaves) for key, part in value.items())
     if type(value) is tuple:

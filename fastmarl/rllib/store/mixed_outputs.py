@@ -1,6 +1,6 @@
-"""Outputs of steps that were not all made in the same mode (exploring or not, at random).
+"""Completes outputs of steps that were made in different modes (exploring, not exploring, random).
 
-RLlib's episodes need the same outputs in all steps; extras.py completes those of its own loop in the same way.
+RLlib's episodes need the same outputs in all steps; extras.py does this in RLlib's own loop.
 """
 
 from itertools import accumulate
@@ -18,17 +18,17 @@ from fastmarl.rllib.store.block import Outputs, RLlibBlock, is_state
 
 
 def is_mixed(block: RLlibBlock, rows: np.ndarray) -> bool:
-    """Whether an agent's rows that have acted may have different outputs."""
+    """Return true if an agent's rows that have acted may differ in their outputs."""
     return len(rows) > 0 and int(rows[0]) < len(block.former)
 
 
 def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
-    """Outputs of an agent's steps, each with the keys and ranks of all; [] if the steps were made in one mode.
+    """Return the outputs of an agent's steps, completed to equal keys and ranks; [] if they were made in one mode.
 
     Args:
-        block: of the agent's module.
-        rows: the agent's rows that have acted, in order; a waiting agent's last one, too: RLlib's columns have the keys
-            of its outputs before the step is complete.
+        block: block of the agent's module.
+        rows: the agent's rows that have acted, in order, including a waiting agent's last one, whose keys RLlib's
+            columns have before the step is complete.
     """
     if not is_mixed(block, rows):
         return []
@@ -36,7 +36,7 @@ def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
 
 
 def completed_rows(block: RLlibBlock, rows: np.ndarray) -> dict[int, Outputs]:
-    """Row -> outputs, of the rows whose outputs mixed_steps() changes."""
+    """Return row -> outputs for the rows whose outputs mixed_steps() changes."""
     answers = [block.acted_with(row) for row in rows.tolist()]
     return {
         row: step
@@ -46,26 +46,26 @@ def completed_rows(block: RLlibBlock, rows: np.ndarray) -> dict[int, Outputs]:
 
 
 def mixed_outputs(steps: list[Outputs]) -> tuple[Any, dict[str, Any]]:
-    """(actions, other outputs) of mixed_steps() as arrays [steps, ...]."""
+    """Stack the result of mixed_steps(); returns (actions, other outputs) as arrays [steps, ...]."""
     columns: dict[Key, Any] = {key: stacked([step[key] for step in steps]) for key in steps[0]}
     return nested_outputs(columns, columns.pop(Columns.WEIGHTS_SEQ_NO, np.zeros(len(steps), np.int64)))
 
 
 def mixed_items(steps: list[Outputs]) -> tuple[list[Any], dict[str, list[Any]]]:
-    """(actions, other outputs) of mixed_steps() step by step, as RLlib's loop has them."""
+    """Convert the result of mixed_steps(); returns (actions, other outputs) as lists, as RLlib's loop has them."""
     found = [as_nested(step) for step in steps]
     names = found[0][1]
     return [actions for actions, _ in found], {name: [extras[name] for _, extras in found] for name in names}
 
 
 def as_nested(step: Outputs) -> tuple[Any, dict[str, Any]]:
-    """(action, other outputs) of a step, nested as the module gave them."""
+    """Return (action, other outputs) of a step, nested as the module returned them."""
     outputs = dict(step)
     return nested_outputs(outputs, outputs.pop(Columns.WEIGHTS_SEQ_NO, 0))
 
 
 def _completed(steps: list[Outputs]) -> list[Outputs]:
-    """The outputs of all steps, in each of them. Where a step lacks one: NaN, or 0 for ints."""
+    """Give each step the outputs of all steps; missing ones become NaN, or 0 for ints."""
     columns = {}
     for key in dict.fromkeys(key for step in steps for key in step):
         values = [step.get(key) for step in steps]
@@ -74,7 +74,7 @@ def _completed(steps: list[Outputs]) -> list[Outputs]:
 
 
 def _carried_on(values: list[Any]) -> list[Any]:
-    """A recurrent state stays what it was in steps that the module did not make; it begins with zeros."""
+    """Fill in missing recurrent states with the last one, or with zeros before the first."""
     zeros = np.zeros_like(next(value for value in values if value is not None))
     return list(accumulate(values, lambda before, value: before if value is None else value, initial=zeros))[1:]
 
@@ -86,5 +86,5 @@ def _of_one_rank(values: list[Any]) -> list[Any]:
         like = blank(like) if value is None else value
         filled.append(like)
     rank = min(map(np.ndim, present))
-    # RLlib's deterministic log-probabilities have one for each part of the action.
+    # RLlib's deterministic log-probabilities have one number per component of the action.
     return [summed(value, rank) if np.ndim(value) > rank else value for value in filled]

@@ -1,8 +1,8 @@
-"""What is known of a running episode by RLlib's rules: its agents in RLlib's order, its modules, its time.
+"""Records of running episodes by RLlib's rules: agents in RLlib's order, modules, times; and counts for metrics.
 
-The order of agents decides which random number an agent gets, so it is kept exactly as RLlib's dicts and sets would
-have it: agents of the reset in the order of the observation dict, later ones in the order of a set of all agents that
-the step named, and after a cut in the order in which the observations of the lookback window show them.
+The order of agents decides which random number each agent gets, so it is exactly that of RLlib's dicts and sets: agents
+of the reset in the order of the observation dict, later ones in the order of a set of all agents in the step, and after
+a cut in the order of first appearance in the lookback window.
 """
 
 from collections import defaultdict
@@ -20,27 +20,26 @@ from fastmarl.core.store.lanes import LaneTable
 class CallCounts:
     """The counts of one call of `sample()`.
 
-    Counts by agent and by module are of observations, as RLlib's are: the steps in whose observation dict an agent was.
-    No count in them is 0.
+    As in RLlib, counts by agent and by module are numbers of observations. Agents and modules without any are left out.
     """
 
     env_steps: int = 0
     agent_observations: dict[Hashable, int] = field(default_factory=dict)
     module_observations: dict[str, int] = field(default_factory=dict)
-    episodes: int = 0  # that have ended
+    episodes: int = 0  # episodes that have ended
     step_failures: int = 0
     resets: int = 0  # of all envs at once, before the first tick
     ticks: int = 0  # steps of all envs at once
-    forwards: int = 0  # ticks in which modules were asked
+    forwards: int = 0  # ticks in which modules ran
     lost_reward: float = 0.0  # sum of the rewards that belong to no transition
-    lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the chunks under way after it
+    lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the running chunks
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Totals of the stages "connect", "forward", "act" and "env_step"."""
 
 
 @dataclass(slots=True)
 class EpisodeNumbers:
-    """A finished episode in numbers, all its chunks taken together. Agents go by their names in the metrics."""
+    """The numbers of a finished episode, over all its chunks, by the agents' names in the metrics."""
 
     length: int  # in env steps
     episode_return: float
@@ -52,7 +51,7 @@ class EpisodeNumbers:
 
 @dataclass(frozen=True, slots=True)
 class AgentNumbers:
-    """One agent of a chunk in numbers."""
+    """The numbers of one agent in a chunk."""
 
     agent_id: Hashable
     module_id: str
@@ -63,19 +62,21 @@ class AgentNumbers:
         return self.n_steps
 
     def get_return(self) -> Any:
-        """Sum of its rewards."""
+        """Return the sum of the agent's rewards."""
         return self.total
 
 
 @dataclass
 class ChunkNumbers:
-    """A chunk in numbers, for the metrics.
+    """The numbers of a chunk, for the metrics.
 
-    RLlib's loop, if it takes over an episode, has these in the place of chunks that were returned before: they answer
-    what RLlib's metrics ask.
+    If RLlib's loop takes over an episode, it gets these instead of the chunks returned before. They have the part of
+    the episodes' interface that RLlib's metrics use.
 
     Attributes:
-        agents: those with a completed step, in order.
+        length: number of env steps.
+        duration_s: duration in seconds.
+        agents: numbers of the agents with a completed step, in order.
     """
 
     length: int
@@ -84,7 +85,7 @@ class ChunkNumbers:
 
     @classmethod
     def of(cls, episode: Any) -> "ChunkNumbers":
-        """Those of an episode of RLlib's."""
+        """Return the numbers of an RLlib episode."""
         agents = [
             AgentNumbers(
                 agent_episode.agent_id, agent_episode.module_id, len(agent_episode), agent_episode.get_return()
@@ -97,56 +98,56 @@ class ChunkNumbers:
         return self.length
 
     def get_return(self) -> Any:
-        """Sum of all agents' rewards."""
+        """Return the sum of all agents' rewards."""
         return sum(agent.total for agent in self.agents)
 
     def get_duration_s(self) -> float:
-        """Seconds."""
+        """Return the duration in seconds."""
         return self.duration_s
 
     @property
     def agent_episodes(self) -> dict[Hashable, AgentNumbers]:
-        """By agent id."""
+        """Numbers of the agents by agent id."""
         return {agent.agent_id: agent for agent in self.agents}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"{name!r} of a chunk that sample() returned before this callback was added: only len(), get_return(), "
-            "get_duration_s() and agent_episodes are known of it; add callbacks before the first call of sample()"
+            "get_duration_s() and agent_episodes are available; add callbacks before the first call of sample()"
         )
 
 
 class RLlibRecord(EpisodeRecord):
-    """One env's running episode."""
+    """The record of one env's running episode."""
 
     def __init__(self, env_index: int, id_: str, started_at: float, new_id: Callable[[], str]):
         super().__init__(env_index, id_, started_at)
-        self.order: list[Hashable] = []  # agents of the chunk; those that ended before it and RLlib still knows, too
-        self.lane_of: dict[Hashable, int] = {}  # of the chunk
+        self.order: list[Hashable] = []  # agents of the chunk, with those that ended before it but RLlib still has
+        self.lane_of: dict[Hashable, int] = {}  # agent id -> lane in the chunk
         self.mapping: dict[Hashable, str] = {}  # agent id -> module id
-        self.ended_before: dict[Hashable, list[int]] = {}  # agents of `order` without a lane -> when they were observed
-        # What RLlib still has of them: episode, buffer of times.
+        self.ended_before: dict[Hashable, list[int]] = {}  # agent of `order` without lane -> env steps of observations
+        # RLlib's data of these agents: (episode, buffer of times).
         self.ended_agent_episodes: dict[Hashable, tuple[Any, Any]] = {}
-        self.joined: list[Hashable] = []  # agents without a lane as yet
+        self.joined: list[Hashable] = []  # agents that have no lane yet
         self.map_order: list[Hashable] = []  # agents of the lookback window, in the order of RLlib's time maps
-        self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
+        self.carried: set[Hashable] = set()  # agents that continue from the previous chunk
         # Ids of the agents' SingleAgentEpisodes, the same in all chunks.
         self.agent_episode_ids: defaultdict[Hashable, str] = defaultdict(new_id)
-        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) as the env gave them
+        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) in the env's types
         self.unseen: set[int] = set()  # lanes that ended without an observation
         self.earlier: list[ChunkNumbers] = []
-        self.paid_early: dict[Hashable, Any] = {}  # in this chunk, before an agent's first observation
+        self.paid_early: dict[Hashable, Any] = {}  # rewards in this chunk before an agent's first observation
         self.is_terminated: Any = False
         self.is_truncated: Any = False
-        self.has_flags = False  # whether they are the env's
+        self.has_flags = False  # true if they are the env's
         self.last_step_at: float | None = None  # set when the chunk ends
-        self.awaits_reset = True  # what its env says next are its first observations
+        self.awaits_reset = True  # the env's next observations are the episode's first
         self.keys = StepKeys()
         self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
-        self.counted_to = 0  # env step; those after it, with these keys, have not been counted yet
+        self.counted_to = 0  # env step up to which observations have been counted
 
     def count_observations(self, env_t: int, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
-        """Add the steps up to `env_t` since the observed agents last changed."""
+        """Count the observations up to `env_t` since the observed agents last changed."""
         if env_t > self.counted_to:
             count_steps(self.observed, env_t - self.counted_to, self.mapping, agents, modules)
             self.counted_to = env_t
@@ -157,11 +158,12 @@ class RLlibRecord(EpisodeRecord):
         dropped: set[Hashable],
         live: dict[Hashable, int],
     ) -> None:
-        """Begin the next chunk with the agents of `order`; RLlib has forgotten all others that ended.
+        """Begin the next chunk with the agents of `order`; RLlib drops all other agents that have ended.
 
         Args:
-            dropped: those whose module RLlib has forgotten, too.
-            live: agent id -> lane.
+            order: agents of the next chunk.
+            dropped: agents whose module RLlib drops, too.
+            live: agent id -> lane of agents that have not ended.
         """
         known = set(dict.fromkeys(self.order).keys())  # in the order of RLlib's set
         self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}
@@ -179,10 +181,14 @@ class RLlibRecord(EpisodeRecord):
 
 
 class RLlibLanes(LaneTable):
-    """Lanes whose late rewards go by RLlib's rules."""
+    """A table of lanes that assigns late rewards by RLlib's rules."""
 
     def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any) -> int:
-        """A finished agent is paid for its last transition while that is at hand; one not seen yet for none."""
+        """Return the lane for a reward of an agent that has finished or not been observed yet, or -1.
+
+        A finished agent's reward goes to its last transition while that is in the chunk. A reward before the first
+        observation belongs to no transition.
+        """
         record = self.record(env_index)
         assert isinstance(record, RLlibRecord)
         lane = record.finished.get(agent_id, -1)
@@ -200,7 +206,7 @@ class RLlibLanes(LaneTable):
 
 
 def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
-    """A finished episode in numbers, added up in RLlib's order: its last chunk, then the others from the first on."""
+    """Sum up a finished episode in RLlib's order of additions: its last chunk, then the others from the first on."""
     *earlier, last = chunks
     agent_returns: dict[str, Any] = {name_of(agent.agent_id): agent.total for agent in last.agents}
     agent_steps = {name_of(agent.agent_id): agent.n_steps for agent in last.agents}
@@ -220,7 +226,7 @@ def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) ->
     return EpisodeNumbers(length, episode_return, duration_s, agent_returns, agent_steps, module_returns)
 
 
-MOST_CHUNKS = 4096  # of an episode whose numbers are kept one by one, to be summed in RLlib's order
+MOST_CHUNKS = 4096  # of an episode, whose numbers are kept one by one to be summed in RLlib's order
 
 
 def _joined(chunks: list[ChunkNumbers]) -> ChunkNumbers:

@@ -1,4 +1,4 @@
-"""Episodes as RLlib's loop has them while they are recorded: for mapping functions, callbacks, and that loop itself."""
+"""Builds running episodes as RLlib's loop has them, for mapping functions, callbacks, and that loop itself."""
 
 from collections.abc import Hashable, Mapping
 from copy import deepcopy
@@ -16,16 +16,16 @@ from fastmarl.rllib.store.store import RLlibStore
 
 
 class RunningEpisodes:
-    """Makes them from what is recorded.
+    """Builds running episodes from the recorded rows.
 
     Args:
-        store: what was recorded.
-        builder: gathers it.
+        store: the store of all rows.
+        builder: builds chunks from it.
         spaces, episode_class: see Builder.
 
     Attributes:
-        store, spaces: these.
-        passing: lane -> its newest observation, while these go through a connector that runs itself.
+        store, spaces: the arguments of these names.
+        passing: lane -> its newest observation, while a connector piece runs on these.
     """
 
     def __init__(self, store: RLlibStore, builder: Builder, spaces: list[tuple[dict, dict]], episode_class: type):
@@ -34,10 +34,10 @@ class RunningEpisodes:
         self.passing: dict[int, Any] = {}
         self._builder = builder
         self._episode_class = episode_class
-        self._given: dict[int, Any] = {}  # by env index, what a connector gave an episode for its observation spaces
+        self._given: dict[int, Any] = {}  # env index -> observation spaces that a connector set in an episode
 
     def empty(self, record: RLlibRecord, mapping_fn: Any) -> Any:
-        """The episode before its first observations."""
+        """Make an episode without observations."""
         observation_space, action_space = self.spaces[record.env_index]
         return self._episode_class(
             record.id_,
@@ -47,17 +47,17 @@ class RunningEpisodes:
         )
 
     def chunk_of(self, record: RLlibRecord) -> RLlibChunk:
-        """The chunk of a running episode up to now."""
+        """Return the chunk of a running episode so far."""
         env = self.store.table.envs[record.env_index]
         return RLlibChunk(record, env.env_t, env.infos, is_running=True)
 
     def whole(self, chunk: RLlibChunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
-        """An episode's chunk in lists, as RLlib's loop has it. Agents that have just acted seem to wait.
+        """Build an episode's chunk in lists, as RLlib's loop has it. Agents that have just acted count as waiting.
 
         Args:
-            chunk: as it is at present.
-            mapping_fn: what the episode has for one.
-            arrays: takes the columns that can become arrays again without being put together.
+            chunk: the chunk in its current state.
+            mapping_fn: mapping function of the episode.
+            arrays: list to which columns are appended whose arrays can be restored without stacking.
         """
         record = chunk.record
         self._builder.find_hanging()
@@ -68,7 +68,7 @@ class RunningEpisodes:
         are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self.store.blocks]
         for agent_id, lane in record.lane_of.items():
             is_plain = are_plain[self.store.table.module_L[lane]]
-            if agent_id in episode.agent_episodes:  # one without a step is no more when its episode has ended
+            if agent_id in episode.agent_episodes:  # not if it has no step and its episode has ended
                 self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
         if record.ended_agent_episodes:
             _put_back(deepcopy(record.ended_agent_episodes), episode, record)
@@ -77,12 +77,12 @@ class RunningEpisodes:
     def _turn_into_lists(
         self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None, is_plain: bool
     ) -> None:
-        """Have an agent's data in lists of single items, as they were recorded; `is_plain`: its rewards are floats."""
+        """Convert an agent's data to lists of the recorded items; `is_plain`: its rewards are Python floats."""
         table = self.store.table
         block = self.store.blocks[table.module_L[lane]]
         observations, rewards = agent_episode.observations, agent_episode.rewards
         items = self._observations_of(lane, observations.data)
-        # What the env has sent last stands in where an agent ends unobserved.
+        # If an agent ends unobserved, the env's last observation of it is repeated.
         newest = int(table.row_L[lane]), int(table.final_L[lane])
         raw = items[-1] if block.raw_layout is None else block.raw_newest(*newest)
         is_raw = block.awaits_connectors(*newest)
@@ -102,7 +102,7 @@ class RunningEpisodes:
             agent_episode.extra_model_outputs = {}
 
     def _observations_of(self, lane: int, gathered: Any) -> list[Any]:
-        """An agent's observations on record, one by one."""
+        """Return an agent's stored observations as a list."""
         table, rows = self.store.table, self.store.rows_of(lane)
         block, final = self.store.blocks[table.module_L[lane]], table.final_L[lane]
         layout = block.layout
@@ -117,7 +117,7 @@ class RunningEpisodes:
         return items
 
     def _list_outputs(self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None) -> None:
-        """The same of an agent's actions and what its module said beside them."""
+        """Convert an agent's actions and other outputs to lists of items."""
         block = self.store.blocks[self.store.table.module_L[lane]]
         buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
         n = len(agent_episode.rewards.data)
@@ -132,7 +132,7 @@ class RunningEpisodes:
                 _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
-        """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
+        """Make an episode with only the attributes that don't depend on its steps; EpisodeInTheMaking completes it."""
         episode: Any = object.__new__(self._episode_class)
         episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
         episode.observation_space, episode.action_space = self.spaces[record.env_index]
@@ -142,7 +142,7 @@ class RunningEpisodes:
         return episode
 
     def gives_same(self, env_index: int, spaces: Any) -> bool:
-        """Return true if agents that come would have the env's observation spaces with these."""
+        """Return true if these observation spaces, set by a connector, equal the env's."""
         if self._given.get(env_index) is not spaces:
             observation_spaces, _ = self.spaces[env_index]
             if not isinstance(spaces, Mapping) or dict(spaces) != observation_spaces:
@@ -152,14 +152,14 @@ class RunningEpisodes:
 
 
 def _list_column(buffer: Any, items: list[Any], arrays: list[ListedColumn] | None) -> None:
-    """Have these items in a buffer of RLlib's; remember its array."""
+    """Put items into an RLlib buffer, and remember its array in `arrays`."""
     if arrays is not None and isinstance(buffer.data, np.ndarray):
         arrays.append(ListedColumn(buffer, buffer.data, tuple(items)))
     buffer.data, buffer.finalized = items, False
 
 
 def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, record: RLlibRecord) -> None:
-    """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
+    """Add the agents that ended before the chunk to the episode, as in RLlib."""
     agent_episodes = episode.agent_episodes | {agent_id: each for agent_id, (each, _) in ended.items()}
     episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in record.order}
     for agent_id, (_, times) in ended.items():

@@ -1,4 +1,4 @@
-"""The rows of RLlib's agents, with RLlib's records and lookback."""
+"""The store of the drop-in: rows with RLlib's records and lookback."""
 
 import time
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from fastmarl.rllib.store.records import RLlibLanes, RLlibRecord
 
 
 class RLlibStore(RowStore):
-    """Records the steps of all envs. It begins without modules, see add_module().
+    """Stores the steps of all envs. It begins without modules, see add_module().
 
     Args:
-        table: the lanes.
+        table: table of all lanes.
         merge_flags: see RLlibScatter.
         n_agents: see RowStore.
-        rewrites: whether connectors make other observations of those that envs send.
+        rewrites: true if connectors rewrite observations.
 
     Attributes:
         stateful: indices of modules with recurrent state.
-        spaces: lane -> observation space that connectors have given an agent's episode in this chunk.
+        spaces: lane -> observation space that connectors have set in the agent's episode in this chunk.
     """
 
     scatter: RLlibScatter
@@ -64,7 +64,7 @@ class RLlibStore(RowStore):
         )
 
     def open_record(self, env_index: int, policy_mapping_fn: Any) -> None:
-        """The env's next episode, with the mapping function that it keeps."""
+        """Begin the record of the env's next episode, which keeps this mapping function."""
         record = RLlibRecord(env_index, self._ids.new(), time.perf_counter(), self._ids.new)
         record.policy_mapping_fn = policy_mapping_fn
         self.table.envs[env_index].clear()
@@ -72,36 +72,36 @@ class RLlibStore(RowStore):
         self.lookback_E[env_index] = 0
 
     def close_record(self, env_index: int) -> None:
-        """The env's episode is over; its lanes stay until renew()."""
+        """End the record of the env's episode; its lanes stay until renew()."""
         record = self.table.record(env_index)
         self.ended_lanes += record.ended
         record.ended = []
         self.table.records[env_index] = None
 
     def add_module(self, module_id: str) -> None:
-        """One more module, whose layout is known with its first observation."""
+        """Add a module, whose layout is determined by its first observation."""
         module = len(self.rows)
         self.put_module(module, module_id, WHOLE)  # type: ignore[arg-type]
         self.activate(module)
 
     def fit(self, module: int, observation: Any) -> None:
-        """Lay out a module's rows for its first observation, if it has none yet."""
+        """Determine the layout of a module's rows from its first observation, if it has none yet."""
         block = self.blocks[module]
         if block.env_layout is WHOLE and not block.rows.n and not block.rows.n_finals:
             block.lay_out(ObservationLayout.of(observation))
 
     def use_weights(self, seq_no: int) -> None:
-        """Actions from now on are those of the weights with this number."""
+        """Set the number of the weights that act from now on."""
         self._seq_no = seq_no
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
 
     def stamp_all(self) -> None:
-        """stamp() in the midst of a call, so that all recorded actions can be looked at."""
+        """Call stamp() during a call, so that all recorded actions can be read."""
         self.stamp(self._seq_no)
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
-        """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""
+        """Begin recurrent agents' lookback no later than at their last completed step, whose state learners need."""
         begins = super()._lookback_begins(module, lanes)
         block = self.blocks[module]
         if module not in self.stateful or not (block.former or block.has_states):
@@ -114,14 +114,14 @@ class RLlibStore(RowStore):
         return begins
 
     def _has_states(self, block: RLlibBlock, lane: int) -> bool:
-        """Whether an action of this chunk was one of its module: what is done at random has no state."""
+        """Return true if the module chose an action in this chunk; random actions have no state."""
         return any(
             any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
             for row in self.acted_rows_of(lane).tolist()
         )
 
     def acted_rows_of(self, lane: int) -> np.ndarray:
-        """Rows of a living lane at which its agent has acted."""
+        """Return the rows of a living lane at which its agent has acted."""
         rows = self.rows_of(lane)
         return rows[rows < self.acting_from[self.table.module_L[lane]]]
 
@@ -135,7 +135,7 @@ class RLlibStore(RowStore):
         self.blocks[module].forget_waiting(self.acting_from[module])
 
     def renew(self) -> None:
-        """Prepare the next call: the running episodes go on in new chunks, of new blocks."""
+        """Prepare the next call: running episodes continue in new chunks, in new blocks."""
         self.renew_blocks()
         self.spaces.clear()
         running: list[Any] = self.running()

@@ -53,7 +53,7 @@ def _metrics(spoil: Callable[[dict[str, Any]], Any]) -> type:
 
 
 def _env_actions(change: Callable[[Any], Any]) -> type:
-    """Changes what the envs are told, not what is recorded."""
+    """Change the actions that envs get, but not the recorded ones."""
 
     class Broken(RLlibEnvRunner):
         def _try_env_step(self, actions: Any) -> Any:

@@ -9,7 +9,7 @@ from rllib.differential import tape
 
 
 def _outline(episode: Any) -> tuple:
-    """What is there of a running episode."""
+    """Return the basic attributes of a running episode."""
     return (
         len(episode),
         episode.env_t_started,
@@ -73,7 +73,7 @@ def note_step(*, episode: Any, env_index: int, **kwargs: Any) -> None:
 
 
 def _numbers(episode: Any) -> tuple:
-    """What users mostly ask."""
+    """Return the numbers that users read most."""
     return (
         (len(episode), episode.env_t, episode.env_t_started, episode.is_done, episode.is_terminated),
         tape.freeze(episode.get_return()),
@@ -85,7 +85,7 @@ def _numbers(episode: Any) -> tuple:
 
 
 def _answer(getter: Any, **options: Any) -> Any:
-    """What a getter says; RLlib's raise for some chunks (54, 57)."""
+    """Return a getter's result or error; RLlib's getters raise for some chunks (54, 57)."""
     try:
         return tape.freeze(getter(**options))
     except (IndexError, KeyError) as error:
@@ -93,12 +93,12 @@ def _answer(getter: Any, **options: Any) -> Any:
 
 
 def _hanging(episode: Any) -> tuple[dict, dict]:
-    """What agents were paid that belongs to no completed step of this chunk."""
+    """Return the rewards of agents that belong to no completed step of this chunk."""
     return episode._hanging_rewards_begin, episode._hanging_rewards_end
 
 
 def _outputs(agent_episode: Any) -> dict[str, Any]:
-    """What a module has said beside its actions, with its lookback, by name."""
+    """Return a module's outputs other than actions by name, with the lookback."""
     return {name: agent_episode.extra_model_outputs[name].data for name in sorted(agent_episode.extra_model_outputs)}
 
 

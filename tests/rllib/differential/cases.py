@@ -88,7 +88,7 @@ def _sizes() -> dict[str, Case]:
 
 
 def _protocols() -> dict[str, Case]:
-    """What envs may say, for ids of all sorts."""
+    """Return cases of all that the protocol allows envs, with ids of all types."""
     kinds: dict[str, dict[str, Any]] = {
         "together": {},
         "late": LATE,
@@ -223,7 +223,7 @@ def _mappings() -> dict[str, Case]:
 
 
 def _changes() -> dict[str, Case]:
-    """What is changed while episodes are running. They go on in RLlib's loop, which is left at a reset."""
+    """Return cases of changes while episodes are running, which continue in RLlib's loop until the next reset."""
     late, waiting = world(5, max_steps=15, **LATE, **WAITING), world(4, infos="some", **WAITING)
     deaths = world(5, **DEATHS)
     plain: tuple[Call, ...] = (Sample(num_timesteps=7), METRICS, Sample(num_timesteps=7))

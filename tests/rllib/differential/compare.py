@@ -8,11 +8,11 @@ What is stored otherwise than by RLlib must answer alike, see `questions.py`:
 - entries of ended agents (`REMNANTS`): all getters, `module_for()`, `print()`, `slice()`, `cut()`, `from_state()`;
 - the order of waiting agents (`UNORDERED`), hanging rewards of 0: `get_return(True)`, `get_rewards(env_steps=False)`;
 - the order of columns where modules are mixed: `get_extra_model_outputs()`, as dicts without order;
-- the mapping function, which each run makes anew: what it says of each agent;
+- the mapping function, of which each run makes its own: its results for each agent;
 - `_last_added_observation`: `get_observations(-1)`;
-- counters that are NaN (19): ours are RLlib's that were told of 0 steps;
+- counters that are NaN (19): ours equal RLlib's after a push of 0 steps;
 - timers in the wrong place (27): they must be those of the pipeline that is also timed in its place, and nothing else;
-- lost rewards (60), which RLlib does not tell: `witness.py` adds them up;
+- lost rewards (60), which RLlib does not report: `witness.py` adds them up;
 - whether and why a runner falls back, which only ours reports: two keys, and the codes that docs/rllib.md lists;
 - the order of names in a report of metrics, which is that in which they were logged first. RLlib logs step by step, we
   once a call: an episode that ends or an env that fails in the first step of a run comes before what is usually logged
@@ -57,7 +57,7 @@ READINGS = ("values", "value")
 
 
 class Report(dict):
-    """What get_metrics() returns."""
+    """The result of a get_metrics()."""
 
 
 class Comparison:
@@ -74,7 +74,7 @@ class Comparison:
         self._their_id: dict[str, str] = {}
         self._our_id: dict[str, str] = {}
         self._same_spaces: dict[tuple[int, int], tuple[gymnasium.Space, gymnasium.Space]] = {}
-        self._hung: dict[str, dict] = {}  # their id -> what agents had been paid that hung at the end of the last chunk
+        self._hung: dict[str, dict] = {}  # id -> hanging rewards at the end of the last chunk
         self._asks = True  # else what is compared are answers
         self._n_asked = 0
         self._rules: list[tuple[type | tuple[type, ...], Callable[[Any, Any, str], Lines]]] = [
@@ -100,7 +100,7 @@ class Comparison:
         return self._rule_of[kinds](want, got, path)
 
     def _episodes(self, want: MultiAgentEpisode, got: MultiAgentEpisode, path: str) -> Lines:
-        """What is in them, and what they answer; but not if they are answers."""
+        """Compare two episodes' data and, unless they are answers themselves, their answers."""
         yield from self._slots(want, got, path)
         if not self._asks:
             return
@@ -112,7 +112,7 @@ class Comparison:
             self._asks = True
 
     def _hanging_rewards(self, want: MultiAgentEpisode, got: MultiAgentEpisode, path: str) -> Lines:
-        """Two chunks that runners returned. Nobody asks for the order of agents, nor for zeros."""
+        """Compare the hanging rewards of two returned chunks, regardless of the agents' order, and of zeros."""
         hung = self._hung.get(want.id_, {})
         self._hung[want.id_] = _paid(want._hanging_rewards_end)
         end, begin = _paid(want._hanging_rewards_end), _paid(want._hanging_rewards_begin)
@@ -166,7 +166,7 @@ class Comparison:
             yield f"{path}: {type(want).__name__} / {type(got).__name__}"
             return
         if any(f"['{name}']" in path for name in COUNTERS) and np.isnan(want.peek()) and not np.isnan(got.peek()):
-            want = want.clone()  # 19: what RLlib's is if it is told of 0 steps
+            want = want.clone()  # 19: RLlib's counter after a push of 0 steps
             want.push(0)
         theirs, ours = want.get_state(), got.get_state()
         if is_clock(path):
@@ -247,7 +247,7 @@ class Comparison:
 
 
 def _without_runner_counts(report: dict) -> dict:
-    """Without which way the runner samples, if that is told as documented."""
+    """Remove the counts of accelerated and other runners, if they are as documented."""
     return {name: part for name, part in report.items() if not _is_runner_count(name, part)}
 
 
@@ -288,12 +288,12 @@ def _ordered_like(theirs: dict, ours: dict) -> dict:
 
 
 def is_clock(path: str) -> bool:
-    """Whether the metric at this path holds what a clock said."""
+    """Return true if the metric at this path holds times of a clock."""
     return path.endswith("['sample']") or any(word in path for word in CLOCK_METRICS)
 
 
 def shared_memory(episodes: list[MultiAgentEpisode]) -> Lines:
-    """Names the columns that overlap in memory: whoever writes to the one changes the other."""
+    """List the columns that overlap in memory, so that writing to one changes the other."""
     ranges = []
     for number, episode in enumerate(episodes):
         for agent, part in episode.agent_episodes.items():

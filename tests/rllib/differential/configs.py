@@ -1,4 +1,4 @@
-"""RLlib configs, made anew for each run."""
+"""RLlib configs, which are created for each run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -39,4 +39,4 @@ def _is_explained(case: Playable, line: str) -> bool:
     """20: episodes that RLlib drops are not counted; `witness.py` counts. Errors of envs say what can be done."""
     if "['num_episodes" in line:
         return case.drops_episodes or any(getattr(call, "num_episodes", None) is not None for call in case.calls)
-    return line.startswith("error[1]") and "would make it anew" in line
+    return line.startswith("error[1]") and "would create it again" in line

@@ -31,7 +31,7 @@ class CartPoles(_Noting, MultiAgentCartPole):
 
 
 class Pendulums(_Noting, MultiAgentPendulum):
-    """The same with pendulums: bounded Box actions, ends by truncation."""
+    """Pendulums: bounded Box actions, ends by truncation."""
 
 
 class Spread(_Noting, ParallelPettingZooEnv):

@@ -1,6 +1,6 @@
-"""Policy mapping functions that write down for whom they were asked, and what they saw.
+"""Policy mapping functions that log the agents that they are called for, and the data that they read.
 
-What each reads of the episode is written out in it, as in those of users: whoever looks at its code can see that.
+Each spells out its reads of the episode, as users' functions do, so that its bytecode shows them.
 """
 
 import functools
@@ -122,7 +122,7 @@ BY_EPISODE: dict[str, Callable[[list[str]], Mapping]] = {
 
 
 def _look(episode: Any) -> list[str]:
-    """What an episode shows in the midst of what happens to it."""
+    """Return the data that an episode shows during a reset, step or cut."""
     seen: list[Any] = [episode.env_t, episode.env_t_started, len(episode), episode.is_terminated, episode.is_truncated]
     for agent_id, part in episode.agent_episodes.items():
         seen += [agent_id, part.module_id, part.t, part.t_started, part.is_done, part.is_numpy]
@@ -139,7 +139,7 @@ def _look(episode: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Of equal values the same, be they scalars of Python's or rows of an array."""
+    """Convert to plain values, equal for equal Python scalars and rows of an array."""
     return tree.map_structure(lambda leaf: np.asarray(leaf).tolist(), value)
 
 

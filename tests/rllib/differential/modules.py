@@ -45,11 +45,11 @@ class AnySpaces(TorchRLModule):
 
 
 class NotingAnySpaces(Noting, AnySpaces):
-    """The same, on tape. RLlib's public forward methods are overridden."""
+    """A module on tape that overrides RLlib's public forward methods."""
 
 
 class Extras(AnySpaces):
-    """Columns of all shapes beside the distribution's inputs; it tells exploration by its time."""
+    """Adds columns of all shapes to the distribution's inputs; "count" is the time if it explores, else -1."""
 
     def _forward(self, batch: Batch, **kwargs: Any) -> Batch:
         rows = self.rows(batch)

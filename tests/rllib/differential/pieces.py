@@ -22,7 +22,7 @@ class Scaled(SingleAgentObservationPreprocessor):
 
 
 class WithReward(SingleAgentObservationPreprocessor):
-    """Of another shape, with what the agent has just done, was paid and told, and with what it keeps in its episode."""
+    """Changes the shape, and adds the agent's last action, reward and info, and data kept in its episode."""
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         longer = {

@@ -31,7 +31,7 @@ RAISED = "raised"
 def differences(
     want: MultiAgentEpisode, got: OurEpisode, compare: Callable[..., Iterator[str]], path: str
 ) -> Iterator[str]:
-    """What RLlib's chunk and ours answer differently.
+    """Yield the differences between the answers of RLlib's chunk and ours.
 
     Args:
         compare: called with two answers and their path.
@@ -58,7 +58,7 @@ def differences(
 
 
 def _answer(ask: Callable[[Any], Any], episode: Any) -> tuple:
-    """What it says, or which error it raises."""
+    """Return the function's result, or the error that it raises."""
     try:
         return ("answered", ask(episode))
     except Exception as error:  # whatever it is, it must be the same

@@ -87,7 +87,7 @@ class Remap:
 
 @dataclass(frozen=True)
 class Change:
-    """What users do to a runner between two calls: one of CHANGES."""
+    """A change that users make to a runner between two calls: one of CHANGES."""
 
     what: str
 
@@ -152,7 +152,7 @@ Call = Sample | GetMetrics | SetState | Make | Remap | Change | Put
 
 
 class Playable(Protocol):
-    """What `play()` needs to know of a case."""
+    """The attributes of a case that `play()` reads."""
 
     @property
     def calls(self) -> tuple[Any, ...]: ...
@@ -160,18 +160,18 @@ class Playable(Protocol):
     def worker_index(self) -> int | None: ...
     @property
     def mixes_columns(self) -> bool:
-        """Whether modules with different outputs act together."""
+        """True if modules with different outputs act together."""
 
     @property
     def drops_episodes(self) -> bool:
-        """Whether sample() is asked for whole episodes where nothing else is said."""
+        """True if sample() returns whole episodes by default."""
 
     def make_config(self) -> AlgorithmConfig: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What to compare. `worker_index` is that of the runner; `raises` names the error that ends the last call."""
+    """A case to compare. `worker_index` is the runner's; `raises` names the error that ends the last call."""
 
     setup: Setup
     calls: tuple[Call, ...]
@@ -193,7 +193,7 @@ class Case:
 
 @dataclass
 class Run:
-    """What a runner handed out, and what it left behind."""
+    """The results of a runner, and its final state."""
 
     returned: list[Any] = field(default_factory=list)
     error: BaseException | None = None

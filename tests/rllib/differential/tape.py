@@ -1,5 +1,4 @@
-"""What happened during a run, in order: what envs were told, mapping functions asked, modules fed, callbacks called,
-what connector pieces saw.
+"""Records the events of a run in order: calls of envs, mapping functions, modules, callbacks and connector pieces.
 
 Envs, modules and callbacks are built by RLlib from their classes, so all of them write to the one tape of this module.
 """

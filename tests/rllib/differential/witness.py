@@ -1,4 +1,4 @@
-"""What chunks must hold by definition, derived from what envs said and were told: plain lists and dicts.
+"""Derives the content that chunks must have from the logs of envs, in plain lists and dicts.
 
 It shares no code with fastmarl, nor with the models of it in tests/support, and needs no run of RLlib: so it covers
 the cases, too, in which RLlib is wrong (docs/differences.md).
@@ -21,7 +21,7 @@ _events: list[tuple] = []
 
 
 class WitnessedWorld(World):
-    """Writes down all that it says and is told."""
+    """A world that logs all its results and actions."""
 
     def reset(self, **kwargs: Any) -> tuple[dict, dict]:
         answer = self._said("failed", (), super().reset, **kwargs)
@@ -65,7 +65,7 @@ def witnessed(case: Case) -> Case:
 
 @dataclass(frozen=True, eq=False)
 class Called:
-    """What is known of a call. `module` is as it was then."""
+    """The log of a call, with the `module` as it was then."""
 
     seq_no: int | None
     module: Any
@@ -103,7 +103,7 @@ class Story:
     Attributes:
         began: env step with which its chunk begins.
         n_before: each agent's transitions then.
-        early: what agents were paid in the chunk before their first observation.
+        early: rewards that agents received in the chunk before their first observation.
     """
 
     agents: dict[Agent, Trajectory] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Witness:
         self._over: list[Story] = []
         self._ids: dict[str, Story] = {}
         self._n_episodes = 0  # returned, finished, since they were counted last
-        self._lost = 0.0  # what was paid to nobody, since it was told last
+        self._lost = 0.0  # rewards that belong to no transition, since the last report
         self.findings: list[str] = []
 
     def hear(self) -> None:
@@ -352,7 +352,7 @@ class Witness:
             yield from _unlike(".actions", best.numpy(), actions.numpy())
 
     def _for_env(self, agent: Agent, action: Any, is_random: bool) -> Any:
-        """What the env must have been told for an action of the module."""
+        """Return the action that the env must have got for an action of the module."""
         setup = self._case.setup
         struct = get_base_struct_from_space(self._spaces.action_spaces[agent])
         if is_random or not (setup.normalize or setup.clip):
@@ -377,7 +377,7 @@ def _unequal(what: str, want: Any, got: Any) -> Iterator[str]:
 
 
 def _unlike(what: str, want: Any, got: Any) -> Iterator[str]:
-    """The same numbers, whatever their types: a column of float32 holds float64 rounded."""
+    """Yield a line if numbers differ, regardless of their types: a column of float32 holds rounded float64."""
     pair = [tree.flatten(value) for value in (want, got)]
     same = len(pair[0]) == len(pair[1]) and all(
         np.size(a) == np.size(b) and np.allclose(np.ravel(a), np.ravel(b), rtol=1e-4, atol=1e-4, equal_nan=True)
@@ -388,7 +388,7 @@ def _unlike(what: str, want: Any, got: Any) -> Iterator[str]:
 
 
 def findings(case: Case, run: Run) -> list[str]:
-    """What is wrong with a run of the witnessed case; its errors are the business of others."""
+    """Return the defects of a run of the witnessed case, other than raised errors."""
     if run.error is not None:
         return []
     witness = Witness(case, counts=bool(run.is_accelerated))

@@ -1,4 +1,4 @@
-"""A random multi-agent env for RLlib: agents join late, wait, take turns, die, and are paid at odd times.
+"""A random multi-agent env for RLlib: agents join late, wait, take turns, die, and get rewards at odd times.
 
 What it does follows from its rules, the seeds given to reset(), and the bytes of the actions that it gets; an action
 that differs in one bit changes the rewards. It keeps away from what RLlib rejects: data for dead agents, an answer to
@@ -35,7 +35,7 @@ MIXED_SUMS = ("int", "int64", "array")
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a world is like. Chances are per agent and step."""
+    """The rules of a world. Chances are per agent and step."""
 
     agents: tuple[AgentID, ...]
     group_of: dict[AgentID, str]
@@ -77,7 +77,7 @@ class Rules:
 
 @dataclass
 class Tick:
-    """What one step() returns."""
+    """The results of one step()."""
 
     obs: dict[AgentID, Any] = field(default_factory=dict)
     rewards: dict[AgentID, Any] = field(default_factory=dict)

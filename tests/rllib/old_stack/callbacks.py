@@ -56,7 +56,7 @@ class AllCalls(RLlibCallback):
 
 
 class Ends(RLlibCallback):
-    """What most users have: numbers of an episode when it ends."""
+    """The most common callback: logs numbers of an episode when it ends."""
 
     def on_episode_end(self, *, episode: Any, worker: Any = None, env_index: int, **kwargs: Any) -> None:
         if isinstance(episode, Exception):

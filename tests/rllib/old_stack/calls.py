@@ -1,4 +1,4 @@
-"""What is asked of a worker, one call after the other: as an Algorithm and as users do."""
+"""Sequences of calls of a worker, such as an Algorithm and users make."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +105,7 @@ class AddPolicy:
 
 @dataclass(frozen=True)
 class RemovePolicy:
-    """One policy less."""
+    """Removes a policy of the worker."""
 
     name: str
     mapping: str | None = None
@@ -117,7 +117,7 @@ class RemovePolicy:
 
 @dataclass(frozen=True)
 class Remap:
-    """Another mapping function."""
+    """Sets a new policy mapping function."""
 
     kind: str
 
@@ -127,7 +127,7 @@ class Remap:
 
 @dataclass(frozen=True)
 class Change:
-    """What users do to a worker between two calls: one of CHANGES."""
+    """A change that users make to a worker between two calls: one of CHANGES."""
 
     what: str
 

@@ -1,4 +1,4 @@
-"""What users do to a worker of the old stack between two calls."""
+"""Changes that users make to a worker of the old stack between two calls."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -194,7 +194,7 @@ class Comparison:
                 yield from self._id_columns(theirs, ours, at, name) if ids else self(theirs, ours, at)
 
     def _factories(self, want: Any, got: Any, path: str) -> Lines:
-        """What they make; classes must be the same."""
+        """Return the objects that factories make; classes must be the same."""
         if any(one is None or isinstance(one, type) for one in (want, got)):
             yield from self._values(want, got, path)
         else:

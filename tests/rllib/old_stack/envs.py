@@ -43,14 +43,14 @@ class UnheldWorld(OldWorld):
 
 
 class ListsWorld(OldWorld):
-    """Observations are lists."""
+    """A world whose observations are lists."""
 
     def _shown(self, obs: dict) -> dict:
         return {agent: value.tolist() for agent, value in obs.items()}
 
 
 class UntrainedWorld(OldWorld):
-    """Tells at times that what an agent does now must not be trained on."""
+    """A world whose infos exclude an agent's steps from training at times."""
 
     def _told(self, obs: dict, infos: dict) -> dict:
         infos = super()._told(obs, infos)

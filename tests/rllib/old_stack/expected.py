@@ -1,6 +1,6 @@
 """Which cases the subject samples by itself, and which it leaves to RLlib's sampler.
 
-A worker tells by `is_accelerated` and `slow_path_reasons`; RLlib's own has neither.
+A worker reports this by `is_accelerated` and `slow_path_reasons`; RLlib's own has neither.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which returned columns lie in the same memory: whoever writes to the one changes the other."""
+"""Finds returned columns that share memory, so that writing to one changes the other."""
 
 from collections.abc import Iterator
 from itertools import pairwise

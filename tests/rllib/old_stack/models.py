@@ -63,7 +63,7 @@ class Stacked(_Wide):
 
 
 class Remembering(_Wide):
-    """Sees what was done and paid before."""
+    """A model that sees earlier actions and rewards."""
 
     inputs = ("obs", "last_actions", "last_rewards", "one_action")
 

@@ -1,4 +1,4 @@
-"""What envs, policies, mapping functions and callbacks of the old stack write on the tape."""
+"""Notes that envs, policies, mapping functions and callbacks of the old stack write on the tape."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +88,7 @@ def _about(episode: Any, agent: Any) -> tuple:
 
 
 def collected(episode: Any) -> tuple:
-    """What the collectors of an episode's agents hold; private to RLlib, but seen in users' code."""
+    """Return the data in the collectors of an episode's agents, which are private to RLlib, but used by users."""
     return tuple(
         (repr(agent), collector.agent_steps, collector.shift_before, freeze(collector.buffers))
         for agent, collector in episode._agent_collectors.items()

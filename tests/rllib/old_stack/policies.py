@@ -44,7 +44,7 @@ def _settings(batch: Any) -> list:
 
 
 class Peers(PPOTorchPolicy):
-    """Trains on what the others were paid, and leaves marks in the episode."""
+    """Trains on the rewards of the other agents, and leaves marks in the episode."""
 
     def postprocess_trajectory(self, sample_batch: Any, other_agent_batches: Any = None, episode: Any = None) -> Any:
         batch = super().postprocess_trajectory(sample_batch, other_agent_batches, episode)

@@ -1,4 +1,4 @@
-"""What users put before and after a worker's sampler."""
+"""Input readers and output writers that users combine with a worker's sampler."""
 
 from collections.abc import Callable
 from typing import Any

@@ -33,7 +33,7 @@ atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What to compare. A call that raises does not end it: what comes after an error is compared, too."""
+    """A case to compare. It continues after a call that raises, so that the calls after an error are compared, too."""
 
     setup: Setup
     calls: tuple[Call, ...]
@@ -58,7 +58,7 @@ class Raised:
 
 @dataclass
 class Run:
-    """What a worker handed out, and what it left behind."""
+    """The results of a worker, and its final state."""
 
     returned: list[Any] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -124,7 +124,7 @@ def _note_error(run: Run, error: BaseException) -> None:
 
 
 def _left(worker: Any, *, remote: bool) -> dict[str, Any]:
-    """What a worker's public attributes say at the end, before get_state() flushes its filters."""
+    """Return a worker's public attributes at the end, before get_state() flushes its filters."""
     policies = {name: worker.policy_map[name] for name in worker.policy_map.keys()}  # noqa: SIM118 (not a plain dict)
     return {
         "metrics": worker.get_metrics() if worker.sampler is None or worker.sampler.perf_stats.iters else [],
@@ -169,7 +169,7 @@ def _generators_of_env(env: Any) -> list[Any]:
 
 
 def _files(folder: Path) -> Iterator[Any]:
-    """What writers wrote: without the time in the name, each line as what it says."""
+    """Read the files of writers, with names that lack the time, and parsed lines."""
     for path in sorted(folder.glob("*")):
         yield path.name.rsplit("_", 1)[-1]
         yield [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What a case's worker is made of, and how it is made: as an Algorithm does."""
+"""Makes the worker of a case from its setup, as an Algorithm does."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,7 @@ ALGORITHMS: dict[str, tuple[type[AlgorithmConfig], dict[str, Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a worker is made of; each field is RLlib's setting of a similar name, or a key of a table."""
+    """The settings of a worker; each field is RLlib's setting of a similar name, or a key of a table."""
 
     rules: Rules
     env: str = "world"
@@ -177,7 +177,7 @@ def policy_spec(setup: Setup, name: str, seed: int, kind: str | None = None) -> 
 
 
 def default_policy_class(config: AlgorithmConfig) -> Any:
-    """What an Algorithm of this config hands to its workers."""
+    """Return the policy class that an Algorithm of this config passes to its workers."""
     return config.algo_class.get_default_policy_class(config) if config.algo_class else None
 
 

@@ -30,7 +30,7 @@ class Arrivals(RLlibCallback):
 
 
 class Trajectories(Arrivals):
-    """Writes down where trains are in each step, and at the end what they did, got and were told."""
+    """Logs the trains' positions in each step, and their actions, rewards and infos at the end."""
 
     def on_episode_start(self, *, episode: Any, **kwargs: Any) -> None:
         episode.custom_data["positions"] = []

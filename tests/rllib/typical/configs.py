@@ -107,7 +107,7 @@ def by_number(agent_id: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def by_role(agent_id: str, *args: Any, **kwargs: Any) -> str:
-    """ "speed_1_prey_0" -> "speed_1_prey" """
+    """Map an agent such as "speed_1_prey_0" to its role, "speed_1_prey"."""
     return agent_id.rsplit("_", 1)[0]
 
 
@@ -210,7 +210,7 @@ def different_spaces() -> PPOConfig:
     calls=LONGER,
 )
 def recurrent() -> PPOConfig:
-    """Policies with LSTMs."""
+    """A config whose policies have LSTMs."""
     return base(known_envs.CartPoles, ["p0", "p1"], by_number).rl_module(model_config=LSTM)
 
 
@@ -282,7 +282,7 @@ def success_in_infos() -> PPOConfig:
 
 @typical("callbacks", "ray-project/ray: rllib/examples/multi_agent/utils/self_play_callback.py", mixes_columns=True)
 def win_rate() -> PPOConfig:
-    """A board game: module_for() tells who learns, rewards who wins."""
+    """A board game: module_for() shows which agent learns, rewards which one wins."""
     return self_play().callbacks(callbacks.WinRate)
 
 

@@ -76,11 +76,11 @@ SECONDS = 120  # for one example
 
 @dataclass
 class Finding:
-    """What came of an example.
+    """The result of an example.
 
     Attributes:
-        error: why its config or a runner can't be made here.
-        is_accelerated: whether fastmarl samples; else `reasons` say why not.
+        error: the reason why its config or a runner can't be made here.
+        is_accelerated: true if fastmarl samples; else `reasons` say why not.
         differences: between RLlib's class and ours; some at most.
     """
 
@@ -140,7 +140,7 @@ def find_out(example: str) -> Finding:
 
 
 def _asks_again(line: str) -> bool:
-    """Whether it tells of an answer of the mapping function for agents that are not there."""
+    """Return true if a difference is a call of the mapping function for agents that are not there."""
     return "module_for(" in line or "mapping function[" in line
 
 
