@@ -1,4 +1,4 @@
-"""How close a runner comes to its limit: the bare environments and the bare networks; see `measure_efficiency()`."""
+"""Compare a runner's speed with its limit: the bare environments and networks. See `measure_efficiency()`."""
 
 from typing import TYPE_CHECKING
 

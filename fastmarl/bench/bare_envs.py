@@ -1,4 +1,4 @@
-"""Environments in a bare loop, with ready-made actions: what a runner can't be quicker than."""
+"""Environments in a bare loop with ready-made actions: a lower bound of a runner's time."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from fastmarl.core.spaces.structs import map_struct
 
 TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
 MAX_CALLS = 64
-READY_ACTIONS = 16  # different ones, for a batch
+READY_ACTIONS = 16  # number of different ones, for a batch
 
 
 def bare_envs(envs: list[Any], seed: int, seconds: float, most_calls: int = MAX_CALLS) -> BareEnvs | BareBatch:
-    """The loop for what a runner steps."""
+    """Return the bare loop for environments of a runner."""
     if isinstance(envs[0], ArrayEnv):
         return BareBatch(envs[0], seed, seconds, most_calls)
     return BareEnvs(envs, seed, seconds, most_calls=most_calls)
 
 
 class BareEnvs:
-    """Environments in a bare loop: legal random actions are recorded once, `run` plays them again, timed.
+    """Environments in a bare loop. Legal random actions are recorded once; `run` replays them, timed.
 
     Args:
-        envs: of a runner; those that are adapters are taken out of them.
-        seed: of the first reset; every reset has a seed, as those of a runner, so that every run is the same.
-        seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
-        given: makes of a legal action, an int for Discrete, the one that the runner would give to an env.
-        most_calls: multiples at most.
+        envs: environments of a runner; adapters are removed.
+        seed: seed of the first reset. Like a runner's, every reset has a seed, so all runs are identical.
+        seconds: approximate duration of the recorded steps, rounded to whole multiples of TICKS_PER_CALL ticks.
+        given: converts a legal action, an int for Discrete, to the action that a runner would give to an env.
+        most_calls: most multiples of TICKS_PER_CALL ticks.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BareEnvs:
         self._envs = envs
         self._seed = seed
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
-        self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
+        self._schedule: list[Callable[[], Any]] = []  # the same steps as calls of the envs themselves
         self.calls = 0
         self._record(seconds, given, most_calls)
         self._check_repeats()
@@ -62,7 +62,7 @@ class BareEnvs:
         _check_acted(self)
 
     def run(self) -> float:
-        """Microseconds per agent step of one pass, the resets included."""
+        """Return the microseconds per agent step of one pass, including resets."""
         begun = perf_counter()
         for call in self._schedule:
             call()
@@ -84,7 +84,7 @@ class BareEnvs:
                     acting[i] = _who_acts(self._add(i, None) if _is_over(came) else came)
 
     def _add(self, i: int, actions: dict | None) -> tuple:
-        """Step an env, or reset it, and note how; returns what came."""
+        """Step or reset an env, record that, and return the env's result."""
         index = len(self._steps)
         self._steps.append((i, actions))
         came = self._play(index)
@@ -92,7 +92,7 @@ class BareEnvs:
         return came
 
     def _play(self, index: int) -> tuple:
-        """Make the step or reset of this index; returns what came."""
+        """Execute the recorded step or reset of this index and return the env's result."""
         i, actions = self._steps[index]
         env = self._envs[i]
         return env.reset(seed=self._seed + index) if actions is None else env.step(actions)
@@ -110,15 +110,15 @@ class BareEnvs:
 
 
 class BareBatch:
-    """A batch of environments in a bare loop: random actions are drawn once, `run` plays them again and again, timed.
+    """A batch of environments in a bare loop. Random actions are drawn once; `run` replays them, timed.
 
-    The copies that adapters make are part of it.
+    The copies that adapters make are included.
 
     Args:
-        env: of a runner.
-        seed: env i is reset with `seed + i` at the beginning; later resets have seeds, too, where those of a runner do.
-        seconds: about how long a run takes, in whole multiples of TICKS_PER_CALL ticks.
-        most_calls: multiples at most.
+        env: batch of a runner.
+        seed: env i is first reset with `seed + i`; later resets have seeds if those of a runner do.
+        seconds: approximate duration of a run, rounded to whole multiples of TICKS_PER_CALL ticks.
+        most_calls: most multiples of TICKS_PER_CALL ticks.
     """
 
     def __init__(self, env: ArrayEnv, seed: int, seconds: float, most_calls: int):
@@ -140,7 +140,7 @@ class BareBatch:
         _check_acted(self)
 
     def run(self) -> float:
-        """Microseconds per agent step of one pass, the resets included."""
+        """Return the microseconds per agent step of one pass, including resets."""
         begun = perf_counter()
         self._reset()
         for _ in range(self.calls):
@@ -149,7 +149,7 @@ class BareBatch:
         return 1e6 * (perf_counter() - begun) / self.agent_steps
 
     def _draw(self, seed: int) -> dict[str, Any]:
-        """Actions for all agents."""
+        """Draw actions for all agents."""
         env, drawn = self._env, {}
         for name, agents in env.groups.items():
             space = env.action_spaces[agents[0]]
@@ -168,7 +168,7 @@ class BareBatch:
         self._acting = {name: group.present.copy() for name, group in out.groups.items()}
 
     def _step(self, tick: int) -> np.ndarray:
-        """bool [E]: whose episode is over; they have begun the next."""
+        """Step all envs and reset those whose episodes are over: bool [E]."""
         actions = map_struct(np.copy, self._actions[tick % READY_ACTIONS])
         out = self._cleared()
         self._env.step(actions, out)
@@ -181,7 +181,7 @@ class BareBatch:
         return over
 
     def _cleared(self) -> StepArrays:
-        """The arrays as the env is to find them."""
+        """Return the arrays in the state in which an env expects them."""
         out = self._out
         for group in out.groups.values():
             group.rewards[...] = 0.0
@@ -192,7 +192,7 @@ class BareBatch:
         return out
 
     def _watch(self, over: np.ndarray) -> None:
-        """Note who acts next."""
+        """Record which agents act next."""
         for name, group in self._out.groups.items():
             going_on = self._going_on[name] & ~group.terminated & ~group.truncated
             self._going_on[name] = going_on | over[:, None]
@@ -200,7 +200,11 @@ class BareBatch:
 
 
 def _check_acted(loop: BareEnvs | BareBatch) -> None:
-    """Raises EnvCheckError if there is nothing to divide by."""
+    """Check that agents have acted, since times are divided by their steps.
+
+    Raises:
+        EnvCheckError: no agent has acted.
+    """
     if not loop.agent_steps:
         raise EnvCheckError(f"no agent has acted in {loop.env_steps:,} env steps, so there is no time of an agent step")
 
@@ -210,9 +214,9 @@ def _without_adapter(env: Any) -> Any:
 
 
 def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[Callable[[], Any]]:
-    """What a plain loop calls for this step, or for a reset if there are no actions.
+    """Return the calls of a plain loop for this step, or for a reset if there are no actions.
 
-    With an AECEnv, that loop takes the turns of those who have ended, too.
+    With an AECEnv, the loop includes the turns of agents that have ended.
     """
     if not isinstance(env, AECPettingZooEnv):
         bare = _without_adapter(env)
@@ -226,13 +230,13 @@ def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[
 
 
 def _who_acts(came: tuple) -> dict[Any, Any]:
-    """Agents that act next, with their action masks if they have some, from what reset() or step() returned."""
+    """Return the agents that act next, from a result of reset() or step(), with their action masks if they have any."""
     obs, infos = came[0], came[-1]
     ended = {agent for flags in came[2:4] for agent, has_ended in flags.items() if has_ended}
     return {agent: action_mask(value, infos.get(agent)) for agent, value in obs.items() if agent not in ended}
 
 
 def _is_over(step: tuple) -> bool:
-    """Whether the episode is, from what step() returned."""
+    """Return true if the episode is over, from a result of step()."""
     _, _, terminateds, truncateds, _ = step
     return terminateds["__all__"] or truncateds.get("__all__", False)

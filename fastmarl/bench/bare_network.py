@@ -19,11 +19,11 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tuple[list[tuple[str, dict]], int]:
-    """What modules are asked in a call of sample().
+    """Record the forward passes of modules during a call of sample().
 
     Returns:
-        Module id and batch of each forward pass, where batches of one size are copies of the first; the rows in all of
-        them.
+        The module id and batch of each forward pass, and the number of rows in all of them. Batches of the same size
+        are copies of the first one.
     """
     calls: list[tuple[str, dict]] = []
     batches: dict[tuple[str, int], dict] = {}
@@ -48,7 +48,7 @@ def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tupl
 
 
 class BareNetwork:
-    """The modules of a runner, without the runner: one call of its `sample()` is watched, see `watched_calls`."""
+    """The modules of a runner without the runner: they replay the forward passes of one call of its `sample()`."""
 
     def __init__(self, runner: MultiAgentEnvRunner):
         assert runner.module is not None
@@ -66,7 +66,7 @@ class BareNetwork:
         self._steps = [(*sampling[module_id], batch) for module_id, batch in calls]
 
     def run(self, passes: int, sample: Callable[..., None]) -> float:
-        """Microseconds per agent step of `passes` times as many steps as one call of sample() makes."""
+        """Return the microseconds per agent step of `passes` replays of the recorded forward passes."""
         synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
         with torch.inference_mode(), evaluation_mode(self._module):
             begun = perf_counter()
@@ -81,7 +81,7 @@ class BareNetwork:
 
 
 def sample_as_torch_does(dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
-    """What most training loops have; where torch has no such distribution, ours."""
+    """Sample actions with torch.distributions, as most training loops do; other distributions are ours."""
     if dist is Categorical:
         chosen: torch.distributions.Distribution = torch.distributions.Categorical(logits=logits)
     elif dist is DiagGaussian:
@@ -94,13 +94,13 @@ def sample_as_torch_does(dist: Any, logits: torch.Tensor, generator: torch.Gener
 
 
 def sample_as_we_do(dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
-    """The fused classmethod of our distributions."""
+    """Sample actions with the fused classmethod of our distributions."""
     dist.sample_and_logp(logits, generator)
 
 
 @contextmanager
 def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Dropout and the like are off while sampling; the module is left in the mode it was in."""
+    """Turn dropout and the like off, and restore the mode of each submodule at the end."""
     training = [submodule for submodule in module.modules() if submodule.training]
     if training:
         module.eval()

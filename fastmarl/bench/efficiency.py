@@ -1,9 +1,9 @@
-"""How close a runner comes to the limit that its environments and modules set.
+"""Measure how close a runner comes to the limit that its environments and modules set.
 
 The limit is a bare loop that steps the same environments with ready-made actions, plus the same modules' forward passes
-on ready batches, one for each that the runner makes, with actions and log-probabilities by torch.distributions. Neither
-records anything. It comes with a stricter limit, which samples actions in few torch operations. Both are those of
-torch: where lean inference stands in for it (see lean.py), a runner may be quicker than its limit.
+on ready-made batches, one per forward pass of the runner, with actions and log-probabilities by torch.distributions.
+Neither records anything. A stricter limit samples actions in fewer torch operations. Both limits use torch: where lean
+inference replaces it (see lean.py), a runner may be faster than its limit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fastmarl.core.runner.runner import MultiAgentEnvRunner
 @public("fastmarl.bench")
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """Times in microseconds per agent step (an action taken), each the median of the rounds."""
+    """Times in microseconds per agent step (one action of one agent), each the median over the rounds."""
 
     envs: int
     agents: float
-    """Agents that act in one step of an env, on average."""
+    """Mean number of agents that act in one step of an env."""
     env_us: float
     """Stepping the bare environments."""
     network_us: float
@@ -48,34 +48,37 @@ class Efficiency:
     own_network_us: float
     """Forward passes, and action sampling in the few torch operations of our own distributions."""
     own_efficiency: float
-    """Median of the ratios (env + own network) / runner: a limit that has our own sampling to its advantage."""
+    """Median of the ratios (env + own network) / runner, a stricter limit."""
 
     @property
     def agent_steps_per_second(self) -> float:
-        """What the runner reaches."""
+        """Agent steps per second of the runner."""
         return 1e6 / self.runner_us
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """Return all fields, for JSON."""
         return {**asdict(self), "agent_steps_per_second": self.agent_steps_per_second}
 
 
 def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> Efficiency:
-    """Measure a runner of `config` against its limit, in turn, in this process, with one torch thread.
+    """Measure a runner of `config` and its limit alternately, in this process, with one torch thread.
 
     Args:
-        config: what to run; an unseeded one gets seed 0.
-        rounds: in each, the environments, the modules and the runner are timed once.
-        seconds: about how long each of these takes at most; but 128 steps of every environment are made.
+        config: config of the runner; if it has no seed, it gets seed 0.
+        rounds: number of rounds; each times the environments, the modules and the runner once.
+        seconds: approximate limit for each of these, but at least 128 steps of every environment are made.
+
+    Returns:
+        The medians over the rounds.
 
     Raises:
-        EnvCheckError: after the same `reset(seed)` and the same actions other agents act, so ready-made actions can't
-            be given to this environment.
+        EnvCheckError: different agents act after the same `reset(seed)` and the same actions, so the environment can't
+            be stepped with ready-made actions.
     """
     config = replace(config, seed=0 if config.seed is None else config.seed)
     with one_torch_thread():
         runner = MultiAgentEnvRunner(config)
-        of_workers = {name: getattr(EnvRunnerConfig, name) for name in OF_WORKERS}  # back to their defaults
+        of_workers = {name: getattr(EnvRunnerConfig, name) for name in OF_WORKERS}  # reset to their defaults
         in_turn = replace(config, gym_env_vectorize_mode="sync", env_batch_size=None, worker_num_splits=1, **of_workers)
         owner_of_bare_envs = MultiAgentEnvRunner(in_turn)
         try:
@@ -120,7 +123,7 @@ def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: B
 
 
 def _run(runner: MultiAgentEnvRunner, calls: int) -> float:
-    """Microseconds per agent step of `calls` calls of sample(), beginning with a reset as the bare loop does."""
+    """Return the microseconds per agent step of `calls` calls of sample(), starting with a reset like the bare loop."""
     runner.get_metrics()
     begun = perf_counter()
     for i in range(calls):

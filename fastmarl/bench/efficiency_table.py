@@ -1,4 +1,4 @@
-"""What `fastmarl bench efficiency` measures if it is not told: a real environment, one that costs nothing, a crowd."""
+"""The default table of `fastmarl bench efficiency`: a real environment, one without costs, and one with a crowd."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Step = tuple[dict, dict, dict, dict, dict]
 
 
 class ReadyDicts(MultiAgentEnv):
-    """Returns dicts that were made beforehand, so all time that passes is the sampler's own.
+    """Returns ready-made dicts, so that all time is the sampler's own.
 
     Args:
-        config: "agents": how many (2); "size": numbers in an observation (18); "actions": of a Discrete space (5).
+        config: "agents": number of agents (2); "size": numbers in an observation (18); "actions": size of the Discrete
+            action space (5).
     """
 
     def __init__(self, config: dict[str, Any] | None = None):
@@ -51,7 +52,7 @@ class ReadyDicts(MultiAgentEnv):
 
 
 def standard_configs(**options: Any) -> list[tuple[str, EnvRunnerConfig]]:
-    """(name, config) of every row of the table; `options` go to all configs."""
+    """Return (name, config) for each row of the table; `options` are added to all configs."""
     rows: list[tuple[str, dict[str, Any]]] = [
         ("mpe2.simple_spread_v3", {"env": "mpe2.simple_spread_v3", "num_envs_per_env_runner": envs})
         for envs in SPREAD_ENVS

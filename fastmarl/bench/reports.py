@@ -1,4 +1,4 @@
-"""Tables and pictures of what `fastmarl bench` measured."""
+"""Tables and plots of the results of `fastmarl bench`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCALING_COLUMNS = {  # next to the size
 
 
 def efficiency_tables(figures: Figures) -> list[Table]:
-    """The only section is "figures": fields of `Efficiency`, and the name of the environment."""
+    """Return the table of the only section, "figures": fields of `Efficiency`, and the name of the environment."""
     rows = figures["figures"]
     title = (
         f"µs per agent step, medians of {len(rows[0]['rounds'])} rounds, one torch thread; own: the bare loop draws "
@@ -49,7 +49,7 @@ def efficiency_tables(figures: Figures) -> list[Table]:
 
 
 def draw_efficiency(figures: Figures, path: Path) -> None:
-    """Relative speeds."""
+    """Plot the relative speeds as bars."""
     rows = figures["figures"]
     names = [f"{row['environment']}, {row['agents']:.3g} x {row['envs']}" for row in rows]
     ratios = [row["efficiency"] for row in rows]
@@ -58,21 +58,21 @@ def draw_efficiency(figures: Figures, path: Path) -> None:
 
 
 def order_in_series(row: Row) -> tuple:
-    """What it is about, and where it stands among others.
+    """Return the sort key of a row.
 
     Raises:
-        ValueError: there is no such series.
+        ValueError: the row's series is unknown.
     """
     return [*TITLES].index(row["series"]), row["size"]
 
 
 def scaling_tables(figures: Figures) -> list[Table]:
-    """One for each series, which are the only section; times in microseconds."""
+    """Return one table per series, from the only section "series"; times are in microseconds."""
     return [Table.of("", {"size": (TITLES[name], ",d"), **SCALING_COLUMNS}, rows) for name, rows in _by_name(figures)]
 
 
 def draw_scaling(figures: Figures, path: Path) -> None:
-    """Agent steps per second of runner and bare loop for each series, with the relative speed at each point."""
+    """Plot the agent steps per second of runner and bare loop, one plot per series, with the relative speeds."""
     series = _by_name(figures)
     columns = min(2, len(series))
     lines = -(-len(series) // columns)
@@ -93,7 +93,7 @@ def _draw_series(axes: Any, name: str, rows: list[Row]) -> None:
     axes.plot(sizes, [1e6 / row["limit_us"] for row in rows], "--", color=LIMIT, label="bare loop")
     axes.plot(sizes, speeds, "o-", color=OURS, label="fastmarl, with its relative speed")
     for i, (size, speed, row) in enumerate(zip(sizes, speeds, rows, strict=True)):
-        rises = speed < speeds[min(i + 1, len(speeds) - 1)]  # then the curve is to the right of a label above it
+        rises = speed < speeds[min(i + 1, len(speeds) - 1)]  # places the label beside the curve
         falls = speed < speeds[max(i - 1, 0)]
         axes.annotate(
             f"{row['efficiency']:.2f}",

@@ -1,4 +1,4 @@
-"""How speed and efficiency change with agents, environments, the network's size and worker processes."""
+"""Measure how speed depends on the numbers of agents, environments, network units and worker processes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fastmarl.report.records import Row
 
 
 class ReadyArrays(ArrayEnv):
-    """A batch that returns arrays made beforehand, so all time that passes is the sampler's own.
+    """A batch that returns ready-made arrays, so that all time is the sampler's own.
 
     Args:
-        config: "agents": how many.
+        config: "agents": number of agents in each environment.
     """
 
     def __init__(self, config: EnvContext):
@@ -48,11 +48,11 @@ class ReadyArrays(ArrayEnv):
 
 @dataclass(frozen=True)
 class Series:
-    """One thing that grows while the others stay."""
+    """A series of measurements in which one size varies."""
 
     sizes: tuple[int, ...]
     config: Callable[[int], dict[str, Any]]
-    """Of a size -> options of EnvRunnerConfig."""
+    """size -> options of EnvRunnerConfig"""
 
 
 def _ready(agents: int, envs: int, hiddens: int = 64) -> dict[str, Any]:

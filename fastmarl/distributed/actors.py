@@ -1,4 +1,4 @@
-"""A fleet's transports: hosts in this process, in processes of this machine, or in Ray's actors."""
+"""Transports of a fleet: hosts in this process, in processes of this machine, or in Ray actors."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
@@ -7,18 +7,19 @@ from fastmarl.core.errors import EnvRunnerLostError, RemoteEnvRunnerError
 
 
 class ActorLost(Exception):
-    """An actor has ended, or its result is lost. The text says how, of the actor: "has ended"."""
+    """An actor has ended, or its result is lost. The text completes a sentence about the actor: "has ended"."""
 
 
 class Actors(Protocol):
-    """Starts actors that have a `RunnerHost` each, and calls them. An actor does what it is told in order.
+    """Starts actors, each with a `RunnerHost`, and calls them. An actor executes its calls in order.
 
     Attributes:
-        most_in_flight: calls of sample() that an actor may have before it.
-        lends_arrays: whether arrays in results lie in memory that is not the caller's, and can't be written to.
-        late_start: for the error about an actor that has not started in time: the way out.
-        runner_name: in errors; the index is filled in.
-        lost, late: index, problem -> the error about a runner that has ended, or has taken too long.
+        most_in_flight: most calls of sample() that may be queued at an actor.
+        lends_arrays: whether arrays in results are read-only views of memory that the caller doesn't own.
+        late_start: advice, appended to the error about an actor that has not started in time.
+        runner_name: name of a runner in errors, a format string that takes its index.
+        lost: (index, problem) -> the error about a runner that has ended.
+        late: (index, problem) -> the error about a runner that has timed out.
     """
 
     most_in_flight: float = float("inf")
@@ -29,51 +30,58 @@ class Actors(Protocol):
     late: type[Exception] = EnvRunnerLostError
 
     def foreign(self, index: int, problem: str) -> Exception:
-        """The error in place of one that can't be pickled; its type and text are the problem."""
+        """Return an error that replaces one that can't be pickled; `problem` is the original's type and text."""
         return RemoteEnvRunnerError(problem)
 
     @property
     def is_running(self) -> bool:
-        """Whether there can be actors: not after the end of what they run in."""
+        """True while actors can exist, so not after the end of the system that runs them."""
         return True
 
     def start(self) -> Any:
-        """Start an actor; returns its handle at once."""
+        """Start an actor and return its handle at once."""
 
     def call(self, handle: Any, method: str, *args: Any) -> Hashable:
-        """Call a method of its host, see `RunnerHost.call()`; the first one is `start`. Returns a reference to the
-        result at once. References of `put()` or `publish()` among the arguments are replaced by their values."""
+        """Call a method of the actor's host and return a reference to the result at once.
+
+        The first call of an actor is `start`; see `RunnerHost.call()`. References from `put()` or `publish()` among the
+        arguments are replaced by their values.
+        """
 
     def put(self, value: Any) -> Any:
-        """A reference to a copy of the value, for calls; or the value itself, where it is copied later."""
+        """Return a reference to a copy of the value, for calls; or the value itself if it is copied later."""
         return value
 
     def publish(self, weights: Any, seq_no: int) -> Any:
-        """Have these weights, which `put()` has returned, as the newest, of this number; returns what calls bring."""
+        """Make these weights, which `put()` has returned, the newest, numbered `seq_no`.
+
+        Returns:
+            The object that calls pass to the host.
+        """
         return weights
 
     def fetch(self, weights: Any) -> Any:
-        """The weights that `publish()` has returned."""
+        """Return the weights behind a result of `publish()`."""
         return weights
 
     def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
-        """At most `num_returns` of the references whose results have come."""
+        """Return references whose results have arrived, at most `num_returns`."""
 
     def is_answered(self, reference: Any) -> bool:
-        """Whether there is a result, though it may not have come yet: from another machine it takes its time."""
+        """Return true if there is a result, even if it is still on its way from another machine."""
 
     def get(self, reference: Any) -> Any:
-        """A result that has come.
+        """Return a result that has arrived.
 
         Raises:
-            ActorLost: there will be none.
-            HostFailure: the host has raised something in another process.
-            Exception: the host has raised it in this one, or the result can't be taken.
+            ActorLost: there will be no result.
+            HostFailure: the host has raised an error in another process.
+            Exception: the host has raised it in this process, or the result can't be read.
         """
 
     def kill(self, handle: Any) -> None:
-        """End an actor, whatever it does; it may have ended."""
+        """End an actor, whatever it is doing. It may have ended already."""
 
     def close(self) -> None:
-        """End all actors that can close what they have; they are killed one by one after that."""
+        """Ask all actors to close their environments and end; afterwards they are killed one by one."""
         return

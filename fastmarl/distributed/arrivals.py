@@ -1,4 +1,4 @@
-"""Batches and errors that have come, and were not handed out."""
+"""Batches and errors that have arrived but were not returned yet."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -13,8 +13,8 @@ class Arrival:
     """The result of a call of `sample()`, or the reason why a runner is lost.
 
     Attributes:
-        number: of the call.
-        runner: whose it is.
+        number: number of the call.
+        runner: the runner that was called.
         came: the report with the batch, or an error.
     """
 
@@ -24,7 +24,7 @@ class Arrival:
 
 
 class Arrivals:
-    """A queue, which knows how many arrivals of each runner it has."""
+    """A queue of arrivals that knows how many it holds from each runner."""
 
     def __init__(self) -> None:
         self._queue: deque[Arrival] = deque()
@@ -41,7 +41,7 @@ class Arrivals:
         self._queue.append(arrival)
 
     def take(self, is_wanted: Callable[[Arrival], bool] = lambda arrival: True) -> Arrival | None:
-        """The oldest one that is wanted."""
+        """Remove and return the oldest arrival that `is_wanted` accepts, or None."""
         found = next(filter(is_wanted, self._queue), None)
         if found is not None:
             self._queue.remove(found)
@@ -49,17 +49,17 @@ class Arrivals:
         return found
 
     def take_error(self, runner: RemoteRunner | None = None) -> Exception | None:
-        """The oldest one, if any; of this runner only, if one is given."""
+        """Remove and return the oldest error, of one runner or of any; None if there is none."""
         found = self.take(lambda each: isinstance(each.came, Exception) and runner in (None, each.runner))
         return None if found is None else found.came  # type: ignore[return-value]
 
     def take_batches(self) -> list[tuple[RemoteRunner, HostReport]]:
-        """All of them, in order of their calls; errors are forgotten."""
+        """Remove all arrivals and return the batches in the order of their calls; errors are discarded."""
         queue = sorted(self._queue, key=lambda each: each.number)
         self._queue.clear()
         self._counts.clear()
         return [(each.runner, each.came) for each in queue if isinstance(each.came, HostReport)]
 
     def recount(self) -> None:
-        """After an interrupt, which may have come between an arrival and its count."""
+        """Restore the counts after an interrupt, which may have come between an arrival and its count."""
         self._counts = Counter(each.runner for each in self._queue)

@@ -1,4 +1,4 @@
-"""Sampling in other processes, as a learner uses it."""
+"""Sample in other processes while this one trains."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ MakeBatch = Callable[[list[MultiAgentEpisode]], Any]
 
 @public("fastmarl.distributed")
 class BackgroundSampler(FleetOwner):
-    """Samples in processes of its own while this one learns.
+    """Samples in processes of its own while this process trains.
 
     ```python
     with BackgroundSampler(config) as sampler:
@@ -42,34 +42,34 @@ class BackgroundSampler(FleetOwner):
             sampler.set_weights()
     ```
 
-    Each process has a runner, of `worker_index` `config.worker_index` + 1 and up. A batch is what `make_batch` makes
-    there of one call of `sample()`, in all processes; the processes take the newest weights before each call.
+    Each process has one runner; their `worker_index` starts at `config.worker_index` + 1. For each batch, every process
+    calls `sample()` once and passes the episodes to `make_batch`. Before each call it loads the newest weights.
 
-    Versions count the calls of `set_weights()`. A batch is handed out only if the newest version by then is at most
-    `staleness` above the one that has acted in it. So with 0, sampling begins when `next()` is called, and the batches
-    are those of runners in this process, bit-identical. With more, up to `staleness` batches are made beforehand;
-    what has become too old by the time that it is wanted, since there were several new versions for a batch, is dropped
-    and sampled anew. Sampling begins with the first `next()`.
+    The version of the weights is the number of `set_weights()` calls. `next()` returns a batch only if the newest
+    version is at most `staleness` ahead of the version that sampled it. With staleness 0, sampling starts when `next()`
+    is called, and the batches are bit-identical to those of runners in this process. Otherwise up to `staleness`
+    batches are sampled in advance; a batch that has become too old, because the version has risen more than once per
+    batch, is dropped and replaced. Sampling starts with the first `next()`.
 
-    After an error, or an interrupt, in one of its methods the sampler is closed.
+    An error or an interrupt in one of its methods closes the sampler.
 
     Args:
-        config: of the runners; `num_env_runners` is the number of processes, unless it is set.
+        config: config of the runners; `num_env_runners` is the number of processes unless it is set.
         make_batch: episodes -> nested dict of arrays. It is called in the processes.
-        join: makes one batch of those of several processes, a list in their order.
-        processes: how many; 1 or more.
-        staleness: see above; 0 or more.
-        max_restarts: how often a process that has ended, or took too long, is replaced until it hands over a batch.
-            The new one has another `incarnation`, so its seeds were never used.
+        join: joins the batches of several processes, a list in their order.
+        processes: number of processes, at least 1.
+        staleness: see above; at least 0.
+        max_restarts: how often a process that has ended or timed out is replaced before it delivers a batch. Its
+            replacement has another `incarnation`, and so unused seeds.
         start_method: "spawn" or "fork"; don't fork a process that has used CUDA.
-        timeout_s: seconds that a process is waited for in `next()`; 0.001 or more. To start, it has 300.
+        timeout_s: seconds that `next()` waits for a process, at least 0.001. Starting may take 300 s.
 
     Attributes:
-        module: the processes' modules, for this one to train.
+        module: the modules, for training in this process.
 
     Raises:
-        ConfigError: an option can't be right, or what the processes need can't be sent to them. What a runner's
-            constructor raises there comes through.
+        ConfigError: an option is invalid, or an object that the processes need can't be sent to them. Errors of a
+            runner's constructor are raised unchanged.
     """
 
     def __init__(
@@ -105,18 +105,20 @@ class BackgroundSampler(FleetOwner):
         super().__init__(fleet, processes)
 
     def next(self, timeout_s: float | None = None) -> Any:
-        """The next batch: of one call of `sample()` in each process, joined. It is yours: nobody writes to it any more.
+        """Return the next batch: one call of `sample()` in each process, joined.
+
+        The batch is the caller's own; the sampler never writes to it again.
 
         Args:
-            timeout_s: seconds that each process is waited for; None: as the constructor was told.
+            timeout_s: seconds to wait for each process; None uses the constructor's value.
 
         Raises:
-            SamplerProcessError, SamplerTimeoutError: a process has ended, or not answered in time, and is not replaced.
+            SamplerProcessError, SamplerTimeoutError: a process has ended or timed out, and is not replaced.
             RunnerStoppedError: the sampler is closed.
-            RunnerBusyError: it is called within itself, as by a signal's handler, or while another thread is in it.
-            ConfigError: `timeout_s` can't be right. After this error and the one before, the sampler goes on.
-            Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
-                the process's number as notes.
+            RunnerBusyError: another call is under way, in another thread or below a signal handler.
+            ConfigError: `timeout_s` is invalid. After this error and RunnerBusyError the sampler continues.
+            Exception: any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
+                traceback and the number of the process.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         check_timeout("timeout_s", timeout_s)
@@ -138,22 +140,22 @@ class BackgroundSampler(FleetOwner):
         return self
 
     def __next__(self) -> Any:
-        """`next()`, for ever."""
+        """Return `next()`; the iterator has no end."""
         return self.next()
 
     def set_weights(self, module: torch.nn.Module | Mapping[str, Any] | None = None) -> int:
-        """Have the processes sample with these weights from their next call on.
+        """Use these weights in all processes from their next call on.
 
         Args:
-            module: all modules, or the one module that there is, or weights by module id as `get_state()` returns them,
-                of some of the modules; None: `self.module`.
+            module: all modules, or the only module, or weights of some modules by module id, as `get_state()` returns
+                them; None uses `self.module`.
 
         Returns:
-            Their version, above 0; the rows that were sampled with them have it as "weights_seq_no".
+            The version of the weights, above 0; rows sampled with them have it as "weights_seq_no".
 
         Raises:
-            ConfigError: they are those of other modules; nothing was changed.
-            RunnerBusyError: a signal's handler calls this within itself; the call under way goes on.
+            ConfigError: the weights belong to other modules; nothing was changed.
+            RunnerBusyError: a signal handler has called this within itself; the call under way continues.
             RunnerStoppedError: the sampler is closed.
         """
         weights = dict(weights_by_module(self.module, self.module if module is None else module))
@@ -163,12 +165,14 @@ class BackgroundSampler(FleetOwner):
             return self._fleet.weights.publish(weights)
 
     def get_metrics(self) -> dict[str, Any]:
-        """What `MultiAgentEnvRunner.get_metrics()` reports, of the runners of all processes together, as far as
-        their batches were taken; "weights_seq_no" is of the last batch. Counts and sums are added, means go over all
-        that was counted, those of episodes over the last `metrics_num_episodes_for_smoothing` of all.
+        """Return the metrics of all processes together, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
-        Besides, since the last report: "num_batches_dropped" (too old), "num_sampler_restarts" (processes replaced) and
-        "seconds_waited" (in `next()`).
+        Only batches that `next()` has used or dropped count. "weights_seq_no" belongs to the last batch. Counts and
+        sums are added; means cover everything that was counted, those of episodes the last
+        `metrics_num_episodes_for_smoothing` of all processes.
+
+        Since the last report, there are also "num_batches_dropped" (too old), "num_sampler_restarts" (replaced
+        processes) and "seconds_waited" (in `next()`).
         """
         report = self._metrics.report(self._version_of_batch, self.module)
         report |= {
@@ -182,14 +186,16 @@ class BackgroundSampler(FleetOwner):
 
     @property
     def connector_states(self) -> list[dict[str, Any]]:
-        """By process, what its connectors had learned at its last batch, as `runner.env_to_module.get_state()` tells
-        it; a runner's `env_to_module.merge_states()` makes one of them."""
+        """The state of each process's connectors at its last batch, as `runner.env_to_module.get_state()` returns it.
+
+        A runner's `env_to_module.merge_states()` merges them into one.
+        """
         return list(self._connector_states)
 
     def close(self) -> None:
-        """End all processes; the first error of an env's close() is raised. Closing twice is fine.
+        """End all processes; raises the first error of an env's close(). Closing twice is allowed.
 
-        A process that is sampling is waited for a little, and then ended.
+        A process that is sampling gets a short time to finish before it is killed.
         """
         if not self._is_over:
             self._close("close()")
@@ -197,7 +203,7 @@ class BackgroundSampler(FleetOwner):
     # Batches of one process.
 
     def _fresh(self, runner: RemoteRunner) -> HostReport:
-        """Its next batch that is not too old. If it is lost, that of another one that takes its place."""
+        """Return the runner's next batch that is not too old. If the runner is lost, its replacement delivers."""
         while True:
             report = self._taken(runner)
             self._metrics.merge(report.increment)
@@ -206,9 +212,9 @@ class BackgroundSampler(FleetOwner):
             self._num_batches_dropped += 1
 
     def _taken(self, runner: RemoteRunner) -> HostReport:
-        """Its next batch."""
+        """Return the runner's next batch, even if it is old."""
         while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
-            self._check_open()  # a signal's handler may have closed it
+            self._check_open()  # a signal handler may have closed it
             self._fleet.feed([runner], {}, max(1, self._staleness))
             self._fleet.take_results()
         if isinstance(arrival.came, Exception):
@@ -225,7 +231,7 @@ class BackgroundSampler(FleetOwner):
             yield
         except BaseException as error:
             if isinstance(error, Exception):
-                self._check_open()  # it was closed meanwhile, and the error follows from that
+                self._check_open()  # it was closed meanwhile, and the error is a consequence
             self._end()
             raise
 
@@ -256,6 +262,6 @@ def _check_options(
     check_timeout("timeout_s", timeout_s)
     if multiprocessing.current_process().daemon:
         raise ConfigError(
-            "a BackgroundSampler starts processes, but this one is daemonic, and multiprocessing lets such start none; "
+            "a BackgroundSampler starts processes, but this process is daemonic, and multiprocessing forbids that; "
             "make it with daemon=False"
         )

@@ -1,4 +1,4 @@
-"""An evaluation that several runners share."""
+"""Evaluate in several runners together."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,14 +16,14 @@ from fastmarl.play.arena.evaluation import Evaluation, PartialReturns
 def evaluate_in(
     fleet: Fleet, config: EnvRunnerConfig, num_episodes: int, seeds: Sequence[int] | None, explore: bool
 ) -> Evaluation:
-    """See `EnvRunnerGroup.evaluate()`."""
+    """Evaluate in all runners; see `EnvRunnerGroup.evaluate()`."""
     check_integer("num_episodes", num_episodes, least=1)
     if seeds is not None and len(seeds) != num_episodes:
         raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
     numbers = _seeds(fleet, config, num_episodes) if seeds is None else list(seeds)
     shares = _shares(num_episodes, max(1, fleet.num_ready))
     done: dict[range, Evaluation] = {}
-    while left := [share for share in shares if share not in done]:  # lost runners have played none
+    while left := [share for share in shares if share not in done]:  # lost runners have not played theirs
         calls = {}
         for share, runner in zip(left, fleet.ready(), strict=False):
             of_share = None if numbers is None else [numbers[k] for k in share]
@@ -42,14 +42,14 @@ def _seeds(fleet: Fleet, config: EnvRunnerConfig, n: int) -> list[int] | None:
 
 
 def _shares(n: int, n_runners: int) -> list[range]:
-    """0 .. n - 1 in as many parts, but none that is empty."""
+    """Split 0 .. n - 1 into at most `n_runners` ranges, none of them empty."""
     size, longer = divmod(n, n_runners)
     begins = [k * size + min(k, longer) for k in range(n_runners + 1)]
     return [range(begin, end) for begin, end in pairwise(begins) if end > begin]
 
 
 def join_evaluations(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """That of all their episodes, in this order."""
+    """Join the evaluations of different episodes, in this order."""
     return Evaluation(
         returns=np.concatenate([each.returns for each in evaluations]),
         lengths=np.concatenate([each.lengths for each in evaluations]),

@@ -1,4 +1,4 @@
-"""Runners and calls of them, and new ones for those that are lost."""
+"""Call runners and replace those that are lost."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -20,29 +20,30 @@ from fastmarl.distributed.weights import NewestWeights
 
 T = TypeVar("T")
 
-LOOKS_EVERY_S = 1.0  # for runners that take too long
+LOOKS_EVERY_S = 1.0  # for runners that have timed out
 NO_LIMIT = -1
 COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
 DURING = {"start": "making its runner", "sample": "sampling", "stop": "closing its envs"}
 
 
 class Fleet:
-    """Calls runners, takes what comes of it, and replaces runners that are lost.
+    """Calls runners, takes their results, and replaces runners that are lost.
 
     Args:
-        actors: what the runners are in.
-        config, make_batch: of the runners.
-        max_restarts: how often a runner is replaced until it delivers a batch, or NO_LIMIT.
-        sample_timeout_s, start_timeout_s: seconds for a call, and for a start.
+        actors: the transport.
+        config, make_batch: passed to the runners.
+        max_restarts: how often a runner is replaced before it delivers a batch, or NO_LIMIT.
+        sample_timeout_s: seconds that a runner has for a call.
+        start_timeout_s: seconds that a runner has to start.
 
     Attributes:
-        runners: all, by index.
-        calls: whose results have not been taken.
-        hungry: runners that may have room for calls of sample().
-        arrivals: batches that have come, and errors: what was not handed out.
-        new: what is `COUNTED`, since the last report.
-        weights: the newest ones.
-        num_told: how many runners there are, as new ones are told.
+        runners: all runners, by index.
+        calls: calls whose results have not been taken.
+        hungry: runners that may have room for more calls of sample().
+        arrivals: batches and errors that have arrived but were not returned yet.
+        new: counts since the last report, named in `COUNTED`.
+        weights: the newest weights.
+        num_told: the number of runners in the config of new runners.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class Fleet:
         self.new = dict.fromkeys(COUNTED, 0)
         self.weights = NewestWeights(actors)
         self._guard = CallGuard()
-        self._method = "the constructor"  # that collects, for errors
+        self._method = "the constructor"  # the method that collects, for errors
         self.num_told = 1
         self._numbers = count()
-        self._incarnations: dict[int, int] = {}  # by index, of the next runner there
+        self._incarnations: dict[int, int] = {}  # by index, of the next runner with it
 
     # Calls of runners.
 
@@ -79,10 +80,10 @@ class Fleet:
         return sum(runner.is_ready for runner in self.runners)
 
     def ready(self) -> list[Any]:
-        """The runners that can be called; one at least.
+        """Return the runners that can be called, at least one.
 
         Raises:
-            EnvRunnerLostError: all are lost.
+            EnvRunnerLostError: all runners are lost.
         """
         self.wait_for_a_runner()
         return [runner for runner in self.runners if runner.is_ready]
@@ -94,25 +95,29 @@ class Fleet:
 
     def check_that_some_are_there(self) -> None:
         if all(runner.is_lost for runner in self.runners):
-            if error := self.arrivals.take_error():  # why the last one is
+            if error := self.arrivals.take_error():  # why the last one is lost
                 raise error
             raise EnvRunnerLostError(None, "all env runners of the group are lost; make a new one")
 
     def ask(self, runners: Sequence[RemoteRunner], method: str, *args: Any) -> dict[int, Any]:
-        """By the runner's index, what it has answered; lost ones have none."""
+        """Call a method of these runners and return their answers by index, without lost runners."""
         calls = [self.call(runner, method, *args) for runner in runners]
         self.answers(calls)
         raise_first(calls)
         return {call.runner.index: call.value for call in calls if call.is_done}
 
     def ask_one(self, method: str, *args: Any) -> Any:
-        """The answer of the first runner, or of another one if it is lost."""
+        """Return the answer of the first runner, or of another one if it is lost."""
         while True:
             for answer in self.ask(self.ready()[:1], method, *args).values():
                 return answer
 
     def call(self, runner: RemoteRunner, method: str, *args: Any, timeout_s: float | None = None) -> Call:
-        """Weights that the runner hasn't been sent go along. A runner that is being made gets them later."""
+        """Call a method of a runner's host.
+
+        The call carries the newest weights if the runner has not been sent them. A runner that is starting gets them
+        later.
+        """
         weights, seq_no = self.weights.newest
         are_due = runner.is_ready and runner.sent_seq_no != seq_no
         reference = self.actors.call(runner.handle, method, seq_no, weights if are_due else None, *args)
@@ -124,49 +129,55 @@ class Fleet:
         return call
 
     def feed(self, runners: Iterable[RemoteRunner], arguments: dict[str, Any], in_flight: float) -> None:
-        """Call `sample()` of these runners until each has `in_flight` of them open or not handed out."""
+        """Call `sample()` until each runner has `in_flight` calls that are open or whose results were not returned."""
         for runner in runners:
             while runner.is_ready and self.calls.count_of(runner) + self.arrivals.count_of(runner) < in_flight:
                 self.call(runner, "sample", arguments)
 
     def answers(self, calls: Iterable[Call]) -> None:
-        """Wait until none of them is open."""
+        """Wait until none of the calls is open."""
         waited = list(calls)
         while any(call.is_open for call in waited):
             self.collect()
 
     def wait_for_all_of(self, runners: Sequence[RemoteRunner]) -> None:
-        """Take the results of all their calls. Batches come from other machines later than small results of later
-        calls."""
+        """Take the results of all calls of these runners.
+
+        A batch from another machine may arrive after the small results of later calls.
+        """
         ready = {runner for runner in runners if runner.is_ready}
         self.answers([call for call in self.calls.calls() if call.runner in ready])
 
     def check_idle(self, method: str) -> None:
-        """Raises RunnerBusyError if a call is under way, in another thread or in this one; else this method is next."""
+        """Check that no call is under way, in another thread or in this one, and make this method the next.
+
+        Raises:
+            RunnerBusyError: a call is under way.
+        """
         self._guard.check(method)
         self._method = method
 
     def run(self, method: str, function: Callable[..., T], **arguments: Any) -> T:
-        """Return what a function returns that takes results by `take_results()`; until then its call is under way."""
+        """Call a function that uses `take_results()`, guarded against other calls, and return its result."""
         return self._guard.run(method, function, arguments)
 
     def wait_anew(self, timeout_s: float) -> None:
-        """Runners have so long for each call of sample(), from now on."""
+        """Restart the time of all calls of sample(), with a new limit."""
         self._sample_timeout_s = timeout_s
         self.calls.wait_anew("sample", timeout_s)
 
     def collect(self) -> None:
-        """Take what has come, and wait a little if that is nothing; replace runners that are lost."""
+        """Take the results that have arrived, waiting briefly if there are none; replace runners that are lost."""
         self._guard.run(self._method, self.take_results, {})
 
     def take_results(self) -> None:
-        """Do what `collect()` does, in a call that `run()` makes."""
+        """Do the work of `collect()` within a call that `run()` guards."""
         ready = self.calls.ready(min(LOOKS_EVERY_S, self._sample_timeout_s))
         for call in ready:
             if call.is_open:  # else its runner was lost just now
                 self._take(call)
         for call in self.calls.overdue(is_idle=not ready):
-            if self.actors.is_answered(call.reference):  # in time, but not collected in time
+            if self.actors.is_answered(call.reference):  # finished in time, but not collected in time
                 continue
             way_out = self.actors.late_start if call.method == "start" else ""
             problem = f"did not answer {call.method}() within {call.timeout_s:g} s and was ended{way_out}"
@@ -187,7 +198,7 @@ class Fleet:
         if self.actors.lends_arrays:
             value = self._owned(value)
         self.calls.remove(call)
-        self.hungry[runner] = None  # whatever it did: perhaps that was all that kept it from a call of sample()
+        self.hungry[runner] = None  # even after other calls: perhaps this one was all that blocked sample()
         call.finish(value)
         if call.method == "start":
             runner.start, runner.was_ready = value, True
@@ -202,7 +213,7 @@ class Fleet:
         return owned(value)
 
     def _raised(self, error: Exception, call: Call) -> Exception:
-        """Return the error that a call raised, with a note of where."""
+        """Return the error that a call raised, with a note of where it was raised."""
         runner = call.runner
         if isinstance(error, HostFailure):
             error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))
@@ -212,16 +223,16 @@ class Fleet:
         return error
 
     def _fail(self, call: Call, error: Exception) -> None:
-        """Something was raised there."""
+        """Handle an error that a call raised."""
         call.fail(error)
-        call.runner.sent_seq_no = NOTHING_SENT  # perhaps by the weights
+        call.runner.sent_seq_no = NOTHING_SENT  # perhaps because of the weights
         if call.method == "sample":
             self.arrivals.add(Arrival(call.number, call.runner, error))
         elif call.method == "start":
             self._give_up(call.runner, error)
 
     def _lose(self, runner: RemoteRunner, error: Exception) -> None:
-        """The runner is lost: start another one in its place. One that was never ready is not replaced."""
+        """Replace a lost runner, unless it was never ready or was replaced too often."""
         if runner.is_leaving:
             self.let_go(runner)
             return
@@ -238,22 +249,24 @@ class Fleet:
         self.replace(runner)
 
     def replace(self, runner: RemoteRunner) -> None:
-        """By one of the next incarnation, which goes on with what was known of it last."""
+        """Start the next incarnation of the runner, which continues from its last known state."""
         self.start_anew(runner, self._next_incarnation(runner.index), runner.state)
 
     def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
-        """It is not replaced; the next call that samples raises the error."""
+        """Don't replace a runner; the next call that samples raises the error."""
         self.let_go(runner)
         self.arrivals.add(Arrival(next(self._numbers), runner, error))
 
     def let_go(self, runner: RemoteRunner) -> list[Call]:
-        """End it for good; returns the calls that are lost."""
+        """End a runner for good and return the calls that are lost."""
         runner.is_lost = True
         return self.end_actor(runner)
 
     def end_actor(self, runner: RemoteRunner) -> list[Call]:
-        """End its actor; returns the calls that are lost. From here until another one is started, it is a runner that
-        is neither ready nor lost and has no call: see `recover()`."""
+        """End the runner's actor and return the calls that are lost.
+
+        Until another actor starts, the runner is neither ready nor lost and has no call; see `recover()`.
+        """
         runner.start = None
         lost = self.calls.remove_all_of(runner)
         for call in lost:
@@ -263,7 +276,7 @@ class Fleet:
         return lost
 
     def close(self, runners: Sequence[RemoteRunner]) -> list[Call]:
-        """Have them close their envs, wait a little for that, and end them; returns the calls, for errors."""
+        """Close the runners' envs, wait briefly, and end the runners; returns the calls, which may have errors."""
         calls: list[Call] = []
         end = monotonic() + CLOSE_TIMEOUT_S
         try:
@@ -284,7 +297,7 @@ class Fleet:
             self.let_go(runner)
 
     def recover(self) -> None:
-        """Mend what an interrupt (KeyboardInterrupt) of an earlier call may have left half done."""
+        """Repair the state that an interrupt (KeyboardInterrupt) of an earlier call may have left incomplete."""
         self.arrivals.recount()
         for runner in self.runners:
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
@@ -298,11 +311,11 @@ class Fleet:
         return RemoteRunner(index, self._next_incarnation(index))
 
     def unused_incarnation(self, index: int) -> int:
-        """Of the next runner there."""
+        """Return the incarnation of the next runner with this index."""
         return self._incarnations.get(index, self._config.incarnation)
 
     def unused_incarnations(self) -> list[int]:
-        """By index, of all runners that there have ever been."""
+        """Return `unused_incarnation()` of every index that has ever been in use."""
         return [self.unused_incarnation(index) for index in range(1 + max(self._incarnations))]
 
     def _next_incarnation(self, index: int) -> int:
@@ -311,18 +324,18 @@ class Fleet:
         return number
 
     def mark_used(self, index: int, incarnation: int) -> None:
-        """No other runner there will have this incarnation, or one before it: their seeds were used."""
+        """Exclude incarnations up to this one for later runners of this index, since their seeds were used."""
         self._incarnations[index] = max(self.unused_incarnation(index), incarnation + 1)
 
     def start_anew(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
-        """Start another one in its place, which has ended."""
+        """Start a successor of a runner that has ended."""
         runner.is_lost = False
         runner.incarnation = incarnation
         self.mark_used(runner.index, incarnation)
         return self.start(runner, state)
 
     def start(self, runner: RemoteRunner, state: dict[str, Any], *, is_module_wanted: bool = False) -> Call:
-        """Start its actor, which makes it, and has it go on with the state."""
+        """Start an actor that creates the runner with this state."""
         own = self._config.num_env_runners
         config = replace(
             self._config,
@@ -336,10 +349,10 @@ class Fleet:
         return self.call(runner, "start", plan, timeout_s=self._start_timeout_s)
 
     def wait_for_starts(self, runners: Sequence[RemoteRunner]) -> None:
-        """Wait until they can be called.
+        """Wait until all of these runners can be called.
 
         Raises:
-            Exception: why one of them can't; what samples next does not raise it again.
+            Exception: the error of the first runner that can't start; later calls do not raise it again.
         """
         while any(runner.start is None and not runner.is_lost for runner in runners):
             self.collect()

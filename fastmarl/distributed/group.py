@@ -1,4 +1,4 @@
-"""Many env runners as a learner uses them."""
+"""A group of env runners in Ray actors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ PLACEMENT_STRATEGIES = ("SPREAD", "DEFAULT")
 
 @public("fastmarl.distributed")
 class EnvRunnerGroup(FleetOwner):
-    """Samples in many runners at the same time, each in an actor of Ray.
+    """Samples in many runners in parallel, each in a Ray actor.
 
     ```python
     with EnvRunnerGroup(config, num_env_runners=8) as group:
@@ -38,30 +38,30 @@ class EnvRunnerGroup(FleetOwner):
             group.set_weights()
     ```
 
-    A runner's `worker_index` is its index, from 0, plus `config.worker_index` + 1; its seeds go by that. Batches are
-    made where the runners are, by `make_batch`. Each call of a runner takes the newest weights along.
+    A runner's `worker_index` is its index, from 0, plus `config.worker_index` + 1; its seeds depend on it. `make_batch`
+    creates batches in the runners' processes. Each call of a runner carries the newest weights.
 
-    A runner whose process ends, or that takes too long, is ended and replaced while the others go on. The new one has
-    the newest weights, what its connectors knew with its last batch, and another `incarnation`, so its seeds were never
-    used. What an env, a module or `make_batch` raises is an error of the next call that samples; what other runners
-    deliver meanwhile is kept, and handed out by the calls after it.
+    A runner whose process ends or times out is replaced while the others continue. Its replacement has the newest
+    weights, the state of its connectors at its last batch, and another `incarnation`, and so unused seeds. The next
+    call that samples raises the error of an env, a module or `make_batch`; the results of other runners are kept for
+    the calls after it.
 
     Args:
-        config: of the runners.
-        num_env_runners: how many; 0: one in this process, without Ray.
+        config: config of the runners.
+        num_env_runners: number of runners; 0 means one runner in this process, without Ray.
         make_batch: `(episodes, module) -> nested dict of arrays`, with the runner's modules.
-        placement_strategy: "SPREAD" over the nodes of Ray's cluster, or "DEFAULT", which fills node by node.
-        max_restarts: how often a runner is replaced until it delivers a batch; -1: as often as it takes.
-        sample_timeout_s: seconds that a runner has for a call, from the end of its call before.
-        start_timeout_s: seconds that a runner has to be placed and made.
-        actor_options: of Ray's actors, such as `num_cpus` (1 unless given), `resources` or `runtime_env`.
+        placement_strategy: "SPREAD" over the nodes of Ray's cluster, or "DEFAULT", which fills one node after another.
+        max_restarts: how often a runner is replaced before it delivers a batch; -1 means no limit.
+        sample_timeout_s: seconds that a runner has for a call, from the end of its previous call.
+        start_timeout_s: seconds that a runner has to be placed and created.
+        actor_options: options of Ray actors, such as `num_cpus` (default 1), `resources` or `runtime_env`.
 
     Attributes:
-        module: the runners' modules, for this process to train.
+        module: the modules, for training in this process.
 
     Raises:
-        ConfigError: an option can't be right, or what the runners need can't be sent to them. What a runner's
-            constructor raises there comes through.
+        ConfigError: an option is invalid, or an object that the runners need can't be sent to them. Errors of a
+            runner's constructor are raised unchanged.
         EnvRunnerLostError: a runner's process has ended, or it was not ready in time.
     """
 
@@ -119,7 +119,7 @@ class EnvRunnerGroup(FleetOwner):
         return (f"<{type(self).__name__} of {name}: {n} runner{'s' * (n != 1)} {where}"
                 f"{', stopped' * self._is_over}>")  # fmt: skip
 
-    # What a group has.
+    # Properties of the group.
 
     @property
     def config(self) -> EnvRunnerConfig:
@@ -127,17 +127,17 @@ class EnvRunnerGroup(FleetOwner):
 
     @property
     def num_env_runners(self) -> int:
-        """Runners in other processes, those that are being replaced included."""
+        """The number of runners in other processes, including those that are being replaced."""
         return 0 if self._is_here else len(self._fleet.runners)
 
     @property
     def num_healthy_env_runners(self) -> int:
-        """Those that are neither being replaced nor lost for good, as far as is known."""
+        """The number of runners that are neither being replaced nor lost, as far as is known."""
         return self._fleet.num_ready
 
     @property
     def weights_seq_no(self) -> int:
-        """Of the newest weights: how often `set_weights()` was called."""
+        """The number of the newest weights: how often `set_weights()` was called."""
         return self._fleet.weights.newest[1]
 
     # Sampling.
@@ -151,19 +151,22 @@ class EnvRunnerGroup(FleetOwner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[SamplePart]:
-        """One call of every runner's `sample()`, with the newest weights; the arguments are those of each call.
+        """Call `sample()` of every runner once, with the newest weights.
+
+        Args:
+            num_timesteps, num_episodes, explore, random_actions, force_reset: see `MultiAgentEnvRunner.sample()`.
 
         Returns:
-            The parts, in order of the runners. A runner that is being replaced has none; if none delivers, replaced
-            ones are waited for. What earlier calls have left behind comes first: parts of `sample_ready()` that were
-            not handed out, or, after an error, those of the other runners.
+            The parts, in the order of the runners. A runner that is being replaced has none; if no runner delivers, the
+            call waits for replaced ones. Results of earlier calls come first: parts of `sample_ready()` that were not
+            returned or, after an error, those of the other runners.
 
         Raises:
-            EnvRunnerLostError: a runner was replaced `max_restarts` times in a row. The others go on.
+            EnvRunnerLostError: a runner was replaced `max_restarts` times in a row. The others continue.
             RunnerStoppedError: the group was stopped.
-            ConfigError: both numbers are given, or one is negative or no integer.
-            Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
-                the runner's index as notes.
+            ConfigError: both numbers are given, or one is negative or not an integer.
+            Exception: any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
+                traceback and the runner's index.
         """
         self._begin("sample()")
         arguments = call_arguments(self._config, num_timesteps, num_episodes, explore, random_actions, force_reset)
@@ -179,20 +182,23 @@ class EnvRunnerGroup(FleetOwner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> Iterator[SamplePart]:
-        """Parts of whichever runner is ready, for ever. When the next one is asked for, the runner of the last one is
-        called again, with the weights that are then the newest.
+        """Yield parts of whichever runner is ready, without end.
 
-        End the loop when you like: calls that are under way go on, and the next `sample_ready()` or `sample()` hands
-        out what comes of them. Other methods may be called within the loop.
+        When the next part is requested, the runner of the last one is called again, with the newest weights at that
+        time.
+
+        You can leave the loop at any time: calls under way continue, and the next `sample_ready()` or `sample()`
+        returns their results. Other methods may be called within the loop.
 
         Args:
-            num_timesteps, num_episodes, explore, random_actions, force_reset: of each call, see
+            num_timesteps, num_episodes, explore, random_actions, force_reset: passed to each call; see
                 `MultiAgentEnvRunner.sample()`.
-            in_flight: calls that a runner has before it, so that it doesn't wait for the learner; 1 or more. What it
-                delivers was sampled with weights that are up to so many of its own calls old. In this process it is 1.
+            in_flight: calls that are queued at a runner, so that it doesn't wait for the learner; at least 1. The
+                weights of its results are up to this number of its own calls old. A runner in this process always has
+                1.
 
         Raises:
-            See `sample()`; parts come on in the next `sample_ready()`.
+            Exception: see `sample()`. The next `sample_ready()` continues with the remaining parts.
         """
         self._check_usable("sample_ready()")
         check_integer("in_flight", in_flight, least=1)
@@ -202,19 +208,20 @@ class EnvRunnerGroup(FleetOwner):
     # Weights.
 
     def set_weights(self, module: torch.nn.Module | Mapping[str, Any] | None = None) -> int:
-        """Have the runners sample with these weights from their next call on. This waits for nobody, and another thread
-        may call it at any time; all other methods are for one thread at a time.
+        """Use these weights in all runners from their next call on.
+
+        The call does not wait, and any thread may call it at any time. All other methods are for one thread at a time.
 
         Args:
-            module: all modules, or the one module that there is, or weights by module id as `get_state()` returns them;
-                None: `group.module`. All modules must be there.
+            module: all modules, or the only module, or weights by module id, as `get_state()` returns them; None uses
+                `group.module`. All modules must be included.
 
         Returns:
-            Their number; the parts, and the rows that were sampled with them, have it as `weights_seq_no`.
+            The number of the weights; parts and rows sampled with them have it as `weights_seq_no`.
 
         Raises:
-            ConfigError: they are those of other modules; nothing was changed.
-            RunnerBusyError: a signal's handler calls this within itself; the call under way goes on.
+            ConfigError: the weights belong to other modules; nothing was changed.
+            RunnerBusyError: a signal handler has called this within itself; the call under way continues.
             RunnerStoppedError: the group was stopped.
         """
         self._check_open()
@@ -223,77 +230,90 @@ class EnvRunnerGroup(FleetOwner):
         return self._fleet.weights.publish(weights)
 
     def get_weights(self) -> dict[str, Any]:
-        """Module id -> the newest weights, by parameter name, as arrays: a copy."""
+        """Return a copy of the newest weights: module id -> parameter name -> array."""
         self._check_open()
         return self._fleet.weights.fetch()[0]
 
     # All runners.
 
     def foreach(self, function: Callable[..., Any], *args: Any) -> dict[int, Any]:
-        """Call `function(runner, *args)` where the runners are, after what they were told before.
+        """Call `function(runner, *args)` in the runners' processes, after their earlier calls.
+
+        Args:
+            function: the function to call.
+            args: further arguments of it.
 
         Returns:
-            By the runner's index, what it has returned; without runners that are being replaced, or are lost meanwhile.
+            The results by the runners' indices, without runners that are being replaced or are lost meanwhile.
 
         Raises:
-            Exception: the first that it has raised, with the runner's index as a note.
+            Exception: the first error of the function, with the runner's index as a note.
         """
         self._begin("foreach()")
         return self._fleet.ask(self._fleet.ready(), "apply", function, args)
 
     def sync_connectors(self) -> None:
-        """Add up what the connectors of all runners have counted, and give that to all. It waits until they have done
-        what they were told before.
+        """Merge the state of the connectors of all runners and give it to all of them.
 
-        What a runner has counted by its last batch takes part also if the runner is being replaced.
+        It waits until the runners have finished their earlier calls. If a runner is being replaced, its state at its
+        last batch is included.
         """
         self._begin("sync_connectors()")
         connectors.synchronise(self._fleet)
 
     def evaluate(self, num_episodes: int, *, seeds: Sequence[int] | None = None, explore: bool = False) -> Evaluation:
-        """Play whole episodes with the newest weights in all runners, and sum up what they return; see
-        `fastmarl.evaluate()`. Training goes on as if nothing had happened.
+        """Play whole episodes with the newest weights in all runners and summarise their returns.
 
-        The runners share the episodes evenly; each has `sample_timeout_s` for its own. What a lost runner should have
-        played is played by the others. Connectors have what their runner knows: call `sync_connectors()` before.
+        See `fastmarl.evaluate()`. Training episodes continue afterwards as if there had been no evaluation.
+
+        The runners share the episodes evenly, and each has `sample_timeout_s` for its share. If a runner is lost, the
+        others play its share. Each runner uses its own connectors' state: call `sync_connectors()` before.
 
         Args:
             num_episodes: at least 1.
-            seeds: as many integers, for the resets. None: in a group with a seed, the same in each call, and for each
-                number of runners; else none.
-            explore: sample actions, or take the most likely ones.
+            seeds: one integer per episode, for its reset. None: a group with a seed uses the same seeds in each call,
+                for any number of runners; a group without one uses none.
+            explore: sample actions, instead of taking the most likely ones.
+
+        Returns:
+            The evaluation of all episodes.
 
         Raises:
-            ConfigError: a number is impossible. Else what a runner's `evaluate()` raises.
+            ConfigError: a number is invalid.
+            Exception: any error of a runner's `evaluate()`.
         """
         self._begin("evaluate()")
         return evaluate_in(self._fleet, self._config, num_episodes, seeds, explore)
 
     def get_metrics(self) -> dict[str, Any]:
-        """What `MultiAgentEnvRunner.get_metrics()` reports, of all runners together, as far as their parts were handed
-        out; "weights_seq_no" is of the last part. Counts and sums are added, means go over all that was counted, those
-        of episodes over the last `metrics_num_episodes_for_smoothing` of all.
+        """Return the metrics of all runners together, in the format of `MultiAgentEnvRunner.get_metrics()`.
 
-        Besides, since the last report: "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts" and
-        "seconds_waited" (in `sample()` and `sample_ready()`); and "num_healthy_env_runners".
+        Only parts that were returned count. "weights_seq_no" belongs to the last part. Counts and sums are added; means
+        cover everything that was counted, those of episodes the last `metrics_num_episodes_for_smoothing` of all
+        runners.
+
+        Since the last report, there are also "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts"
+        and "seconds_waited" (in `sample()` and `sample_ready()`). "num_healthy_env_runners" is the current number.
         """
         return self._metrics.report(self._fleet, self.module)
 
-    # Other runners.
+    # Changing the number of runners.
 
     def resize(self, num_env_runners: int) -> None:
-        """Have so many runners from now on, and others for those that are lost. Connectors are synchronised, and so are
-        those of new runners; the last runners close their envs and go, and what they have sampled is handed out all the
-        same. This waits for new runners.
+        """Change the number of runners, and replace those that are lost.
 
-        `config.num_env_runners`, by which modules that explore by a schedule count, stays as it is in older runners.
+        Connectors are synchronised, including those of new runners. If the number falls, the last runners close their
+        envs and end; their samples are still returned. The call waits for new runners.
+
+        Modules that explore by a schedule count with `config.num_env_runners`, which does not change in older runners.
 
         Args:
-            num_env_runners: at least 1. A runner in this process stays the one that it is.
+            num_env_runners: at least 1. A group with its runner in this process can't be resized.
 
         Raises:
-            ConfigError: the number is impossible. Else the first error of an env's close(), or see `EnvRunnerGroup`:
-                without the new runners then. One that is lost stays lost.
+            ConfigError: the number is invalid.
+            Exception: the first error of an env's close(), or an error of `EnvRunnerGroup`. The group then has no new
+                runners, and lost ones stay lost.
         """
         self._begin("resize()")
         check_integer("num_env_runners", num_env_runners, least=1)
@@ -305,34 +325,38 @@ class EnvRunnerGroup(FleetOwner):
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """What is needed to go on elsewhere: the newest weights, the counters, and each runner's state (see
-        `MultiAgentEnvRunner.get_state()`). `fastmarl.checkpoint.save_state()` writes it to a folder.
+        """Return the state of the group: the newest weights, the counters, and each runner's state.
 
-        It waits until the runners have done what they were told before; parts that were not handed out are not in it.
-        Of a runner that is being replaced there is what it had with its last batch.
+        See `MultiAgentEnvRunner.get_state()`. `fastmarl.checkpoint.save_state()` writes it to a folder.
+
+        It waits until the runners have finished their earlier calls. Parts that were not returned are not included. A
+        runner that is being replaced is included as of its last batch.
         """
         self._begin("get_state()")
         return self._state.get()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state()` returned. What is in flight, or was not handed out, is dropped.
+        """Restore a state that `get_state()` returned. Parts in flight, or not yet returned, are dropped.
 
-        With as many runners each goes on where that of its index was; one of another incarnation is replaced for that.
-        With another number, all begin with what all connectors knew together. The number of the weights is the saved
-        one, or one above the group's, if that is not below it. `group.module` gets the weights, too.
+        If the number of runners is the same, each runner continues from the state of its index; a runner with another
+        incarnation is replaced for that. Otherwise all start with the merged state of all connectors. The number of the
+        weights is the saved one, or one above the group's if that is higher. `group.module` gets the weights, too.
+
+        Args:
+            state: the state.
 
         Raises:
-            ConfigError: it is no such state, or one of other modules. Nothing was changed.
+            ConfigError: the state is invalid or belongs to other modules. Nothing was changed.
         """
         self._begin("set_state()")
         self._state.set(state)
 
-    # The end.
+    # Stopping.
 
     def stop(self) -> None:
-        """End all runners; the first error of an env's close() is raised. Stopping twice is fine.
+        """End all runners; raises the first error of an env's close(). Stopping twice is allowed.
 
-        A runner that is sampling is waited for a little, and then ended.
+        A runner that is sampling gets a short time to finish before it is killed.
         """
         if not self._is_over:
             self._fleet.check_idle("stop()")
@@ -345,12 +369,17 @@ class EnvRunnerGroup(FleetOwner):
             super()._close(method)
 
     def _begin(self, method: str) -> None:
-        """Of each method that calls runners; see `_check_usable()`."""
+        """Prepare a method that calls runners; see `_check_usable()`."""
         self._check_usable(method)
         self._fleet.recover()
 
     def _check_usable(self, method: str) -> None:
-        """Raises RunnerStoppedError after the end, RunnerBusyError in the middle of another call."""
+        """Check that the group is open and that no other call is under way.
+
+        Raises:
+            RunnerStoppedError: the group was stopped.
+            RunnerBusyError: another call is under way.
+        """
         self._check_open()
         self._fleet.check_idle(method)
 

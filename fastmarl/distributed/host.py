@@ -1,4 +1,4 @@
-"""A runner in an actor, and the messages between it and its fleet."""
+"""The host of a runner in an actor, and the messages between it and its fleet."""
 
 import os
 import pickle
@@ -22,23 +22,23 @@ from fastmarl.play.arena.evaluation import Evaluation, evaluate
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
 ENV_STEPS = "num_env_steps_sampled_lifetime"
-OF_GROUP = ("rl_module", "weights_seq_no")  # components of a runner's state that the group has once for all
+OF_GROUP = ("rl_module", "weights_seq_no")  # components of a runner's state that the group stores once for all
 
 
 def columns_of(episodes: list[MultiAgentEpisode], module: MultiRLModule) -> Any:
-    """The columns of all modules: `fastmarl.batches.columns(episodes)`."""
+    """Return the columns of all modules: `fastmarl.batches.columns(episodes)`."""
     return columns(episodes)
 
 
 @dataclass
 class RunnerPlan:
-    """What a host is to make.
+    """Instructions for a host to create a runner.
 
     Attributes:
-        config: of its runner.
-        make_batch: what is made of the episodes of one call.
-        state: what the runner goes on with.
-        is_module_wanted: whether `HostReady.module` is.
+        config: config of the runner.
+        make_batch: converts the episodes of one call to a batch.
+        state: initial state of the runner.
+        is_module_wanted: whether the host returns `HostReady.module`.
     """
 
     config: EnvRunnerConfig
@@ -49,14 +49,14 @@ class RunnerPlan:
 
 @dataclass
 class HostReady:
-    """What a host tells when its runner is made.
+    """A host's report that its runner was created.
 
     Attributes:
-        pid: of its process.
-        node: name of its machine.
-        module: a copy of the runner's modules, on the CPU, if they are wanted.
+        pid: process id.
+        node: name of the machine.
+        module: a copy of the runner's modules on the CPU, if requested.
         seeds_each_episode: whether its envs can be seeded for each episode.
-        form: of the runner's weights, if they come in shared memory.
+        form: form of the runner's weights, if they come through shared memory.
     """
 
     pid: int
@@ -68,13 +68,13 @@ class HostReady:
 
 @dataclass
 class HostReport:
-    """What came of a call of sample().
+    """The result of a call of sample().
 
     Attributes:
-        batch: what `make_batch` has made.
-        weights_seq_no: of the weights that acted.
-        increment: what the runner has counted.
-        state: what another runner would go on with, if this one were lost.
+        batch: result of `make_batch`.
+        weights_seq_no: number of the weights that were used.
+        increment: increments of the runner's counters.
+        state: state from which a replacement would continue if this runner were lost.
     """
 
     batch: Any
@@ -87,7 +87,7 @@ class HostFailure(Exception):
     """An error that a host has raised in another process.
 
     Args:
-        error: the error, pickled; empty if that can't be done.
+        error: the pickled error; empty if it can't be pickled.
         text: its traceback.
     """
 
@@ -100,23 +100,26 @@ class HostFailure(Exception):
         return cls(pickled_error(error), "".join(traceback.format_exception(error)))
 
     def original(self, otherwise: Callable[[str], Exception]) -> Exception:
-        """The error, or what `otherwise` makes of its last line if that can't be pickled; its traceback is a note."""
+        """Return the original error with its traceback as a note.
+
+        If it can't be pickled, `otherwise` makes an error of the last line of the traceback.
+        """
         error: Exception
         try:
             error = pickle.loads(self.error)
-        except Exception:  # its class may raise whatever it likes
+        except Exception:  # its class may raise any error
             error = otherwise(self.text.strip().rpartition("\n")[2])
         error.add_note(f"there:\n{self.text}")
         return error
 
 
 class RunnerHost:
-    """Makes a runner, and hands on to it what a fleet wants.
+    """Creates a runner and calls it for a fleet.
 
-    Each call brings the number of the newest weights, and the weights, too, if the runner hasn't been sent them.
+    Each call carries the number of the newest weights, and the weights themselves unless the runner has been sent them.
 
     Attributes:
-        weights_seq_no: of those that it has; -1: those that it was made with.
+        weights_seq_no: number of the runner's weights; -1 for its initial ones.
     """
 
     def __init__(self) -> None:
@@ -124,7 +127,7 @@ class RunnerHost:
         self.weights_seq_no = -1
 
     def call(self, method: str, seq_no: int, weights: Mapping[str, Any] | None, *args: Any) -> Any:
-        """Take the weights, and call a method of these below."""
+        """Load the weights and call one of the methods below."""
         if weights is not None:
             self.runner.set_weights(dict(weights), weights_seq_no=seq_no)
             self.weights_seq_no = seq_no
@@ -136,7 +139,7 @@ class RunnerHost:
         return self._runner
 
     def start(self, plan: RunnerPlan) -> HostReady:
-        """Make the runner."""
+        """Create the runner and put it into its initial state."""
         runner = MultiAgentEnvRunner(plan.config)
         try:
             begin_increments(runner)
@@ -150,35 +153,39 @@ class RunnerHost:
         return HostReady(os.getpid(), socket.gethostname(), module, can_be_seeded)
 
     def sample(self, arguments: dict[str, Any]) -> HostReport:
-        """A call of `runner.sample()`, and what is made of its episodes."""
+        """Call `runner.sample()` and make a batch of its episodes."""
         episodes = self.runner.sample(**arguments)
         try:
             batch = self._make_batch(episodes, self.runner.module)
             state = self.runner.get_state([*CONNECTOR_OPTIONS, ENV_STEPS])
         finally:
-            increment = take_increment(self.runner)  # on an error, too: what is not delivered is not counted
+            increment = take_increment(self.runner)  # after an error, too: samples that are not delivered don't count
         return HostReport(batch, self.weights_seq_no, increment, state)
 
     def evaluate(self, num_episodes: int, seeds: Sequence[int] | None, explore: bool) -> Evaluation:
         return evaluate(self.runner, episodes=num_episodes, seeds=seeds, explore=explore)
 
     def apply(self, function: Callable[..., Any], args: tuple) -> Any:
-        """`function(runner, *args)`"""
+        """Return the result of `function(runner, *args)`."""
         return function(self.runner, *args)
 
     def get_state(self) -> dict[str, Any]:
-        """All but what the group has."""
+        """Return the runner's state without the components that the group stores."""
         return self.runner.get_state(not_components=OF_GROUP)
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if the runners of the group can't take it."""
+        """Check that the runners of the group can restore this state.
+
+        Raises:
+            ConfigError: they can't.
+        """
         self.runner.check_state(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.runner.set_state(state)
 
     def get_connectors(self) -> dict[str, Any]:
-        """Option -> the state of its connectors, if they have one."""
+        """Return the state of the connectors by option, if they have any."""
         states = {option: side.get_state() for option, side in self.runner.env_to_module.sides().items()}
         return {option: state for option, state in states.items() if state}
 
@@ -188,12 +195,12 @@ class RunnerHost:
             sides[option].set_state(state)
 
     def merge_connectors(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state of several runners' connectors, by option; nothing is changed here."""
+        """Merge the connector states of several runners, by option, without changing this runner."""
         sides = self.runner.env_to_module.sides()
         known = {option: [each[option] for each in states if option in each] for option in sides}
         return {option: sides[option].merge_states(of_side) for option, of_side in known.items() if of_side}
 
     def stop(self) -> None:
-        """Close the envs."""
+        """Close the envs of this runner."""
         if self._runner is not None:
             self._runner.stop()

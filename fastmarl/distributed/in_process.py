@@ -1,4 +1,4 @@
-"""A host in this process, called as if it were an actor's."""
+"""A host in this process, called as if it were in an actor."""
 
 from collections.abc import Hashable, Sequence
 from copy import deepcopy
@@ -12,14 +12,14 @@ from fastmarl.distributed.host import RunnerHost
 
 @dataclass(frozen=True, eq=False)
 class Put:
-    """Stands for a value among the arguments of calls."""
+    """Wraps a value among the arguments of calls."""
 
     value: Any
 
 
 @dataclass(eq=False)
 class Deferred:
-    """A call, which is made when its result is waited for."""
+    """A call that is executed when its result is waited for."""
 
     host: RunnerHost
     method: str
@@ -29,7 +29,7 @@ class Deferred:
     error: Exception | None = None
 
     def make(self) -> None:
-        """An interrupt leaves it as it was."""
+        """Execute the call; an interrupt leaves it unexecuted."""
         args = [arg.value if isinstance(arg, Put) else arg for arg in self.args]
         try:
             self.value = self.host.call(self.method, *args)
@@ -39,7 +39,10 @@ class Deferred:
 
 
 class InProcess(Actors):
-    """See `Actors`. One call at a time is made, when it is waited for, with what it was given."""
+    """The transport for a runner in this process; see `Actors`.
+
+    It executes one call at a time, when its result is waited for, with the arguments that it had when it was made.
+    """
 
     most_in_flight = 1.0
 

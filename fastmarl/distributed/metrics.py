@@ -1,4 +1,4 @@
-"""What a group reports: what its runners have counted, as far as that was handed out, and what became of them."""
+"""The metrics of a group: counters of its runners for returned parts, and numbers of lost and replaced runners."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in a group
 
 
 class GroupMetrics:
-    """Takes the counts of parts that are handed out.
+    """Adds up the increments of parts that are returned.
 
     Args:
-        window: episodes over which means, minima and maxima go.
+        window: number of episodes that means, minima and maxima cover.
 
     Attributes:
-        seconds_waited: since the last report, in methods that sample.
+        seconds_waited: time in methods that sample, since the last report.
     """
 
     def __init__(self, window: int):
@@ -32,7 +32,7 @@ class GroupMetrics:
         self._seq_no_of_part = part.weights_seq_no
 
     def report(self, fleet: Fleet, module: MultiRLModule) -> dict[str, Any]:
-        """See `EnvRunnerGroup.get_metrics()`."""
+        """Return the report and reset its counts; see `EnvRunnerGroup.get_metrics()`."""
         report = self._metrics.report(self._seq_no_of_part, module)
         report |= {
             **fleet.new,
@@ -43,17 +43,21 @@ class GroupMetrics:
         return report
 
     def get_state(self) -> dict[str, Any]:
-        """What is counted over the group's whole life."""
+        """Return the counters over the group's whole life."""
         return dict(zip(LIFETIME, (self._metrics.lifetime.env_steps, self._metrics.get_state()), strict=True))
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if `set_state()` can't take it."""
+        """Check that `set_state()` accepts this state.
+
+        Raises:
+            ConfigError: it does not.
+        """
         env_steps, counters = (state[name] for name in LIFETIME)
         whole_number(LIFETIME[0], env_steps)
         self._metrics.check_state(counters)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with these counters, and nothing else."""
+        """Restore the lifetime counters and reset all others."""
         env_steps, counters = (state[name] for name in LIFETIME)
         self._metrics = RunnerMetrics(self._window)
         self._metrics.set_state(counters)

@@ -1,4 +1,4 @@
-"""Owning a fleet, which ends with its owner, however that ends."""
+"""The owner of a fleet; the fleet ends with its owner in any case."""
 
 import atexit
 import multiprocessing.util  # noqa: F401  before our own exit function, which is then called before its own
@@ -13,21 +13,21 @@ from fastmarl.distributed.fleet import Fleet, raise_first
 
 
 class FleetOwner:
-    """Base of what samples with a fleet.
+    """Base class of objects that sample with a fleet.
 
     Args:
-        fleet: still without runners.
-        n: runners to begin with.
+        fleet: a fleet without runners.
+        n: number of runners to start.
 
     Attributes:
-        module: the runners' modules, for this process to train.
+        module: the modules, for training in this process.
     """
 
     module: MultiRLModule
 
     def __init__(self, fleet: Fleet, n: int):
         self._fleet = fleet
-        # Runs by itself only if this was never closed, or at the interpreter's end.
+        # Runs by itself only if the object was never closed, or at the interpreter's exit.
         self._finalizer = weakref.finalize(self, _end, fleet, os.getpid())
         atexit.register(self._finalizer)
         try:
@@ -45,12 +45,18 @@ class FleetOwner:
         return not self._finalizer.alive
 
     def _check_open(self) -> None:
-        """Raises RunnerStoppedError after the end."""
+        """Check that the object is open.
+
+        Raises:
+            RunnerStoppedError: it was closed.
+        """
         raise NotImplementedError
 
     def _close(self, method: str) -> None:
-        """Have the runners close their envs, and end them; the first error is raised. In the middle of another call,
-        as in a signal's handler or another thread, they are ended at once."""
+        """Close the envs of the runners and end them; raises the first error.
+
+        Within another call, as in a signal handler or another thread, the runners are ended at once.
+        """
         try:
             self._fleet.check_idle(method)
         except RunnerBusyError:
@@ -63,7 +69,7 @@ class FleetOwner:
         raise_first(calls)
 
     def _end(self) -> None:
-        """End all runners, in whatever state they are."""
+        """End all runners, whatever their state."""
         self._finalizer()
         atexit.unregister(self._finalizer)
 
@@ -81,5 +87,5 @@ class FleetOwner:
 
 
 def _end(fleet: Fleet, owner: int) -> None:
-    if os.getpid() == owner:  # a fork has the objects, but the runners are not its own
+    if os.getpid() == owner:  # a forked process has copies of the objects, but the runners are not its own
         fleet.end()

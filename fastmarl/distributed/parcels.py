@@ -1,7 +1,7 @@
-"""Batches from one process to another: each in a memory file of its own, which is handed over.
+"""Batches are passed from one process to another in memory files, one file per batch.
 
-The sampler copies a batch's arrays into the file, and never touches it again; the learner's arrays are views of it. The
-system frees it with the last of them, or with the last process that has it open.
+The sampler copies a batch's arrays into the file and never touches it again; the learner's arrays are views of it. The
+system frees the file with the last of these arrays, or with the last process that has it open.
 """
 
 import mmap
@@ -13,13 +13,13 @@ from fastmarl.core.episodes.sources import joined
 from fastmarl.core.errors import BatchError
 from fastmarl.core.vector.workers.shm import LINE
 
-Places = list[tuple[int, int]]  # (begin, end) of each piece, in bytes; the first is the pickle of all that is no array
+Places = list[tuple[int, int]]  # (begin, end) of each piece in bytes; the first pickles everything but arrays
 
 
 def pack(batch: Any) -> tuple[int, Places]:
-    """A batch in a new memory file: (its descriptor, where what is).
+    """Write a batch to a new memory file and return its descriptor and the places of the pieces.
 
-    Arrays of numbers are copied once, as they lie; what else is in the batch is pickled.
+    Arrays of numbers are copied once, unchanged; the rest of the batch is pickled.
     """
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
@@ -42,7 +42,7 @@ def pack(batch: Any) -> tuple[int, Places]:
 
 
 def unpack(fd: int, places: Places) -> Any:
-    """The batch; its arrays are views of the file, and may be written to. The descriptor is closed."""
+    """Read a batch. Its arrays are writeable views of the file. The descriptor is closed."""
     try:
         memory = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     finally:
@@ -52,14 +52,17 @@ def unpack(fd: int, places: Places) -> Any:
 
 
 def join_batches(batches: list[Any]) -> Any:
-    """One batch, of those of several processes: arrays are concatenated along their first axis.
+    """Join the batches of several processes by concatenating arrays along their first axis.
 
     Args:
-        batches: nested dicts and tuples of arrays, one at least. Of dicts by module id, as `columns()` returns them,
-            some may lack a module.
+        batches: nested dicts and tuples of arrays, at least one. Dicts by module id, as `columns()` returns them, may
+            lack some modules.
+
+    Returns:
+        The joined batch.
 
     Raises:
-        BatchError: they have different columns.
+        BatchError: the batches have different columns.
     """
     if len(batches) == 1:
         return batches[0]
@@ -72,11 +75,11 @@ def join_batches(batches: list[Any]) -> Any:
 def _joined(parts: list[Any]) -> Any:
     for part in parts:
         if _names(part) != _names(parts[0]):
-            raise BatchError(f"processes have made batches with different columns, {list(parts[0])} and {list(part)}; "
-                             f"give the sampler a join() that knows what to do")  # fmt: skip
+            raise BatchError(f"processes returned batches with different columns, {list(parts[0])} and {list(part)}; "
+                             f"give the sampler a join() that can handle them")  # fmt: skip
     return joined(parts)
 
 
 def _names(part: Any) -> Any:
-    """Of nested dicts, the keys."""
+    """Return the nested keys of a dict."""
     return {key: _names(inner) for key, inner in part.items()} if isinstance(part, dict) else None

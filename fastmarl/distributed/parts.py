@@ -1,4 +1,4 @@
-"""What a group hands out: the batch of one call of one runner."""
+"""The parts that a group returns: one batch of one call of one runner."""
 
 from copy import copy
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ import numpy as np
 from fastmarl.core.public import public
 from fastmarl.core.runner.metrics import Increment, RunnerMetrics
 
-OF_IDS = {str, int, type(None)}  # in most arrays of objects there is nothing else
+OF_IDS = {str, int, type(None)}  # most arrays of objects hold nothing else
 
 
 @public("fastmarl.distributed")
 @dataclass(frozen=True, eq=False)
 class SamplePart:
-    """What one runner has sampled in one call.
+    """The samples of one call of one runner.
 
     Attributes:
-        batch: what `make_batch` has made. Its arrays are yours: you may write to them, and keep them.
-        weights_seq_no: of the weights that chose the actions of this call: `set_weights()` has returned it.
-        runner_index: from 0.
-        increment: what the runner has counted; `metrics` has it under its names.
+        batch: result of `make_batch`. Its arrays are the caller's own: they may be written to and kept.
+        weights_seq_no: number of the weights that chose the actions of this call, as returned by `set_weights()`.
+        runner_index: index of the runner, from 0.
+        increment: increments of the runner's counters; `metrics` has them under their public names.
     """
 
     batch: Any
@@ -40,25 +40,27 @@ class SamplePart:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """What a runner that had made this call alone would report."""
+        """The report of a runner that had made only this call."""
         metrics = RunnerMetrics(max(1, len(self.increment.episodes)))
         metrics.merge(self.increment)
         return metrics.report(self.weights_seq_no, ())
 
 
 def owned(batch: Any) -> Any:
-    """The batch, with copies of arrays that can't be written to: those lie in the memory of Ray's object store, which
-    they would fill for as long as anybody has one of them. Arrays are looked for in dicts, lists, tuples, named tuples
-    and arrays of objects."""
+    """Return the batch with copies of its read-only arrays.
+
+    These are views of Ray's object store and would occupy it as long as they exist. Arrays are found in dicts, lists,
+    tuples, named tuples and arrays of objects.
+    """
     if isinstance(batch, np.ndarray):
         if batch.dtype != object:
             return batch if batch.flags.writeable else batch.copy()
         items = batch.ravel().tolist()
         if set(map(type, items)) <= OF_IDS:
             return batch
-        return np.fromiter(map(owned, items), object, batch.size).reshape(batch.shape)  # observations of a Graph, say
+        return np.fromiter(map(owned, items), object, batch.size).reshape(batch.shape)  # such as Graph observations
     if isinstance(batch, dict):
-        mine = copy(batch)  # it may be of another class, and have more than its items
+        mine = copy(batch)  # it may be of a subclass, with attributes of its own
         for key, value in batch.items():
             dict.__setitem__(mine, key, owned(value))
         return mine

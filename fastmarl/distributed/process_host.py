@@ -1,4 +1,4 @@
-"""A process with a `RunnerHost`, which makes the calls that come through a channel."""
+"""A process with a `RunnerHost`, which executes calls that arrive through a channel."""
 
 import contextlib
 import os
@@ -18,31 +18,31 @@ from fastmarl.distributed.host import HostFailure, HostReady, HostReport, Runner
 from fastmarl.distributed.parcels import pack
 from fastmarl.distributed.shared_weights import SharedWeights, form_of
 
-WAY_OUT = "let their classes stand at the top of a module, or install cloudpickle"
+WAY_OUT = "define their classes at the top level of a module, or install cloudpickle"
 
 
 def run_host(plan: RunnerPlan | bytes, channel: Channel, files: Channel, parent: int) -> None:
-    """The main function of the process.
+    """Run a host; the main function of the process.
 
     Args:
-        plan: of its runner; pickled if the process was not forked.
-        channel: for calls and their results; the file of the weights comes before the first call.
+        plan: plan of the runner; pickled if the process was not forked.
+        channel: for calls and their results; the file of the weights arrives before the first call.
         files: for batches.
-        parent: process id of the one that has started this one.
+        parent: process id of the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to the end of all
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     end_with(parent)
     torch.set_num_threads(1)  # the other cores are for other processes
     host = RunnerHost()
     try:
-        with contextlib.suppress(EOFError):  # the parent is gone, or has hung up
+        with contextlib.suppress(EOFError):  # the parent has ended or has closed the channel
             ready = _answer(lambda: pickled(_start(host, plan), "the modules", WAY_OUT))
             channel.send(FIRST, ready)
             if ready.startswith(DONE):
                 _serve(host, channel, files)
     finally:
-        with contextlib.suppress(Exception):  # there is none left to hear of it
+        with contextlib.suppress(Exception):  # no process is left that could report it
             host.stop()
 
 
@@ -62,7 +62,11 @@ def _answer(pickled_result: Callable[[], bytes]) -> bytes:
 
 
 def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
-    """Answer each call under its own number, up to `stop`. Raises EOFError if the parent is gone."""
+    """Answer each call under its number until `stop`.
+
+    Raises:
+        EOFError: the parent has ended.
+    """
     weights = SharedWeights(form_of(host.runner.module.get_state()), channel.recv_file())
     method = ""
     while method != "stop":
@@ -72,7 +76,7 @@ def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
 
 
 def _call(host: RunnerHost, weights: SharedWeights, files: Channel, method: str, args: tuple) -> Any:
-    """Make a call with the newest weights. The file of a batch is sent before its report."""
+    """Execute a call with the newest weights. The file of a batch is sent before its report."""
     seq_no, newest = weights.read(newer_than=host.weights_seq_no) or (host.weights_seq_no, None)
     result = host.call(method, seq_no, newest, *args)
     if isinstance(result, HostReport):

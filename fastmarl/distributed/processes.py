@@ -1,4 +1,4 @@
-"""Hosts in processes of this machine: batches and weights go through shared memory."""
+"""Hosts in processes of this machine; batches and weights go through shared memory."""
 
 import contextlib
 import os
@@ -28,18 +28,22 @@ from fastmarl.distributed.shared_weights import SharedWeights, new_weights_file
 
 UNSENT = (
     "config and make_batch",
-    "let functions and classes in them stand at the top of a module, or install cloudpickle, or set "
+    "define their functions and classes at the top level of a module, or install cloudpickle, or set "
     'start_method="fork"',
 )
 
 
 class HostProcess(ChildProcess):
-    """A process with a `RunnerHost`, once `open()` and `start()` were called."""
+    """A process with a `RunnerHost`; it runs once `open()` and `start()` were called."""
 
     gone = ActorLost
 
     def open(self, plan: RunnerPlan, start_method: str) -> None:
-        """Prepare it. Raises ConfigError if the plan can't be sent to another process."""
+        """Prepare the process.
+
+        Raises:
+            ConfigError: the plan can't be sent to another process.
+        """
         sent = pickled(plan, *UNSENT) if start_method == "spawn" else plan
         self._is_ready = False
         self._files, self._other_files = Channel.pair()
@@ -52,25 +56,25 @@ class HostProcess(ChildProcess):
         self._channel.set_timeout(START_TIMEOUT_S)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits that until it ignores it
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited until it ignores SIGINT
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._other_files.sock.close()
 
     def read(self) -> None:
-        """Take what is in the socket, or learn that it has ended."""
-        with contextlib.suppress(ActorLost):  # `recv()` says so, too
+        """Read from the socket, and note if the process has ended."""
+        with contextlib.suppress(ActorLost):  # `recv()` reports it
             self._read()
 
     def ready(self, weights: SharedWeights) -> None:
-        """It has made its runner, and is to act with these weights."""
+        """Send the weights' file to a process whose runner was created."""
         self._is_ready = True
-        with contextlib.suppress(OSError):  # it has ended: `recv()` will say so
+        with contextlib.suppress(OSError):  # it has ended, which `recv()` will report
             self._channel.send_file(weights.fd)
 
     def batch(self, places: Places) -> Any:
-        """That of the report that has come."""
+        """Return the batch that belongs to the last report."""
         return with_interrupts_deferred(lambda: unpack(self._files.recv_file(), places))
 
     def hang_up(self) -> None:
@@ -84,12 +88,12 @@ class HostProcess(ChildProcess):
     def _loss(self, error: Exception | None) -> ActorLost:
         if isinstance(error, EOFError):
             return ActorLost(self.how_it_ended("it had made its runner", not self._is_ready))
-        return ActorLost("was closed" if error is None else "took no message, and was ended")
+        return ActorLost("was closed" if error is None else "accepted no message and was ended")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Stands for the result of a call."""
+    """A reference to the result of a call."""
 
     process: HostProcess
     number: int
@@ -97,8 +101,10 @@ class Answer:
 
 
 class Processes(Actors):
-    """See `Actors`. The newest weights lie in memory that all processes share, so calls don't bring them: a process
-    looks for newer ones before each call.
+    """The transport to processes of this machine; see `Actors`.
+
+    The newest weights are in memory that all processes share, so calls don't carry them: a process looks for newer
+    weights before each call.
 
     Args:
         start_method: "spawn" or "fork".
@@ -118,14 +124,16 @@ class Processes(Actors):
         return RemoteSamplerError(index, f"has raised {problem}")
 
     def start(self) -> HostProcess:
-        """The process begins with the call of `RunnerHost.start()`: a fork inherits the plan."""
+        """Return a handle. The process itself starts with the call of `RunnerHost.start()`, so that a fork inherits the
+        plan.
+        """
         return HostProcess()
 
     def call(self, handle: HostProcess, method: str, *args: Any) -> Hashable:
-        """The number of the newest weights and the weights themselves are not sent: they are in the memory."""
+        """Send a call without the weights and their number, which are in the shared memory."""
         if method != "start":
             return Answer(handle, handle.send(pickle.dumps((method, args[2:]))), method)
-        if self._is_closed:  # by a signal's handler, say
+        if self._is_closed:  # for example by a signal handler
             raise RunnerStoppedError("the sampler was closed")
         handle.open(args[-1], self._start_method)
         self._begun.add(handle)
@@ -143,7 +151,7 @@ class Processes(Actors):
                 return answered[:num_returns]
 
     def _read(self, processes: set[HostProcess], timeout_s: float) -> bool:
-        """Take what they have sent, and wait if that is nothing; False if nothing has come."""
+        """Read what the processes have sent, waiting if necessary. Returns False if nothing has arrived."""
         by_socket = {process.sock.fileno(): process for process in processes}
         poll = select.poll()
         for socket in by_socket:
@@ -171,7 +179,7 @@ class Processes(Actors):
         return value
 
     def _weights_of(self, start: HostReady) -> SharedWeights:
-        """The memory of the weights, which is made for the first process."""
+        """Return the memory of the weights, creating it for the first process."""
         form = start.form
         assert form is not None
         if self._memory is None:
@@ -183,7 +191,7 @@ class Processes(Actors):
 
     @property
     def weights(self) -> SharedWeights:
-        """The newest ones, once a process has started."""
+        """The shared memory of the newest weights; it exists once a process has started."""
         assert self._memory is not None
         return self._memory
 
@@ -191,7 +199,7 @@ class Processes(Actors):
         if handle in self._begun:
             handle.hang_up()
             handle.kill()
-            self._begun.discard(handle)  # perhaps another thread has closed all meanwhile
+            self._begun.discard(handle)  # another thread may have closed all of them meanwhile
 
     def close(self) -> None:
         """End all processes; those that wait for a call close their envs first."""

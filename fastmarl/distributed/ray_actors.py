@@ -1,4 +1,4 @@
-"""Hosts in Ray's actors."""
+"""Hosts in Ray actors."""
 
 import contextlib
 import pickle
@@ -18,19 +18,22 @@ try:
 except ImportError as error:
     raise ImportError(f"env runners in other processes need Ray: pip install 'fastmarl[ray]' ({error})") from error
 
-FETCH_TIMEOUT_S = 60.0  # for a result that Ray says is there
+FETCH_TIMEOUT_S = 60.0  # for a result that Ray reports as ready
 OURS = ("max_restarts", "max_task_retries", "max_concurrency", "scheduling_strategy", "lifetime", "name")
 
 
 class HostActor:
-    """What Ray runs in another process: a host, whose errors are returned whole."""
+    """The class of the Ray actors: a host that returns its errors with their tracebacks."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)  # the other cores are for other processes
         self._host = RunnerHost()
 
     def call(self, method: str, *args: Any) -> Any:
-        """See `RunnerHost.call()`. The result comes in a tuple: of a generator Ray would send the first item alone."""
+        """Call the host; see `RunnerHost.call()`.
+
+        The result is wrapped in a tuple, since Ray would send only the first item of a generator.
+        """
         try:
             return (self._host.call(method, *args),)
         except (Exception, SystemExit) as raised:
@@ -38,14 +41,15 @@ class HostActor:
 
 
 class RayActors(Actors):
-    """See `Actors`.
+    """The transport to Ray actors; see `Actors`.
 
     Args:
-        placement_strategy: "SPREAD" over the nodes of the cluster, or Ray's "DEFAULT", which fills them.
-        options: of Ray's actors, such as `num_cpus`.
+        placement_strategy: "SPREAD" over the nodes of the cluster, or Ray's "DEFAULT", which fills one node after
+            another.
+        options: options of Ray actors, such as `num_cpus`.
 
     Raises:
-        ConfigError: options that the group has for itself.
+        ConfigError: an option is reserved for the group, or Ray rejects it.
     """
 
     lends_arrays = True
@@ -53,7 +57,7 @@ class RayActors(Actors):
 
     def __init__(self, placement_strategy: str, options: Mapping[str, Any]):
         if own := [name for name in options if name in OURS]:
-            raise ConfigError(f"actor_options can't have {own}: the group decides these by itself")
+            raise ConfigError(f"actor_options can't have {own}: the group sets these itself")
         try:
             self._remote_class = ray.remote(HostActor).options(
                 **{"num_cpus": 1, **options},
@@ -62,15 +66,17 @@ class RayActors(Actors):
                 max_task_retries=0,
             )
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"Ray does not take actor_options={dict(options)!r:.200}: {error}") from error
+            raise ConfigError(f"Ray rejects actor_options={dict(options)!r:.200}: {error}") from error
         if not ray.is_initialized():
             ray.init()
         self._session = _session()
 
     @property
     def is_running(self) -> bool:
-        """Also false where another Ray was begun since, or the same cluster joined anew, which ends the actors of
-        before. None is begun for this question."""
+        """Also False if Ray was restarted or has rejoined the cluster since, which ends earlier actors.
+
+        The check itself never starts Ray.
+        """
         return ray.is_initialized() and _session() == self._session
 
     def start(self) -> Any:
@@ -80,7 +86,7 @@ class RayActors(Actors):
         try:
             return handle.call.remote(method, *args)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise ConfigError(f"what {method}() needs can't be sent to another process: {error}") from error
+            raise ConfigError(f"the arguments of {method}() can't be sent to another process: {error}") from error
 
     def put(self, value: Any) -> Hashable:
         return ray.put(value)
@@ -97,11 +103,11 @@ class RayActors(Actors):
     def get(self, reference: Any) -> Any:
         try:
             value = ray.get(reference, timeout=FETCH_TIMEOUT_S)
-        except RayTaskError:  # what it has returned can't be pickled, or what it was sent can't be unpickled
+        except RayTaskError:  # the result can't be pickled, or the arguments can't be unpickled
             raise
         except RaySystemError as error:
-            if isinstance(error.client_exc, Exception):  # what it has returned can't be unpickled
-                problem = f"what came of a call can't be unpickled in this process: {error.client_exc!r}"
+            if isinstance(error.client_exc, Exception):  # the result can't be unpickled
+                problem = f"the result of a call can't be unpickled in this process: {error.client_exc!r}"
                 raise RemoteEnvRunnerError(problem) from error.client_exc
             raise ActorLost(f"has ended: {error}") from error
         except RayError as error:
@@ -112,12 +118,12 @@ class RayActors(Actors):
         return result
 
     def kill(self, handle: Any) -> None:
-        if self.is_running:  # else Ray has ended it, and would begin anew for this
-            with contextlib.suppress(RayError, ValueError):  # it is unknown by now
+        if self.is_running:  # else Ray has ended it, and would start again for this call
+            with contextlib.suppress(RayError, ValueError):  # the actor is already unknown
                 ray.kill(handle)
 
 
 def _session() -> tuple[str, str]:
-    """What tells this process's time in a cluster from others: clusters on one machine number their jobs alike."""
+    """Return an id of this process's session in a cluster: clusters on one machine number their jobs alike."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()

@@ -1,4 +1,4 @@
-"""One runner of a fleet, as the fleet keeps it."""
+"""A fleet's record of one runner."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,19 +11,20 @@ NOTHING_SENT = -1
 
 @dataclass(eq=False)
 class RemoteRunner:
-    """What is known of a runner in an actor, also while it is being replaced.
+    """The known state of a runner in an actor, also while it is being replaced.
 
     Attributes:
-        index: from 0.
-        incarnation: how many runners of this index there were before.
-        handle: of its actor.
-        start: what it told when it was made; None: it is being made.
-        was_ready: whether one of this index has been made.
-        is_lost: whether it is not there any more, and not replaced.
-        is_leaving: whether it is not to be replaced if it is lost now.
+        index: index of the runner, from 0.
+        incarnation: number of earlier runners with this index.
+        handle: handle of its actor.
+        start: its report from the start; None while it is starting.
+        was_ready: whether a runner with this index has ever been ready.
+        is_lost: whether it has ended without a replacement.
+        is_leaving: whether it won't be replaced if it is lost now.
         n_replaced: how often it was replaced since its last batch.
-        sent_seq_no: of the weights that it was sent.
-        state: what another runner would go on with, as of the call `state_number`.
+        sent_seq_no: number of the last weights that it was sent.
+        state: state from which a replacement would continue.
+        state_number: number of the call that `state` belongs to.
     """
 
     index: int
@@ -40,17 +41,17 @@ class RemoteRunner:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be called, as far as is known."""
+        """True if the runner can be called, as far as is known."""
         return self.start is not None and not self.is_lost
 
     @property
     def whereabouts(self) -> str:
-        """For a note: its process and machine, once they are known."""
+        """Process and machine of the runner for a note, if they are known."""
         return "" if self.start is None else f" (pid {self.start.pid} on {self.start.node})"
 
     @property
     def connectors(self) -> dict[str, Any]:
-        """The state of its connectors by option when that was last told, where they have one."""
+        """The last known state of its connectors by option, if they have any."""
         return {option: state for option in CONNECTOR_OPTIONS if (state := self.state.get(option))}
 
     @connectors.setter
@@ -58,18 +59,22 @@ class RemoteRunner:
         self.state = {**self.state, **state}
 
     def keep_state(self, state: dict[str, Any], number: int) -> None:
-        """It goes on with this by the call of this number. Another one in its place has seeds and episodes of its own,
-        so these are not kept."""
+        """Keep the state that the runner gets with the call of this number.
+
+        Only the connectors and the env step count are kept: a replacement has its own seeds and episodes.
+        """
         self.state = {name: state[name] for name in (*CONNECTOR_OPTIONS, ENV_STEPS) if name in state}
         self.state_number = number
 
     def keep(self, told: HostReport, number: int) -> None:
-        """Its call of this number has come to its end. Nothing older than what is known is taken: connectors may have
-        been given a newer state while the batch was waiting."""
+        """Keep the state that came with a batch, unless a newer one is known.
+
+        Connectors may have been given a newer state while the batch was waiting.
+        """
         self.n_replaced = 0
         if number > self.state_number:
             self.state, self.state_number = told.state, number
 
     def keep_connectors(self, state: dict[str, Any], number: int) -> None:
-        """They are given this state by the call of this number."""
+        """Keep the connectors' state that the runner gets with the call of this number."""
         self.connectors, self.state_number = state, number

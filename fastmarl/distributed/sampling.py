@@ -1,4 +1,4 @@
-"""How a group calls its runners, and hands out what they deliver."""
+"""The sampling methods of a group."""
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
@@ -21,7 +21,11 @@ def call_arguments(
     random_actions: bool,
     force_reset: bool,
 ) -> dict[str, Any]:
-    """Return those of a runner's `sample()`. Numbers that can't be right are one error here, not one in each runner."""
+    """Return the arguments of a runner's `sample()`.
+
+    Raises:
+        ConfigError: the numbers are invalid; it is raised here once, instead of in each runner.
+    """
     make_goal(config, num_timesteps, num_episodes, config.num_envs_per_env_runner)
     return {
         "num_timesteps": num_timesteps,
@@ -33,14 +37,14 @@ def call_arguments(
 
 
 class GroupSampling:
-    """See `EnvRunnerGroup.sample()` and `EnvRunnerGroup.sample_ready()`."""
+    """Implements `EnvRunnerGroup.sample()` and `EnvRunnerGroup.sample_ready()`."""
 
     def __init__(self, fleet: Fleet, metrics: GroupMetrics):
         self._fleet = fleet
         self._metrics = metrics
 
     def sample(self, arguments: dict[str, Any]) -> list[SamplePart]:
-        """Call every runner once."""
+        """Call every runner once; see `EnvRunnerGroup.sample()`."""
         fleet, begun = self._fleet, perf_counter()
         while True:
             calls = [fleet.call(runner, "sample", arguments) for runner in fleet.runners if runner.is_ready]
@@ -57,11 +61,12 @@ class GroupSampling:
     def parts(
         self, arguments: dict[str, Any], in_flight: float, check_usable: Callable[[str], None]
     ) -> Iterator[SamplePart]:
-        """Call runners as long as parts are asked for.
+        """Call runners as long as parts are requested; see `EnvRunnerGroup.sample_ready()`.
 
         Args:
-            in_flight: the most calls that a runner has before it.
-            check_usable: raises an error, with the method's name, unless the group can be used.
+            arguments: arguments of each call.
+            in_flight: most calls that are queued at a runner.
+            check_usable: raises an error, given the method's name, if the group can't be used.
         """
         check_usable("sample_ready()")
         self._fleet.recover()

@@ -1,4 +1,4 @@
-"""The newest weights, in memory that the learner shares with the processes that sample."""
+"""The newest weights, in memory that the learner shares with the sampling processes."""
 
 import fcntl
 import mmap
@@ -17,16 +17,16 @@ from fastmarl.core.vector.workers.shm import Arrays
 Form = dict[str, dict[str, tuple[tuple[int, ...], np.dtype]]]  # module id -> name -> (shape, dtype)
 Weights = Mapping[str, Mapping[str, Any]]  # module id -> name -> array
 NUMBERS = "fiub"  # kinds of dtypes
-BEING_WRITTEN = -1  # instead of a version
-LOCK_TIMEOUT_S = 30.0  # locks are held while weights are copied: for milliseconds, unless somebody stops the process
+BEING_WRITTEN = -1  # in place of a version
+LOCK_TIMEOUT_S = 30.0  # a lock is held for milliseconds, while weights are copied, unless its process is stopped
 LOOKS_EVERY_S = 1e-4
 
 
 def form_of(weights: Weights) -> Form:
-    """Shapes and dtypes of all weights.
+    """Return the shapes and dtypes of all weights.
 
     Raises:
-        ConfigError: something in them is no array of numbers, such as a layer's extra state.
+        ConfigError: a value is not an array of numbers, such as the extra state of a layer.
     """
     form: Form = {}
     for module_id, arrays in weights.items():
@@ -40,34 +40,38 @@ def form_of(weights: Weights) -> Form:
 
 
 class SharedWeights:
-    """Weights of all modules as one flat array, and their version.
+    """Weights of all modules as one flat array, with their version.
 
-    Who writes or copies it holds a lock of the system on its file. So nobody ever gets weights that are partly older
-    and partly newer, and a process that is killed leaves no lock behind.
+    A process that reads or writes them holds a system lock on the file, so it never sees a mix of old and new weights.
+    If it is killed, the system releases the lock.
 
     Args:
-        form: of the weights.
-        fd: of a file of `new_weights_file(form)`, which is closed with this object.
+        form: form of the weights.
+        fd: descriptor of a file from `new_weights_file(form)`; it is closed with this object.
     """
 
     def __init__(self, form: Form, fd: int):
         self.form = form
         self.fd = fd
-        # The memory stays while it is mapped. Runs by itself only if this was never closed.
+        # The memory outlives the descriptor while it is mapped. Runs by itself only if the object was never closed.
         self.close = weakref.finalize(self, os.close, fd)
         self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self._version, self._arrays = _cut(form, Arrays(self._memory))
 
     def check(self, weights: Weights) -> None:
-        """Raises ConfigError if `write()` can't take them."""
+        """Check that `write()` accepts these weights.
+
+        Raises:
+            ConfigError: it does not.
+        """
         for module_id, form in form_of(weights).items():
             own = self.form.get(module_id)
             if form != own:
-                problem = "there is no such module" if own is None else "they are those of another net"
-                raise ConfigError(f"weights of module {module_id!r}: {problem}; modules here are {list(self.form)}")
+                problem = "there is no such module" if own is None else "they belong to another network"
+                raise ConfigError(f"weights of module {module_id!r}: {problem}; the modules are {list(self.form)}")
 
     def write(self, weights: Weights, version: int) -> None:
-        """Have these from now on; modules that are not among them keep theirs.
+        """Replace the weights of these modules; other modules keep theirs.
 
         Raises:
             SamplerTimeoutError: another process has held the lock for too long.
@@ -80,7 +84,10 @@ class SharedWeights:
             self._version[0] = version
 
     def read(self, newer_than: int) -> tuple[int, Weights] | None:
-        """(version, a copy of the weights), or None if the version is not above `newer_than`, which is -1 or more.
+        """Return the version and a copy of the weights, or None if the version is not above `newer_than`.
+
+        Args:
+            newer_than: a version, at least -1.
 
         Raises:
             SamplerTimeoutError: see write().
@@ -111,8 +118,10 @@ class SharedWeights:
 
 
 def new_weights_file(form: Form) -> int:
-    """File descriptor of fresh memory for weights of this form; it has no name, and ends with the last process that has
-    it."""
+    """Return the descriptor of new memory for weights of this form.
+
+    The memory has no name; the system frees it with the last process that has it open.
+    """
     arrays = Arrays(None)
     _cut(form, arrays)
     fd = os.memfd_create("fastmarl-weights")
@@ -121,7 +130,7 @@ def new_weights_file(form: Form) -> int:
 
 
 def _cut(form: Form, arrays: Arrays) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
-    """(the version, int64 [1]; the weights)"""
+    """Return the version, int64 [1], and the weights as views of the memory."""
     version = arrays.cut((1,), np.int64)
     return version, {
         module_id: {name: arrays.cut(shape, dtype) for name, (shape, dtype) in of_module.items()}

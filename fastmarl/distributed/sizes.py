@@ -1,4 +1,4 @@
-"""More runners, or fewer."""
+"""Start more runners, or end some."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from fastmarl.distributed.runners import RemoteRunner
 
 
 def resize(fleet: Fleet, n: int) -> None:
-    """See `EnvRunnerGroup.resize()`."""
+    """Change the number of runners; see `EnvRunnerGroup.resize()`."""
     synchronise(fleet)
     kept, leaving = fleet.runners[:n], fleet.runners[n:]
     fleet.wait_for_all_of(leaving)
@@ -22,10 +22,10 @@ def resize(fleet: Fleet, n: int) -> None:
 
 
 def fill(fleet: Fleet, lost: Sequence[RemoteRunner]) -> None:
-    """Have others in the places of these.
+    """Replace runners that are lost.
 
     Raises:
-        Exception: why one of them can't be made. It stays lost then.
+        Exception: the error of one that can't start. It stays lost then.
     """
     for runner in lost:
         runner.n_replaced = 0
@@ -34,10 +34,10 @@ def fill(fleet: Fleet, lost: Sequence[RemoteRunner]) -> None:
 
 
 def add(fleet: Fleet, indices: range) -> None:
-    """Have runners of these indices, too, when all of them are made.
+    """Add runners with these indices once all of them have started.
 
     Raises:
-        Exception: why one of them can't be. None of them is there then.
+        Exception: the error of one that can't start. None of them is added then.
     """
     runners, num_told = fleet.runners, fleet.num_told
     fleet.num_told = indices.stop

@@ -13,24 +13,24 @@ from fastmarl.distributed.metrics import LIFETIME, GroupMetrics
 from fastmarl.distributed.runners import RemoteRunner
 
 COMPONENTS = ("rl_module", "weights_seq_no", *LIFETIME, "env_runners", "unused_incarnations")
-Saved = list[tuple[int, dict[str, Any]]]  # of each runner: incarnation, state
+Saved = list[tuple[int, dict[str, Any]]]  # (incarnation, state) of each runner
 
 
 class GroupState:
-    """Reads and writes it.
+    """Gets and sets the state of a group.
 
     Args:
-        fleet, module, metrics: of the group.
+        fleet, module, metrics: parts of the group.
     """
 
     def __init__(self, fleet: Fleet, module: MultiRLModule, metrics: GroupMetrics):
         self._fleet, self._module, self._metrics = fleet, module, metrics
 
     def get(self) -> dict[str, Any]:
-        """See `EnvRunnerGroup.get_state()`."""
+        """Return the state; see `EnvRunnerGroup.get_state()`."""
         fleet = self._fleet
         told = fleet.ask(fleet.ready(), "get_state")
-        weights, seq_no = fleet.weights.fetch()  # at once: another thread may publish others in between
+        weights, seq_no = fleet.weights.fetch()  # together: another thread may publish new weights in between
         return {
             "rl_module": weights,
             "weights_seq_no": seq_no,
@@ -39,15 +39,15 @@ class GroupState:
                 {"incarnation": self._successor_of(runner), "state": told.get(runner.index, runner.state)}
                 for runner in fleet.runners
             ],
-            "unused_incarnations": fleet.unused_incarnations(),  # also where there are no runners any more
+            "unused_incarnations": fleet.unused_incarnations(),  # also of indices that have no runner any more
         }
 
     def _successor_of(self, runner: RemoteRunner) -> int:
-        """The incarnation that goes on with its state: another one, if it is lost, as its seeds were used."""
+        """Return the incarnation that continues from the runner's state; a lost runner's own seeds were used."""
         return self._fleet.unused_incarnation(runner.index) if runner.is_lost else runner.incarnation
 
     def set(self, state: dict[str, Any]) -> None:
-        """See `EnvRunnerGroup.set_state()`."""
+        """Restore a state; see `EnvRunnerGroup.set_state()`."""
         check_keys("the state of a group", state, COMPONENTS)
         self._module.check_state(state["rl_module"])
         seq_no = whole_number("weights_seq_no", state["weights_seq_no"])
@@ -58,7 +58,7 @@ class GroupState:
         self._module.set_state(state["rl_module"])
         self._fleet.weights.publish(state["rl_module"], seq_no)
         self._metrics.set_state(state)
-        for index, incarnation in enumerate(unused):  # a resize() may bring runners for all of these
+        for index, incarnation in enumerate(unused):  # a resize() may start runners with all of these indices
             self._fleet.mark_used(index, incarnation - 1)
         self._give(saved)
         if len(saved) != len(self._fleet.runners):
@@ -68,7 +68,11 @@ class GroupState:
             )
 
     def _check_in_runners(self, saved: Saved) -> None:
-        """Raises ConfigError if they can't take the states."""
+        """Check that the runners accept the states.
+
+        Raises:
+            ConfigError: one of them is refused.
+        """
         fleet = self._fleet
         ready = cycle(fleet.ready())
         calls = [fleet.call(next(ready), "check_state", own) for _, own in saved]
@@ -82,7 +86,7 @@ class GroupState:
         fleet.hungry = dict.fromkeys(fleet.runners)
 
     def _give(self, saved: Saved) -> None:
-        """Have the runners go on with these, as far as there are runners."""
+        """Restore the states of the runners, as far as there are runners."""
         fleet, calls, begun = self._fleet, [], []
         for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
             if runner.is_ready and runner.incarnation == incarnation:
@@ -100,7 +104,11 @@ class GroupState:
 
 
 def _checked(states: Any) -> Saved:
-    """Raises ConfigError if these are no states of runners."""
+    """Check a list of runners' states and return it.
+
+    Raises:
+        ConfigError: it is something else.
+    """
     if not isinstance(states, (list, tuple)) or not states:
         raise ConfigError(f"env_runners must be a list of states, one for each runner, got {states!r:.200}")
     found = []
@@ -112,7 +120,11 @@ def _checked(states: Any) -> Saved:
 
 
 def _checked_unused(numbers: Any) -> list[int]:
-    """Raises ConfigError if these are no incarnations."""
+    """Check a list of incarnations and return it.
+
+    Raises:
+        ConfigError: it is something else.
+    """
     if not isinstance(numbers, (list, tuple)):
         raise ConfigError(f"unused_incarnations must be a list of numbers, one for each runner, got {numbers!r:.200}")
     return [whole_number("an unused incarnation", number) for number in numbers]

@@ -1,4 +1,4 @@
-"""The newest weights of a fleet, and what may be given as such."""
+"""The newest weights of a fleet, and the forms in which users pass weights."""
 
 from collections.abc import Mapping
 from threading import RLock
@@ -15,31 +15,35 @@ from fastmarl.distributed.parts import owned
 
 
 class NewestWeights:
-    """What calls take along. Any thread may publish others at any time.
+    """The weights that calls carry. Any thread may publish new ones at any time.
 
     Args:
-        actors: keep a copy.
+        actors: the transport, which keeps a copy.
 
     Attributes:
-        newest: a reference to them, and their number. It is replaced as a whole.
+        newest: a reference to the weights, and their number. It is always replaced as a whole.
     """
 
     def __init__(self, actors: Actors):
         self._actors = actors
         self._publishing = RLock()  # other threads wait
-        self._guard = CallGuard()  # and a signal's handler, who would wait for itself, is refused
+        self._guard = CallGuard()  # a signal handler, which would wait for itself, is refused
         self.newest: tuple[Any, int] = (None, -1)
 
     def check_idle(self) -> None:
-        """Raises RunnerBusyError if `publish()` would, within itself."""
+        """Check that `publish()` can be called.
+
+        Raises:
+            RunnerBusyError: this is a signal handler within `publish()`.
+        """
         with self._publishing:
             self._guard.check("set_weights()")
 
     def publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
-        """Make these the newest, with the next number, or `least` if that is higher; returns the number.
+        """Make these weights the newest and return their number: the next one, or `least` if that is higher.
 
         Raises:
-            RunnerBusyError: a signal's handler calls this within itself.
+            RunnerBusyError: a signal handler calls this within itself.
         """
         reference = self._actors.put(dict(weights))
         with self._publishing:
@@ -51,13 +55,13 @@ class NewestWeights:
         return seq_no
 
     def fetch(self) -> tuple[dict[str, Any], int]:
-        """A copy, and their number."""
+        """Return a copy of the weights, and their number."""
         reference, seq_no = self.newest
         return owned(self._actors.fetch(reference)), seq_no
 
 
 def weights_by_module(module: MultiRLModule, given: torch.nn.Module | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Module id -> weights, of what may be given to `set_weights()`: all modules, the only one, or such a mapping.
+    """Return module id -> weights for any argument of `set_weights()`: all modules, the only one, or a mapping.
 
     Raises:
         ConfigError: one module is given, and there are several.
@@ -67,13 +71,17 @@ def weights_by_module(module: MultiRLModule, given: torch.nn.Module | Mapping[st
     if not isinstance(given, torch.nn.Module):
         return given
     if len(module) != 1:
-        raise ConfigError(f"there are the modules {list(module)}, so give set_weights() all of them, or weights by "
+        raise ConfigError(f"there are several modules, {list(module)}: give set_weights() all of them, or weights by "
                           f"module id")  # fmt: skip
     return dict.fromkeys(module, as_rl_module(given).get_state())
 
 
 def check_all(module: MultiRLModule, weights: Mapping[str, Any]) -> None:
-    """Raises ConfigError if they are those of other modules, or some are missing."""
+    """Check that these are the weights of all modules.
+
+    Raises:
+        ConfigError: they belong to other modules, or some are missing.
+    """
     module.check_state(weights)
     if lacking := [module_id for module_id in module if module_id not in weights]:
         raise ConfigError(f"set_weights() needs the weights of all modules; those of {lacking} are missing")

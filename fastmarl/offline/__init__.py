@@ -1,4 +1,4 @@
-"""Episodes in Parquet files: what runners have sampled, to learn from it later. Needs the extra `io`."""
+"""Store sampled episodes in Parquet files for later learning. Needs the extra `io`."""
 
 from fastmarl.offline.minari_export import to_minari
 from fastmarl.offline.reader import ParquetReader

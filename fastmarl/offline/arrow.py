@@ -1,4 +1,4 @@
-"""pyarrow, where it is installed."""
+"""Import pyarrow, which is optional."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ from fastmarl.core.errors import ConfigError
 
 
 def load(name: str = "pyarrow") -> Any:
-    """The module of this name.
+    """Import and return the module `name`.
 
     Raises:
         ConfigError: pyarrow is not installed.

@@ -1,4 +1,4 @@
-"""What a chunk of an episode holds beside its agents' steps, as rows of an Arrow table, and back."""
+"""Convert chunks of episodes, without their agents' steps, to rows of an Arrow table and back."""
 
 from collections.abc import Hashable, Sequence
 from operator import attrgetter
@@ -23,12 +23,12 @@ PLAIN = {  # field of the chunk -> its column's type
     "duration_s": "float64",
 }
 EPISODE = "eps_id"  # the column of `id_`
-EXTRAS = ("custom_data", "hanging_rewards")  # of the chunk, kept as they are
+EXTRAS = ("custom_data", "hanging_rewards")  # fields of the chunk that are written unchanged
 AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
 
 
 def schema() -> Any:
-    """Of the table."""
+    """Return the Arrow schema of the table of chunks."""
     pa = load()
     fields = [(EPISODE if name == "id_" else name, getattr(pa, kind)()) for name, kind in PLAIN.items()]
     fields += [(AGENT_IDS, pa.string()), (EXTRA, pa.string())]
@@ -41,14 +41,15 @@ def chunk_table(
     *,
     keeps_infos: bool,
 ) -> Any:
-    """A row for each of these.
+    """Return an Arrow table with one row per chunk.
 
     Args:
-        heads: of each; see `LazyEpisode.head()`.
-        keeps_infos: whether infos are written; else they come back empty.
+        episodes: the chunks.
+        heads: the head of each chunk, or None; see `LazyEpisode.head()`.
+        keeps_infos: whether to write infos; without them, the infos of episodes that are read back are empty.
 
     Raises:
-        OfflineError: they hold something that JSON can't.
+        OfflineError: a chunk holds a value that JSON can't represent.
     """
     pa = load()
     chunks: list[ChunkHead | Chunk] = without_collection(list, map(_head_or_chunk, episodes, heads))
@@ -74,7 +75,7 @@ def _head_or_chunk(episode: MultiAgentEpisode, head: ChunkHead | None) -> ChunkH
 
 
 def _seed_text(head: ChunkHead) -> str | None:
-    """The JSON of what most chunks have beside the plain columns, without an encoder's run."""
+    """Return the JSON of the one extra that most chunks have, without running an encoder."""
     return None if head.reset_seed is None else f'{{"reset_seed":{head.reset_seed}}}'
 
 
@@ -93,7 +94,7 @@ def _extra_text(episode: MultiAgentEpisode, keeps_infos: bool) -> str | None:
 
 
 def _infos_of_nobody_observing(episode: MultiAgentEpisode) -> dict[str, Any]:
-    """The env's own infos, and those of agents that wait."""
+    """Return the env's own infos, and the infos of agents that wait for their next observation."""
     chunk = episode.chunk
     found: dict[str, Any] = {}
     if chunk.common_infos:
@@ -104,7 +105,7 @@ def _infos_of_nobody_observing(episode: MultiAgentEpisode) -> dict[str, Any]:
 
 
 def _of_agents(episode: MultiAgentEpisode, keeps_infos: bool) -> dict[str, Any]:
-    """What users may have changed in agent episodes."""
+    """Return everything about agent episodes that users may have changed."""
     agent_episodes = episode.agent_episodes
     found: dict[str, Any] = {}
     with_steps = [agent for agent, agent_episode in agent_episodes.items() if len(agent_episode)]
@@ -125,13 +126,16 @@ def _of_agents(episode: MultiAgentEpisode, keeps_infos: bool) -> dict[str, Any]:
 
 
 def _without_infos(state: dict[str, Any]) -> dict[str, Any]:
-    """Of an agent episode."""
+    """Replace the infos in the state of an agent episode with empty ones."""
     return {**state, Columns.INFOS: [{} for _ in state[Columns.INFOS]]}
 
 
 def chunk_states(table: Any) -> list[dict[str, Any]]:
-    """Of each row, the state that `MultiAgentEpisode.from_state()` takes, without its agents' episodes; besides
-    "waiting_infos", "order", "without_steps", "of_agents", see `chunk_table()`."""
+    """Return the state of each chunk, one per row of the table.
+
+    `MultiAgentEpisode.from_state()` takes such a state, which lacks the agents' episodes. It also has "waiting_infos",
+    "order", "without_steps" and "of_agents", as `chunk_table()` wrote them.
+    """
     columns = {name: table.column(name).to_pylist() for name in table.schema.names}
     ids: dict[str, list[Hashable]] = {}
     states = []

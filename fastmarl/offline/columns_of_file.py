@@ -1,4 +1,4 @@
-"""The columns of one file as NumPy's arrays.
+"""Read the columns of one file as NumPy arrays.
 
 Axes in names: S trajectory, N row.
 """
@@ -17,13 +17,14 @@ from fastmarl.offline.json_values import agent_from_text
 
 
 class FileColumns:
-    """Rows of one module and form: of steps, or of lookbacks, which have no ends.
+    """The rows of one module and one form: steps, or lookbacks, which have no ends.
 
     Args:
-        table: what was in the file.
+        table: the contents of the file.
 
     Attributes:
-        form, n_rows: what they are, and how many.
+        form: the form of the rows.
+        n_rows: the number of rows.
     """
 
     def __init__(self, table: Any):
@@ -31,23 +32,23 @@ class FileColumns:
         self.form, self.n_rows = TableForm(table.schema.metadata[FORM].decode()), table.num_rows
 
     def numbers(self, name: str) -> np.ndarray:
-        """A plain column of numbers."""
+        """Return a plain column of numbers as an array [N]."""
         array = self._column(name).to_numpy(zero_copy_only=False)
         return array.astype(np.int64) if name == CHUNK else array
 
     def texts(self, name: str, rows: np.ndarray | None = None) -> list[str | None]:
-        """Of all rows, or of these."""
+        """Return a column of texts, of all rows or of the given ones."""
         column = self._column(name)
         return (column if rows is None else column.take(load().array(rows))).to_pylist()
 
     def has_any(self, name: str) -> bool:
-        """Whether a column is not null in all rows."""
+        """Return true if a column has a value in at least one row."""
         column = self._column(name)
         return column.null_count < len(column)
 
     @cached_property
     def end_S(self) -> np.ndarray:
-        """int64: position after each trajectory's last row."""
+        """The position after each trajectory's last row, int64 [S]."""
         return np.flatnonzero(self._column(FINAL_ENV_T).is_valid().to_numpy(zero_copy_only=False)) + 1
 
     @cached_property
@@ -55,7 +56,7 @@ class FileColumns:
         return self._column(FINAL_ENV_T).drop_null().to_numpy()
 
     def leaf(self, described: LeafColumn, *, drop_null: bool = False, n: int | None = None) -> np.ndarray:
-        """A column of the form; `n` rows where an item has no numbers."""
+        """Return a column of the form as an array; `n` is the number of rows if the column stores no numbers."""
         if described.arrow_type() is None:
             return np.empty((self.n_rows if n is None else n, *described.shape), described.dtype)
         column = self._column(described.name)
@@ -65,12 +66,12 @@ class FileColumns:
         return [self.leaf(described) for described in self.form.leaves]
 
     def final_obs(self) -> list[np.ndarray]:
-        """Of each leaf of the observations, [S, ...]."""
+        """Return the leaves of the final observations, each [S, ...]."""
         n = len(self.end_S)
         return [self.leaf(each, drop_null=True, n=n) for each in self.form.of_obs(Columns.FINAL_OBS)]
 
     def batch(self, order: np.ndarray, *, next_obs: bool) -> Batch:
-        """These rows, see `ParquetReader.iter_batches()`."""
+        """Return these rows as a batch; see `ParquetReader.iter_batches()`."""
         form, leaves = self.form, self.leaves()
         batch: Batch = {Columns.OBS: nest(form.obs, leaves), Columns.ACTIONS: nest(form.actions, leaves)}
         batch |= {
@@ -88,7 +89,7 @@ class FileColumns:
         return {name: map_struct(lambda leaf: leaf[order], column) for name, column in batch.items()}
 
     def _next_obs(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
-        """Of each leaf of the observations, [N, ...]: the next row's, or the final one."""
+        """Return the leaves of the observations after each step, [N, ...]: the next row's, or the final ones."""
         last = self.end_S - 1
         found = []
         for leaf, final in zip(leaves[: len(self.form.obs_leaves)], self.final_obs(), strict=True):
@@ -99,7 +100,7 @@ class FileColumns:
         return found
 
     def _agent_ids(self) -> np.ndarray:
-        """object [N]; tuples stay items."""
+        """Return the agent ids as an object array [N]; tuples stay single items."""
         column = self._column(Columns.AGENT_ID).dictionary_encode()
         ids = np.fromiter(map(agent_from_text, column.dictionary.to_pylist()), object, len(column.dictionary))
         return ids[column.indices.to_numpy()]

@@ -1,4 +1,4 @@
-"""Chunks of episodes from the files of a part.
+"""Build chunks of episodes from the files of a part.
 
 Axes in names: S trajectory.
 """
@@ -21,10 +21,11 @@ Files = Iterable[tuple[str, FileColumns]]
 
 
 def episodes_of(states: list[dict[str, Any]], data: Files, lookback: Files) -> list[MultiAgentEpisode]:
-    """The chunks with these states, see `chunk_states()`.
+    """Build the chunks that have these states.
 
     Args:
-        data, lookback: (module id, its columns), of the part's files.
+        states: one per chunk; see `chunk_states()`.
+        data, lookback: pairs (module id, columns), one for each such file of the part.
     """
     agents: list[dict[Any, SingleAgentEpisode]] = [{} for _ in states]
     lookbacks = {(module_id, columns.form): columns for module_id, columns in lookback}
@@ -52,7 +53,7 @@ def _episode(state: dict[str, Any], agents: dict[Any, SingleAgentEpisode]) -> Mu
 def _agent_episodes(
     module_id: str, columns: FileColumns, lookback: FileColumns | None, states: list[dict[str, Any]]
 ) -> Iterable[tuple[int, SingleAgentEpisode]]:
-    """(index of its chunk, agent episode), of all trajectories of a file."""
+    """Yield a pair (index of the chunk, agent episode) for each trajectory of a file."""
     end_S = columns.end_S
     begin_S = np.append(0, end_S[:-1]).astype(np.int64)
     chunk_S = columns.numbers(CHUNK)[begin_S].tolist()
@@ -81,7 +82,7 @@ def _agent_episodes(
 
 
 def _lookbacks(lookback: FileColumns | None, trajectories: list[tuple[int, str | None]]) -> list[range]:
-    """Of each trajectory (chunk, agent), its rows in the file of lookbacks."""
+    """Return the rows of each trajectory (chunk, agent) in the file of lookbacks."""
     if lookback is None:
         return [range(0)] * len(trajectories)
     keys = list(zip(lookback.numbers(CHUNK).tolist(), lookback.texts(Columns.AGENT_ID), strict=True))
@@ -91,7 +92,7 @@ def _lookbacks(lookback: FileColumns | None, trajectories: list[tuple[int, str |
 
 
 class _Whole:
-    """All trajectories' columns, each with its lookback before and its final observation behind, as long arrays."""
+    """Long arrays of all trajectories, each with its lookback before it and its final observation behind it."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class _Whole:
         self._end_S = np.cumsum(n_S)
         self._begin_S = self._end_S - n_S
         n_obs = len(columns.form.obs_leaves)
-        # Where a row comes from: of the file of lookbacks if it is negative.
+        # The source row of each step. Rows of the file of lookbacks come first.
         n_lookback = 0 if lookback is None else lookback.n_rows
         row = np.empty(int(n_S.sum()), np.int64)
         for begin, n_before, first, end, rows in zip(
@@ -115,7 +116,7 @@ class _Whole:
         ):
             row[begin : begin + n_before] = rows
             row[begin + n_before : begin + n_before + end - first] = range(n_lookback + first, n_lookback + end)
-        # Observations: with one more for each trajectory.
+        # Observations have one more row per trajectory.
         at_last = self._end_S + np.arange(len(n_S))
         is_step = np.ones(len(row) + len(n_S), bool)
         is_step[at_last] = False
@@ -125,7 +126,7 @@ class _Whole:
             if lookback is None:
                 return own
             before = lookback.leaf(name) if not isinstance(name, str) else lookback.numbers(name)
-            return np.concatenate([before, own], dtype=own.dtype)[row]  # in its byte order
+            return np.concatenate([before, own], dtype=own.dtype)[row]  # keeps the byte order
 
         def with_final(values: np.ndarray, finals: np.ndarray) -> np.ndarray:
             whole = np.empty((len(is_step), *values.shape[1:]), values.dtype)
@@ -141,7 +142,7 @@ class _Whole:
         self._infos = self._texts(columns, lookback, row, end_S)
 
     def source(self, s: int) -> ArraySource:
-        """The columns of a trajectory."""
+        """Return the columns of one trajectory."""
         begin, end = int(self._begin_S[s]), int(self._end_S[s])
         steps, obs = slice(begin, end), slice(begin + s, end + s + 1)
         leaves = [leaf[obs if index < self._n_obs else steps] for index, leaf in enumerate(self._leaves)]
@@ -164,7 +165,7 @@ class _Whole:
     def _texts(
         columns: FileColumns, lookback: FileColumns | None, row: np.ndarray, end_S: np.ndarray
     ) -> tuple[list, list] | None:
-        """(infos of the steps, infos of the final observations), as texts; None: there are none."""
+        """Return the texts (infos of the steps, infos of the final observations), or None if there are no infos."""
         files = [columns] if lookback is None else [lookback, columns]
         if not columns.has_any(FINAL_INFOS) and not any(each.has_any(Columns.INFOS) for each in files):
             return None

@@ -1,13 +1,14 @@
-"""A folder of recorded episodes: its parts, and the names of their files.
+"""A folder of recorded episodes: its parts and their file names.
 
-    parts/worker-000000-000000.json                     what is in the part: its files, and their columns
-    meta/episodes/worker-000000-000000.parquet          a row for each chunk of an episode
-    data/MODULE/worker-000000-000000.parquet            a row for each step of an agent of this module
-    lookback/MODULE/worker-000000-000000.parquet        steps before a chunk, which earlier chunks have, too
+    parts/worker-000000-000000.json                     describes the part: its files and their columns
+    meta/episodes/worker-000000-000000.parquet          one row per chunk of an episode
+    data/MODULE/worker-000000-000000.parquet            one row per step of an agent of this module
+    lookback/MODULE/worker-000000-000000.parquet        steps before a chunk, which earlier chunks have as well
 
-Files of one name are a part. They are written under names that begin with a dot, and then renamed, the one in `parts`
-last: a part is whole if that one is there. It has a checksum of each file. Parquet's own checksums cover the data of
-pages only, not their headers and not the footer, where a flipped byte changes types, positions and nulls.
+Files with the same name form a part. They are written under names that begin with a dot and then renamed, the one in
+`parts` last, so a part is complete if its file in `parts` exists. That file has a checksum of every other file:
+Parquet's own checksums cover only the data of pages, not their headers or the footer, where a flipped byte changes
+types, positions and nulls.
 """
 
 import json
@@ -31,16 +32,19 @@ FORMAT, VERSION = "fastmarl.offline", 3
 PARTS, EPISODES, DATA, LOOKBACK = "parts", "meta/episodes", "data", "lookback"
 OLD_INFO = "meta/info.json"  # described the folder up to version 2
 SUFFIX = ".parquet"
-WORD, CHUNK_WORDS = 8, 131_072  # 1 MiB is read at once
+WORD, CHUNK_WORDS = 8, 131_072  # reads 1 MiB at a time
 
 
 class PartFile(NamedTuple):
-    """A file of a part, as its part knows it.
+    """An entry for one file in the description of its part.
 
     Attributes:
         kind: EPISODES, DATA or LOOKBACK.
-        module_id: None: EPISODES.
-        form: number of the form among those of this module in the part, from 1 on.
+        module_id: None for EPISODES.
+        form: number of the form among the module's forms in this part, starting at 1.
+        n_rows: number of rows.
+        n_bytes: size of the file.
+        checksum: see `checksum_of()`.
     """
 
     kind: str
@@ -51,7 +55,7 @@ class PartFile(NamedTuple):
     checksum: int
 
     def is_sound(self) -> bool:
-        """Return true if these can be right: they come from a file, and name others."""
+        """Return true if the values, which were read from a file, are possible."""
         is_named = self.module_id is None if self.kind == EPISODES else isinstance(self.module_id, str)
         numbers = (self.form, self.n_rows, self.n_bytes, self.checksum)
         return (
@@ -63,10 +67,13 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A part that is whole.
+    """A complete part.
 
     Attributes:
-        modules: by module, dtype and shape of each column of its outputs, actions and observations.
+        folder: the folder of recorded episodes.
+        name: the name that the part's files share.
+        files: all files of the part.
+        modules: by module, the dtype and shape of each column of its outputs, actions and observations.
     """
 
     folder: Path
@@ -75,14 +82,18 @@ class Part:
     modules: dict[str, dict[str, Any]]
 
     def of(self, kind: str, module_id: str | None = None) -> list[PartFile]:
-        """The files of this kind, of one module or all."""
+        """Return the files of this kind, for one module or for all."""
         return [file for file in self.files if file.kind == kind and module_id in (None, file.module_id)]
 
     def path(self, file: PartFile) -> Path:
         return file_path(self.folder, self.name, file.kind, file.module_id, file.form)
 
     def check_is_complete(self) -> None:
-        """Raises OfflineError if a file is missing, or has another size."""
+        """Check that all files exist and have the right size.
+
+        Raises:
+            OfflineError: a file is missing or has another size.
+        """
         for file in self.files:
             try:
                 n_bytes = self.path(file).stat().st_size
@@ -90,13 +101,13 @@ class Part:
                 raise OfflineError(f"can't read {self.path(file)}: {error.strerror}; is it missing?") from error
             if n_bytes != file.n_bytes:
                 raise OfflineError(f"can't read {self.path(file)}: it has {n_bytes} bytes, {file.n_bytes} were "
-                                   f"written; is it damaged, copied in part, or of another writer?")  # fmt: skip
+                                   f"written; is it damaged, partly copied, or of another writer?")  # fmt: skip
 
     def check(self, file: PartFile) -> Path:
-        """Verify the checksum of a file. Returns its path.
+        """Verify a file's checksum and return its path.
 
         Raises:
-            OfflineError: it is damaged, or can't be read.
+            OfflineError: the file is damaged or can't be read.
         """
         path = self.path(file)
         try:
@@ -109,7 +120,10 @@ class Part:
 
 
 def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: int) -> Path:
-    """Where a file of a part is. A module's folder has its id, with `%` and two digits for what names can't have."""
+    """Return the path of a file of a part.
+
+    The module's folder is named after its id, with `%` and two digits for characters that file names can't have.
+    """
     where = folder / kind
     if module_id is not None:
         quoted = quote(module_id, safe=" ()+,;@~")
@@ -118,15 +132,17 @@ def file_path(folder: Path, name: str, kind: str, module_id: str | None, form: i
 
 
 def hidden(path: Path) -> Path:
-    """The name of a file while it is being written, and of a part's description while its name is taken."""
+    """Return the temporary name of a file that is being written, which also reserves the name of a part."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def open_folder(path: str | os.PathLike[str]) -> Path:
-    """A folder to write to, made if it is not there: its absolute path, as the working directory may change.
+    """Open a folder to write to, creating it if necessary, and return its absolute path.
+
+    The path is absolute because the working directory may change.
 
     Raises:
-        OfflineError: it can't be written to, or has other things in it.
+        OfflineError: the folder can't be written to or holds other files.
     """
     folder = Path(path).absolute()
     try:
@@ -143,9 +159,10 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
-    """(the name of a new part, its number): the first free one from `number` on, which no other writer gets.
+    """Reserve a name for a new part and return it with its number.
 
-    A name is not free where a part that never got whole has left files.
+    The number is the first free one from `number` on; no other writer gets the same name. A name is not free if an
+    incomplete part has left files.
     """
     while True:
         name = f"worker-{worker_index:06d}-{number:06d}"
@@ -162,10 +179,13 @@ def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
 
 
 def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[str, TableForm]]) -> None:
-    """Make a part whole, whose files have their names.
+    """Complete a part whose files have their final names.
 
     Args:
-        forms: of its modules.
+        folder: the folder of recorded episodes.
+        name: the part's name.
+        files: all files of the part.
+        forms: pairs (module id, form).
     """
     modules: dict[str, Any] = {}
     for module_id, form in forms:
@@ -179,7 +199,7 @@ def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[s
 
 
 def abandon(folder: Path, name: str) -> None:
-    """Give the name of a part back that will never be whole, as far as the disk lets it."""
+    """Release the name of a part that will never be complete, as far as the disk allows."""
     manifest = folder / PARTS / f"{name}.json"
     for path in (manifest, hidden(manifest)):
         with suppress(OSError):
@@ -187,18 +207,22 @@ def abandon(folder: Path, name: str) -> None:
 
 
 def parts_of(folder: Path) -> Iterator[Part]:
-    """The parts that are whole now, in order; none, if the folder has just been begun.
+    """Return an iterator over the complete parts, in order; it is empty if recording has just begun.
 
     Raises:
-        OfflineError: this is no folder of recorded episodes, or of another version. The iterator: a part is, or its
-            description is damaged.
+        OfflineError: the folder has no recorded episodes, or another version of the format. The iterator raises it for
+            such a part, and for a damaged description.
     """
     _check_is_ours(folder)
     return map(_read_manifest, _manifests(folder))
 
 
 def _check_is_ours(folder: Path) -> None:
-    """Raises OfflineError if a folder has other things in it than recorded episodes, or those of another version."""
+    """Check that a folder holds nothing but recorded episodes in this version of the format.
+
+    Raises:
+        OfflineError: it holds other files or another version.
+    """
     if (folder / OLD_INFO).is_file():
         _read_entries(folder / OLD_INFO)
     if manifests := _manifests(folder):
@@ -206,10 +230,10 @@ def _check_is_ours(folder: Path) -> None:
         return
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     others = names - {PARTS, DATA, LOOKBACK, "meta"}
-    others.update(f"{PARTS}/{path.name}" for path in (folder / PARTS).glob("[!.]*"))  # those of writers are hidden
+    others.update(f"{PARTS}/{path.name}" for path in (folder / PARTS).glob("[!.]*"))  # hidden files belong to writers
     if others or PARTS not in names:
         what = f"it has {min(others)!r}" if others else f"it has no folder {PARTS!r}"
-        raise OfflineError(f"{folder} is no folder of recorded episodes: {what}; a writer needs such a folder, or an "
+        raise OfflineError(f"{folder} has no recorded episodes: {what}; a writer needs a folder of episodes or an "
                            f"empty one")  # fmt: skip
 
 
@@ -231,15 +255,15 @@ def _read_manifest(file: Path) -> Part:
 
 
 def _read_entries(file: Path) -> dict[str, Any]:
-    """Return what a description says, without its checksum."""
+    """Return the contents of a description, without its checksum."""
     try:
         content = json.loads(file.read_bytes())
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise OfflineError(f"{file} is not of recorded episodes")
+            raise OfflineError(f"{file} does not describe recorded episodes")
         if content.get("version") != VERSION:
             raise OfflineError(f"{file} has version {content.get('version')!r}; this fastmarl {__version__} reads "
                                f"version {VERSION}: read it with fastmarl {content.get('fastmarl_version')}, which "
-                               f"has written it, and write to another folder")  # fmt: skip
+                               f"wrote it, and write to another folder")  # fmt: skip
         return check_seal(content)
     except OSError as error:
         raise OfflineError(f"can't read {file}: {error}") from error
@@ -248,16 +272,16 @@ def _read_entries(file: Path) -> dict[str, Any]:
 
 
 def compile_checksum() -> None:
-    """Compile what the thread that writes calls, in the thread that makes the writer.
+    """Compile the checksum in the thread that creates the writer; the writer's thread calls it.
 
-    numba takes a lock to compile or load a function, and keeps it where an interrupt ends that in the main thread:
-    another thread would wait for it for ever.
+    While numba compiles or loads a function it holds a lock, and an interrupt of the main thread leaves that lock held.
+    Another thread would then wait for it forever.
     """
     checksum(np.zeros(1, np.uint64))
 
 
 def checksum_of(path: Path) -> int:
-    """Checksum of a file's bytes."""
+    """Return the checksum of a file's bytes."""
     words, total = np.empty(CHUNK_WORDS, np.uint64), 0
     data = words.view(np.uint8)
     with path.open("rb") as file:

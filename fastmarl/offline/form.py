@@ -1,4 +1,4 @@
-"""What the columns of a file look like: nested arrays as Arrow's columns, and back."""
+"""The form of a file: nested arrays as Arrow columns, and back."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -24,14 +24,14 @@ RESERVED = (
     FINAL_INFOS,
 )  # fmt: skip
 NUMBERS = {np.dtype(name) for name in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")}
-FORM = b"fastmarl.form"  # in a file's metadata
+FORM = b"fastmarl.form"  # key of a file's metadata
 
 
 class LeafColumn(NamedTuple):
-    """One array of a nested column: [rows, *shape]."""
+    """One array [rows, *shape] of a nested column."""
 
     name: str
-    dtype: str  # as NumPy's `dtype.str`; "|O": texts in JSON, of a list where a row has several objects
+    dtype: str  # as in NumPy's `dtype.str`; "|O" columns hold JSON texts, one list per row if a row has several objects
     shape: tuple[int, ...]
 
     @property
@@ -39,18 +39,18 @@ class LeafColumn(NamedTuple):
         return math.prod(self.shape)
 
     def arrow_type(self) -> Any:
-        """None: an item has no numbers, so there is no column."""
+        """Return the Arrow type, or None for empty items, which need no column."""
         pa = load()
         if self.dtype == "|O":
             return pa.string()
         number = pa.from_numpy_dtype(np.dtype(self.dtype).newbyteorder("="))
         if not self.shape:
             return number
-        # Values that may be null take longer to write: their levels, one for each value, have more bits.
+        # Nullable values take longer to write, as the level of each value needs more bits.
         return pa.list_(pa.field("element", number, nullable=False), self.size) if self.size else None
 
     def to_arrow(self, leaf: np.ndarray, is_there: np.ndarray | None = None) -> Any:
-        """An array [rows, *shape], null where `is_there` is False."""
+        """Convert an array [rows, *shape] to Arrow, with nulls where `is_there` is False."""
         if self.dtype == "|O":
             rows = leaf.reshape(len(leaf), self.size).tolist() if self.shape else leaf.tolist()
             texts = [to_json(row, f"an item of the column {self.name!r}") for row in rows]
@@ -61,7 +61,7 @@ class LeafColumn(NamedTuple):
         return load().Array.from_buffers(self.arrow_type(), len(leaf), [_bits(is_there)], children=[flat])
 
     def to_numpy(self, column: Any) -> np.ndarray:
-        """[rows, *shape] of an Arrow array without nulls."""
+        """Convert an Arrow array without nulls to NumPy: [rows, *shape]."""
         if self.dtype == "|O":
             rows = list(map(from_json, column.to_pylist()))
             items = chain.from_iterable(rows) if self.shape else rows
@@ -73,21 +73,21 @@ class LeafColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class TableForm:
-    """The nested columns of some rows; equal ones have equal texts.
+    """The nested columns of some rows; equal forms have equal texts.
 
     Args:
         text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape],
-            ...]}, with `LeafIndex`es where arrays are.
+            ...]}, with a `LeafIndex` in place of each array.
     """
 
     text: str
 
     @classmethod
     def of(cls, obs: Any, actions: Any, outputs: Iterable[tuple[OwnName, Any]]) -> "TableForm":
-        """Of columns, all with the same number of rows.
+        """Describe columns that all have the same number of rows.
 
         Raises:
-            OfflineError: one of them can't be written to Parquet.
+            OfflineError: a column can't be written to Parquet.
         """
         leaves: list[LeafColumn] = []
         taken = set(RESERVED)
@@ -98,8 +98,8 @@ class TableForm:
 
         def note(name: str, leaf: np.ndarray) -> LeafIndex:
             if leaf.dtype != object and leaf.dtype.newbyteorder("=") not in NUMBERS:
-                raise OfflineError(f"the column {name!r} is of dtype {leaf.dtype}, which Parquet has not; leave it out "
-                                   f"with `columns`, or let the module give another dtype")  # fmt: skip
+                raise OfflineError(f"the column {name!r} is of dtype {leaf.dtype}, which Parquet lacks; leave it out "
+                                   f"with `columns`, or have the module return another dtype")  # fmt: skip
             name = _free(name, taken)
             taken.add(name)
             leaves.append(LeafColumn(name, leaf.dtype.str, leaf.shape[1:]))
@@ -124,7 +124,7 @@ class TableForm:
 
     @property
     def obs(self) -> Any:
-        """Nested `LeafIndex`es; so are `actions` and those of `outputs`."""
+        """The nested `LeafIndex`es of observations; `actions` and `outputs` have the same format."""
         return self._parts["obs"]
 
     @property
@@ -140,11 +140,11 @@ class TableForm:
         return self.leaves[: len(flatten_leaves(self.obs))]
 
     def of_obs(self, name: str) -> Iterator[LeafColumn]:
-        """The columns of other observations, such as "new_obs"."""
+        """Return the columns of other observations, such as "new_obs"."""
         return (leaf._replace(name=name + leaf.name.removeprefix(Columns.OBS)) for leaf in self.obs_leaves)
 
     def schema(self, *, next_obs: bool) -> Any:
-        """Of a file of such rows. Only what lookbacks lack, or all rows but a trajectory's last, may be null."""
+        """Return the schema of a file; only columns that some rows lack are nullable."""
         pa = load()
         text = pa.dictionary(pa.int32(), pa.string())
         of_all = [
@@ -164,9 +164,10 @@ class TableForm:
 
 
 def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
-    """An array [n] as Arrow's, null where `is_there` is False; memory is shared where it can be.
+    """Convert an array [n] to Arrow, with nulls where `is_there` is False; memory is shared where possible.
 
-    `pyarrow.array()` gives up the interpreter's lock, which takes longer to get back than the work; see native._steps.
+    `pyarrow.array()` releases the interpreter's lock, and getting it back takes longer than the work; see
+    native._steps.
     """
     pa = load()
     if array.dtype == bool:
@@ -178,19 +179,19 @@ def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
 
 
 def without_texts(n: int) -> Any:
-    """`pyarrow.nulls()` of strings, but the interpreter's lock is kept, see `numbers()`."""
+    """Return `n` null strings, like `pyarrow.nulls()`, without releasing the interpreter's lock; see `numbers()`."""
     pa = load()
     no_bits, no_ends = bytes(-(-n // 8)), bytes(4 * (n + 1))
     return pa.Array.from_buffers(pa.string(), n, [pa.py_buffer(each) for each in (no_bits, no_ends, b"")])
 
 
 def _bits(flags: np.ndarray | None) -> Any:
-    """A buffer, or none."""
+    """Pack flags [n] into a buffer of bits."""
     return None if flags is None else load().py_buffer(_steps.packed(np.ascontiguousarray(flags)))
 
 
 def flatten_leaves(struct: Any) -> list[LeafIndex]:
-    """The `LeafIndex`es of a nested value, in order."""
+    """Return the `LeafIndex`es of a nested value, in order."""
     if isinstance(struct, LeafIndex):
         return [struct]
     entries = struct.values() if isinstance(struct, dict) else struct
@@ -198,7 +199,7 @@ def flatten_leaves(struct: Any) -> list[LeafIndex]:
 
 
 def nest(struct: Any, arrays: list[np.ndarray]) -> Any:
-    """Nested arrays, by the `LeafIndex`es of a form."""
+    """Put arrays in the places of the `LeafIndex`es of a form."""
     if isinstance(struct, LeafIndex):
         return arrays[struct.number]
     if isinstance(struct, dict):
@@ -211,7 +212,7 @@ def _text(key: Any) -> str:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or a longer one: columns of a file have different names, and outputs none of the plain columns."""
+    """Return an unused column name: the name itself or a longer one, so that outputs never hide plain columns."""
     name = name.encode("utf-8", "replace").decode()
     is_plain = name in taken or name.partition(".")[0] in (Columns.FINAL_OBS, Columns.NEXT_OBS)
     found, n = f"outputs.{name}" if is_plain else name, 2

@@ -1,7 +1,8 @@
-"""Python values as JSON and back, without loss.
+"""Convert Python values to JSON and back without loss.
 
-What JSON has no word for is wrapped: {"$": kind, "value": ...}. Of dict, list, tuple, str, int and float, subclasses
-come back as the class they are derived from; everything else as it was, NumPy's scalars and arrays bit-identical.
+Values without a JSON counterpart are wrapped: {"$": kind, "value": ...}. Instances of subclasses of dict, list, tuple,
+str, int and float come back as their base class. All other values come back unchanged; NumPy scalars and arrays are
+bit-identical.
 """
 
 import base64
@@ -20,35 +21,36 @@ from fastmarl.core.errors import OfflineError, shown
 from fastmarl.core.spaces.structs import Index
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-MOST_KEPT = 65_536  # texts of ids
-MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are written as their bytes
+MOST_KEPT = 65_536  # texts of ids in the cache
+MOST_SHOWN = 64  # an array with more numbers is written as bytes
 
 
 class LeafIndex(NamedTuple):
-    """Stands for column `number` in a nested value."""
+    """A placeholder for column `number` in a nested value."""
 
     number: int
 
 
 def to_json(value: Any, what: str) -> str:
-    """A value as text.
+    """Encode a value as JSON text.
 
     Args:
-        what: what the value is, for errors.
+        value: the value to encode.
+        what: names the value in errors.
 
     Raises:
-        OfflineError: it holds something that JSON can't.
+        OfflineError: it holds a value that JSON can't represent.
     """
     return _ENCODER.encode(_encode(value, what))
 
 
 def from_json(text: str) -> Any:
-    """The value that `to_json()` was given."""
+    """Decode a text of `to_json()`."""
     return _decode(json.loads(text))
 
 
 def copied(value: Any) -> Any:
-    """The value in containers and arrays of its own; what `to_json()` refuses stays what it is."""
+    """Copy the value's containers and arrays; values that `to_json()` refuses are kept as they are."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -57,7 +59,7 @@ def copied(value: Any) -> Any:
 
 
 def agent_text(agent_id: Hashable) -> str:
-    """An agent's id as text, other ids as other texts: strings as they are, unless they look like JSON."""
+    """Return an agent id as a unique text. Strings stay as they are unless they look like JSON."""
     return _text_of_string(plain_text(agent_id)) if isinstance(agent_id, str) else _id_text(agent_id)
 
 
@@ -72,8 +74,8 @@ def _id_text(agent_id: Hashable) -> str:
 
 
 def ids_text(agent_ids: tuple[Hashable, ...]) -> str:
-    """The ids of several agents as text."""
-    # Other ids may be equal and have other texts, such as 0, False and 0.0.
+    """Return the ids of several agents as one text."""
+    # Ids of other types may be equal but have different texts, such as 0, False and 0.0.
     make = _text_of_strings if all(type(each) is str for each in agent_ids) else _ids_text
     return make(agent_ids)
 
@@ -86,12 +88,12 @@ _text_of_strings = lru_cache(MOST_KEPT)(_ids_text)
 
 
 def agent_from_text(text: str) -> Any:
-    """The id that `agent_text()` was given."""
+    """Decode a text of `agent_text()`."""
     return from_json(text) if _is_json(text) else text
 
 
 def plain_text(value: Any) -> str:
-    """The characters of a string, `str()` of anything else. `str()` of a str-Enum's member is other text."""
+    """Return the characters of a string, or `str()` of any other value. `str()` of a str-Enum's member differs."""
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
@@ -126,7 +128,7 @@ def _encode_float(value: float, where: str) -> Any:
 def _encode_str(value: str, where: str) -> Any:
     try:
         value.encode()
-    except UnicodeEncodeError:  # lone surrogates, which no file in UTF-8 can have
+    except UnicodeEncodeError:  # lone surrogates, which UTF-8 can't encode
         return _wrapped("str", _base64(value.encode("utf-8", "surrogatepass")))
     return plain_text(value)
 
@@ -156,7 +158,7 @@ def _encode_array(value: np.ndarray, where: str) -> Any:
 
 
 def _numbers(array: np.ndarray, where: str) -> tuple[Any]:
-    """Numbers in a list where these are exact and not many; else bytes."""
+    """Return a short array of exact numbers as a list, and any other array as bytes."""
     if array.dtype.kind not in "biufcUSmM":
         raise OfflineError(f"{where} is an array of dtype {array.dtype}, which can't be written to files")
     is_shown = array.dtype.kind in "biu" or (array.dtype.kind == "f" and array.dtype.itemsize <= 8)
@@ -170,7 +172,7 @@ def _base64(data: bytes) -> str:
 
 
 _ENCODERS: list[tuple[Any, Callable[[Any, str], Any]]] = [
-    (np.generic, _encode_scalar),  # first: np.float64 is a float, too
+    (np.generic, _encode_scalar),  # before float, as np.float64 is a subclass of it
     (float, _encode_float),
     (Index, lambda value, where: _wrapped("index", int(value))),
     (int, lambda value, where: int(value)),

@@ -1,4 +1,4 @@
-"""Recorded trajectories as a dataset of Minari."""
+"""Export recorded trajectories as a Minari dataset."""
 
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -21,25 +21,28 @@ def to_minari(
     action_space: gym.Space[Any],
     **options: Any,
 ) -> Any:
-    """Make a Minari dataset of the steps of one module. Needs the extra `minari`.
+    """Create a Minari dataset from the steps of one module. Needs the extra `minari`.
 
-    Minari has no multi-agent episodes: each agent's trajectory becomes an episode, whose metadata has "eps_id" and
-    "agent_id". Chunks are joined. A trajectory whose end is not in the files is truncated at its last step. Actions are
-    as the module has put them out: from 0 on, where a Discrete space has another start, and normalised for a Box. Infos
-    and outputs are left out. All trajectories are in memory at once.
+    Minari has no multi-agent episodes, so each agent's trajectory becomes an episode with the metadata "eps_id" and
+    "agent_id". Chunks are joined. If the end of a trajectory is not in the files, it is truncated at its last step.
+    Actions are exported as the module returned them: starting at 0 even if a Discrete space has another start, and
+    normalised for a Box. Infos and outputs are left out. All trajectories are in memory at once.
 
     Args:
-        dataset_id: "NAMESPACE/NAME-v0", say, in Minari's folder, `MINARI_DATASETS_PATH`.
-        observation_space, action_space: of one agent, as `runner.get_spaces()[module_id]` tells; files don't have them.
-        options: of `minari.create_dataset_from_buffers()`, such as `description`. Unless they say otherwise,
-            jpeg_encoding=False, so that images come back as they were.
+        reader: the recorded episodes.
+        dataset_id: name in Minari's folder `MINARI_DATASETS_PATH`, for example "NAMESPACE/NAME-v0".
+        module_id: the module whose steps are exported.
+        observation_space, action_space: spaces of one agent, as in `runner.get_spaces()[module_id]`; the files don't
+            have them.
+        options: passed to `minari.create_dataset_from_buffers()`, for example `description`. The default of
+            `jpeg_encoding` is False here, so that images are stored without loss.
 
     Returns:
-        minari.MinariDataset
+        The new `minari.MinariDataset`.
 
     Raises:
-        ConfigError: Minari is not installed, or no such module was recorded.
-        OfflineError: a file is damaged, or missing.
+        ConfigError: Minari is not installed, or the module was not recorded.
+        OfflineError: a file is damaged or missing.
     """
     try:
         import minari
@@ -60,13 +63,13 @@ def to_minari(
             {"eps_id": each.multi_agent_episode_id, "agent_id": agent_text(each.agent_id)} for each in trajectories
         )
     except BaseException:
-        minari.delete_dataset(dataset_id)  # half of it would be in the way of the next try
+        minari.delete_dataset(dataset_id)  # an incomplete dataset would block the next attempt
         raise
     return dataset
 
 
 def _trajectories(reader: ParquetReader, module_id: str) -> Iterator[SingleAgentEpisode]:
-    """Whole ones in the order of their ends, then those without an end."""
+    """Yield complete trajectories in the order of their ends, then those without an end."""
     growing: dict[tuple[str | None, Hashable], SingleAgentEpisode] = {}
     chunks = (chunk for some in reader.iter_episodes() for chunk in some)
     for agent_episode in (each for chunk in chunks for each in chunk.agent_episodes.values()):
@@ -78,7 +81,7 @@ def _trajectories(reader: ParquetReader, module_id: str) -> Iterator[SingleAgent
             before = agent_episode
         elif before.t == agent_episode.t_started:
             before.concat_episode(agent_episode)
-        else:  # what was between them is not in the files
+        else:  # the steps in between are not in the files
             yield before
             before = agent_episode
         if before.is_done:
@@ -89,7 +92,7 @@ def _trajectories(reader: ParquetReader, module_id: str) -> Iterator[SingleAgent
 
 
 def _columns(trajectory: SingleAgentEpisode) -> dict[str, Any]:
-    """Of an `EpisodeBuffer`."""
+    """Return the arguments of an `EpisodeBuffer`."""
     terminations, truncations = np.zeros((2, len(trajectory)), bool)
     terminations[-1] = trajectory.is_terminated
     truncations[-1] = trajectory.is_truncated or not trajectory.is_done

@@ -11,14 +11,14 @@ from fastmarl.offline.folder import hidden
 from fastmarl.offline.form import ENV_T, IDS, T, TableForm
 from fastmarl.offline.rows import ModuleTable
 
-COUNTED = (T, ENV_T)  # columns that go up by one from row to row
+COUNTED = (T, ENV_T)  # columns that increase by one from row to row
 
 
 class GrowingFile:
     """A Parquet file under a temporary name.
 
     Attributes:
-        n_rows: in it.
+        n_rows: number of rows written.
     """
 
     def __init__(self, path: Path, schema: Any, compression: str):
@@ -39,23 +39,23 @@ class GrowingFile:
                 compression_level=1 if compression == "zstd" else None,
                 use_dictionary=repeated,
                 column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in COUNTED},
-                memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
+                memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; other pools return it
                 write_statistics=[field.name for field in schema if field.name in looked_for],
             )
-        except BaseException:  # there may be a file by now
+        except BaseException:  # the file may already exist
             with suppress(OSError):
                 hidden(path).unlink()
             raise
         self.n_rows = 0
 
     def add(self, table: Any) -> int:
-        """Write a row group. Returns the table's bytes, before compression."""
+        """Write a row group. Returns the uncompressed size of the table in bytes."""
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self.n_rows += table.num_rows
         return int(table.nbytes)
 
     def finish(self) -> tuple[int, int]:
-        """Write the footer. Returns the size and the checksum of the file, which still has the temporary name."""
+        """Write the footer. Returns the size and checksum of the file, which keeps its temporary name."""
         self._writer.close()
         path = hidden(self._path)
         return path.stat().st_size, folder.checksum_of(path)
@@ -64,7 +64,7 @@ class GrowingFile:
         hidden(self._path).replace(self._path)
 
     def abandon(self) -> None:
-        """Remove the file, whatever state and name it has."""
+        """Remove the file, whatever its state and name."""
         with suppress(Exception):
             self._writer.close()
         for path in (hidden(self._path), self._path):
@@ -73,12 +73,12 @@ class GrowingFile:
 
 
 class FilePart:
-    """Files of one name: chunks of episodes, and their agents' steps by module.
+    """All files of one part: chunks of episodes, and the steps of their agents by module.
 
     Attributes:
-        n_rows: steps in it.
-        n_chunks: chunks in it.
-        n_bytes: of its tables, before compression.
+        n_rows: number of agent steps.
+        n_chunks: number of chunks.
+        n_bytes: uncompressed size of the tables.
     """
 
     def __init__(self, path: Path, name: str, compression: str):
@@ -96,7 +96,7 @@ class FilePart:
         self.n_chunks += chunk_table.num_rows
 
     def finish(self) -> None:
-        """From now on the part is whole."""
+        """Finish all files; the part is complete afterwards."""
         files = []
         for (kind, module_id, _), (number, file) in self._files.items():
             n_bytes, checksum = file.finish()

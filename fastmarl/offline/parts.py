@@ -1,4 +1,4 @@
-"""Puts episodes into one part of a folder after the other."""
+"""Write episodes to the parts of a folder, one part after another."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,20 +14,20 @@ from fastmarl.offline.chunks import chunk_table
 from fastmarl.offline.part import FilePart
 from fastmarl.offline.rows import ModuleTable, RowMaker
 
-ENOUGH_BYTES = 1024**3  # of a part before compression: readers have a whole part in memory
+ENOUGH_BYTES = 1024**3  # uncompressed size of a part; readers hold a whole part in memory
 
 
 class FileParts:
-    """The parts that a writer writes.
+    """The parts that one writer produces.
 
     Args:
         path: the folder.
-        maker: makes rows of episodes.
+        maker: converts episodes to rows.
         compression, worker_index: see `ParquetWriter`.
-        max_rows: steps of agents in a part.
+        max_rows: most agent steps per part.
 
     Attributes:
-        row_bytes: of a row before compression, the mean of the last part; 0.0: none was written.
+        row_bytes: mean uncompressed size of a row in the last part; 0.0 before the first part.
     """
 
     def __init__(self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int):
@@ -38,7 +38,14 @@ class FileParts:
         self._number = 0
 
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
-        """Append these, which have so many steps each. Where one can't be written, those before it are made whole."""
+        """Append episodes.
+
+        If an episode can't be written, the part ends before it, complete, and the error is raised.
+
+        Args:
+            episodes: the chunks.
+            n_rows: number of agent steps of each.
+        """
         for some in self._fitting(episodes, n_rows):
             for chunks, rows in self._tables(some):
                 self._append(chunks, rows)
@@ -51,8 +58,10 @@ class FileParts:
             self.finish()
 
     def _tables(self, episodes: list[MultiAgentEpisode]) -> Iterator[tuple[Any, list[ModuleTable]]]:
-        """(their chunks, their rows), to be appended before the next are asked for: all at once, or where one can't be
-        written, one by one up to that."""
+        """Yield tables (chunks, rows); the caller appends them before it asks for the next ones.
+
+        All episodes become one pair of tables. If one of them can't be written, those before it are yielded one by one.
+        """
         try:
             made = self._made(episodes)
         except Exception:
@@ -72,7 +81,7 @@ class FileParts:
         return chunk_table(episodes, heads, keeps_infos=self._maker.keeps_infos), rows
 
     def finish(self) -> None:
-        """The part that is open is whole."""
+        """Complete the open part, if there is one."""
         part, self._part = self._part, None
         if part is not None:
             try:
@@ -94,7 +103,7 @@ class FileParts:
         return self._part
 
     def _fitting(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> Iterator[list[MultiAgentEpisode]]:
-        """These in order, so many at once as fit into the part that is open by then."""
+        """Yield the episodes in order, each time as many as fit into the part that is open by then."""
         begin = 0
         while begin < len(episodes):
             used = 0 if self._part is None else self._part.n_rows

@@ -1,4 +1,4 @@
-"""Reads episodes and batches from Parquet files."""
+"""Read episodes and batches from Parquet files."""
 
 import os
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ from fastmarl.offline.folder import Part, PartFile
 
 @public("fastmarl.offline")
 class ParquetReader:
-    """Reads a folder that a `ParquetWriter` has written, or is writing: the parts that are whole at the time.
+    """Reads the complete parts of a folder that a `ParquetWriter` has written or is still writing.
 
     Args:
         path: the folder.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        OfflineError: this is no such folder, or of another version.
+        OfflineError: the folder has no recorded episodes, or another version of the format.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -42,9 +42,9 @@ class ParquetReader:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Return the contents of the folder: "modules" has dtype and shape of the columns by module.
+        """The contents of the folder: "modules" has the dtype and shape of each column, by module.
 
-        Each access reads the descriptions of all parts that are whole by then; so does `module_ids`.
+        Each access reads the descriptions of all parts that are complete at that time; so does `module_ids`.
         """
         modules: dict[str, dict[str, Any]] = {}
         for part in folder.parts_of(self.path):
@@ -54,33 +54,38 @@ class ParquetReader:
 
     @property
     def module_ids(self) -> list[str]:
-        """Return the ids of the modules that have steps here, sorted."""
+        """The sorted ids of all recorded modules."""
         return sorted(self.info["modules"])
 
     def check_module(self, module_id: str) -> None:
-        """Raises ConfigError if there are no steps of this module."""
+        """Check that the folder has steps of this module.
+
+        Raises:
+            ConfigError: it has none.
+        """
         if module_id not in (module_ids := self.module_ids):
             raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {module_ids}")
 
     def num_rows(self, module_id: str | None = None) -> int:
-        """Steps of agents; None: of all modules.
+        """Return the number of agent steps of one module, or of all modules.
 
         Raises:
-            OfflineError: a file is missing, or copied in part.
+            OfflineError: a file is missing or was only partly copied.
         """
         return sum(file.n_rows for part in self._parts() for file in part.of(folder.DATA, module_id))
 
     def iter_episodes(
         self, *, batch_size: int = 64, shuffle_files: bool = False, seed: int | None = None
     ) -> Iterator[list[MultiAgentEpisode]]:
-        """The chunks that were written, bit-identical, in lists of `batch_size` (the last one may be shorter).
+        """Yield the recorded chunks, bit-identical, in lists of `batch_size`; the last list may be shorter.
 
-        They have no spaces and no mapping function. Chunks of one episode are apart, as `sample()` has returned them;
-        `concat_episode()` joins them.
+        The chunks have no spaces and no mapping function. Chunks of one episode stay separate, as `sample()` returned
+        them; `concat_episode()` joins them.
 
         Args:
-            shuffle_files: whether the parts come in random order; in each, chunks are in order.
-            seed: of that order.
+            batch_size: chunks per list.
+            shuffle_files: whether to read the parts in random order; chunks within a part stay in order.
+            seed: seed of that order.
 
         Raises:
             OfflineError: a file is damaged or missing.
@@ -111,18 +116,21 @@ class ParquetReader:
         seed: int | None = None,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """A module's steps in batches of `batch_size`: "obs", "actions" and the outputs, nested as they were;
-        "rewards", "terminateds", "truncateds", "t", "env_t"; and "eps_id" (of the episode) and "agent_id", as they
-        were, object [n].
+        """Yield a module's steps in batches of `batch_size` rows.
 
-        Steps are in the order of the files, trajectory after trajectory. A batch has steps of one form: where a module
-        has recorded other outputs from some time on, the batch before is shorter. Recurrent states and infos are
-        there as recorded: infos as texts, in JSON.
+        A batch has "obs", "actions" and the module's outputs, with their original nesting; "rewards", "terminateds",
+        "truncateds", "t", "env_t"; and the original "eps_id" (of the episode) and "agent_id" as object arrays [n].
+
+        Steps are in file order, one trajectory after another. All steps of a batch have the same form: if the module's
+        recorded outputs changed at some point, the batch before that point is shorter. Recurrent states and infos are
+        included if they were recorded; infos are JSON texts.
 
         Args:
+            module_id: the module.
+            batch_size: rows per batch.
             next_obs: add "new_obs", the observation after each step.
-            shuffle: whether files, and the steps in each file, come in random order.
-            seed: of that order.
+            shuffle: whether to read the files, and the steps within each file, in random order.
+            seed: seed of that order.
             drop_last: leave out batches that are shorter.
 
         Raises:
@@ -156,7 +164,11 @@ class ParquetReader:
             yield left
 
     def _parts(self, shuffle: bool = False, seed: int | None = None) -> Iterator[Part]:
-        """Raises OfflineError at one that lacks a file, of whichever module."""
+        """Yield the parts, each after checking that it has all its files, of every module.
+
+        Raises:
+            OfflineError: a part lacks a file.
+        """
         parts = list(folder.parts_of(self.path))
         if shuffle:
             np.random.default_rng(seed).shuffle(parts)
@@ -166,17 +178,21 @@ class ParquetReader:
 
 
 def _read_table(part: Part, file: PartFile) -> Any:
-    """Raises OfflineError if it can't be read, or is damaged."""
+    """Read a file of a part as an Arrow table.
+
+    Raises:
+        OfflineError: the file can't be read or is damaged.
+    """
     path = part.check(file)
     try:
         with load("pyarrow.parquet").ParquetFile(path) as opened:
             return opened.read()
     except (OSError, load().ArrowException) as error:
-        raise OfflineError(f"can't read {path}: {error}; is it damaged, or copied in part?") from error
+        raise OfflineError(f"can't read {path}: {error}; is it damaged or partly copied?") from error
 
 
 def _cut(batch: Batch, rows: slice) -> Batch:
-    """Copies: they may be written to, and hold no more than their own memory."""
+    """Copy some rows of a batch, so that they are writeable and don't keep the whole batch in memory."""
     return {name: map_struct(lambda leaf: leaf[rows].copy(), column) for name, column in batch.items()}
 
 

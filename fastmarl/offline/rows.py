@@ -1,4 +1,4 @@
-"""Episodes as Arrow tables, a row for each step of an agent.
+"""Convert episodes to Arrow tables with one row per step of an agent.
 
 Axes in names: S trajectory (an agent episode), N step.
 """
@@ -38,24 +38,24 @@ from fastmarl.offline.form import (
 )
 from fastmarl.offline.json_values import agent_text, plain_text, to_json
 
-MOST_FORMS = 1024  # that are kept
+MOST_FORMS = 1024  # forms in the cache
 
 
 class ModuleTable(NamedTuple):
-    """Of one module, of one form."""
+    """The rows of one module in one form."""
 
     module_id: str
     form: TableForm
     table: Any  # of steps
-    lookback: Any  # of the steps before, which earlier chunks have, too; None: there are none
+    lookback: Any  # of the steps before, which earlier chunks have as well; None if there are none
 
 
 class RowMaker:
-    """Makes tables of episodes.
+    """Converts episodes to tables.
 
     Args:
-        columns: names of the outputs to keep, and "infos"; None: all. Action masks are kept anyhow.
-        next_obs: whether rows have the observation after their step, too.
+        columns: names of the outputs to keep, and "infos"; None keeps everything. Action masks are always kept.
+        next_obs: whether rows also have the observation after their step.
     """
 
     def __init__(self, columns: Collection[str] | None, *, next_obs: bool):
@@ -71,15 +71,16 @@ class RowMaker:
         heads: Sequence[ChunkHead | None],
         first_chunk: int,
     ) -> list[ModuleTable]:
-        """By module and form.
+        """Return the tables of all modules and forms.
 
         Args:
-            table: of the episodes.
-            heads: of each episode; see `LazyEpisode.head()`.
-            first_chunk: from here on the column "chunk" counts the episodes.
+            table: the agent episodes of the episodes.
+            episodes: the chunks.
+            heads: the head of each chunk, or None; see `LazyEpisode.head()`.
+            first_chunk: number of the first chunk in the column "chunk".
 
         Raises:
-            OfflineError: they hold something that Parquet or JSON can't.
+            OfflineError: they hold a value that Parquet or JSON can't represent.
         """
         form_of_source = list(map(self._form, table.sources))
         infos = _Infos(episodes, heads) if self.keeps_infos else None
@@ -95,13 +96,13 @@ class RowMaker:
         return self._form_of_block(source) if isinstance(source, Block) else self._made_form(source)
 
     def _form_of_block(self, block: Block) -> TableForm:
-        """Blocks of one layout, with like outputs, have one form, which is made once."""
+        """Return the form of a block. Blocks with the same layout and outputs share one form, which is built once."""
         outputs = tuple((key, leaf.dtype, leaf.shape[1:]) for key, leaf in block.outputs.items())
         key = id(block.layout), outputs
         if key not in self._form_of:
             if len(self._form_of) >= MOST_FORMS:
                 self._form_of.clear()
-            self._form_of[key] = self._made_form(block), block.layout  # nothing else has its id() meanwhile
+            self._form_of[key] = self._made_form(block), block.layout  # keeps the layout, and so its id()
         return self._form_of[key][0]
 
     def _made_form(self, source: Block | Source) -> TableForm:
@@ -119,7 +120,7 @@ class RowMaker:
 def _by_form(
     table: AgentEpisodeTable, chosen: np.ndarray, form_of_source: Sequence[TableForm]
 ) -> Iterator[tuple[TableForm, np.ndarray]]:
-    """TableForm -> the agent episodes of it, of those chosen."""
+    """Yield each form with its agent episodes among the chosen ones."""
     index_of = {form: index for index, form in enumerate(dict.fromkeys(form_of_source))}
     forms = list(index_of)
     if len(forms) == 1:
@@ -136,7 +137,7 @@ def _plain(name: OwnName) -> Any:
 
 
 class _Infos:
-    """The agents' infos by env step, where there are any."""
+    """The agents' infos by env step, if there are any."""
 
     def __init__(self, episodes: Sequence[MultiAgentEpisode], heads: Sequence[ChunkHead | None]):
         self._episodes = episodes
@@ -153,7 +154,7 @@ class _Infos:
 
 
 def _infos_of(episode: MultiAgentEpisode, head: ChunkHead | None) -> dict[Hashable, dict[int, Any]]:
-    """Agent -> env step -> info that is not empty."""
+    """Return the non-empty infos of a chunk: agent -> env step -> info."""
     if head is not None:
         return {}
     chunk = episode.chunk
@@ -200,7 +201,7 @@ class _FormRows:
         self._infos = infos if infos is not None and infos.are_there(self._chunk_S.tolist()) else None
 
     def steps(self) -> Any:
-        """A table of all steps but the lookbacks'."""
+        """Return the table of all steps except those of lookbacks."""
         trajectories = self._trajectories
         length_S = trajectories.length_S
         steps = trajectories.steps_after_lookback()
@@ -212,7 +213,7 @@ class _FormRows:
         return self._table(columns, len(steps))
 
     def lookback(self) -> Any:
-        """A table of the lookbacks' steps; what only a trajectory's last row has is null."""
+        """Return the table of the lookbacks' steps; columns that only a trajectory's last row has are null."""
         trajectories = self._trajectories
         lookback_S = trajectories.lookback_S
         n = int(lookback_S.sum())
@@ -222,7 +223,7 @@ class _FormRows:
         return self._table(self._columns(steps, lookback_S, self._t_started_S - lookback_S), n)
 
     def _columns(self, steps: np.ndarray, n_S: np.ndarray, t_S: np.ndarray) -> dict[str, Any]:
-        """What all rows have; trajectories have `n_S` of these steps, which begin at `t_S`."""
+        """Return the columns that all rows have; each trajectory has `n_S` of these steps, starting at step `t_S`."""
         trajectories, form = self._trajectories, self._form
         env_t = trajectories.env_ts(steps)
         columns: dict[str, Any] = {name: self._ids[name].repeated(n_S) for name in IDS}
@@ -262,7 +263,7 @@ class _FormRows:
         return to_json(info, f"the info of agent {agent_id!r} at env step {t} of episode {self._infos.name(chunk)!r}")
 
     def _finals(self, last_S: np.ndarray, n: int) -> dict[str, Any]:
-        """What only the last row of a trajectory has, of `n` rows."""
+        """Return the columns, of `n` rows, that only the last row of a trajectory has."""
         is_last = _steps.put(np.ones(len(last_S), bool), last_S, n)
         final_env_t_S = self._trajectories.final_env_t()
         columns = {FINAL_ENV_T: numbers(_steps.put(final_env_t_S, last_S, n), is_last)}
@@ -294,7 +295,7 @@ class _FormRows:
 
 
 def _column(values: Any, kind: Any, n: int) -> Any:
-    """An array of this type: of an array of NumPy's or Arrow's, texts, or nothing at all."""
+    """Return an Arrow array of this type, made from a NumPy or Arrow array or texts; None gives nulls."""
     pa = load()
     if values is None:
         return without_texts(n) if kind == pa.string() else pa.nulls(n, kind)
@@ -305,18 +306,18 @@ def _column(values: Any, kind: Any, n: int) -> Any:
 
 
 class _Encoded:
-    """Ids as texts, each different text once.
+    """Ids encoded as texts; each distinct text is stored once.
 
     Args:
-        ids: by trajectory.
-        text_of: asked once for each object.
+        ids: one per trajectory.
+        text_of: converts an id to text; called once per object.
     """
 
     def __init__(self, ids: list[Any], text_of: Callable[[Any], str]):
         self._texts, self._code_S = _steps.encoded(ids, text_of)
 
     def repeated(self, n_S: np.ndarray) -> Any:
-        """A dictionary-encoded array with each trajectory's text as often as `n_S` says."""
+        """Return a dictionary-encoded array that repeats each trajectory's text `n_S` times."""
         pa = load()
         codes = numbers(np.repeat(self._code_S, n_S))
         return pa.DictionaryArray.from_arrays(codes, pa.array(self._texts, pa.string()), safe=False)

@@ -1,4 +1,4 @@
-"""Writes episodes to Parquet files, in a thread of its own."""
+"""Write episodes to Parquet files in a background thread."""
 
 import os
 import weakref
@@ -26,35 +26,36 @@ COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 
 @public("fastmarl.offline")
 class ParquetWriter:
-    """Writes chunks of episodes to a folder of Parquet files, see docs/offline.md.
+    """Writes chunks of episodes to a folder of Parquet files; see docs/offline.md.
 
     ```python
     with fastmarl.offline.ParquetWriter("data/run") as writer:
         writer.write(runner.sample())
     ```
 
-    A thread of its own makes the files. `write()` hands over and returns; while `max_queue_size` batches wait to
-    be written, it waits, too. What was handed over may be changed, except inside of infos and arrays: this is not seen.
-    Files get their names when they are whole. If the process is killed, the part that was being written is lost, and no
-    other. A writer that is never closed ends when it is collected as garbage, or at the interpreter's end.
+    A background thread creates the files. `write()` returns at once unless `max_queue_size` batches are already
+    waiting; then it waits, too. Episodes may be changed after the call, except for the contents of infos and arrays,
+    which are not copied. Files get their final names when they are complete. If the process is killed, only the part
+    that was being written is lost. A writer that is never closed ends when it is garbage-collected or when the
+    interpreter exits.
 
-    Where the folder has data, what is written is added to it, in files of other names.
+    If the folder already has data, new files are added to it under other names.
 
     Args:
-        path: the folder; it is made if it is not there.
-        max_rows_per_file: steps of agents in a part at most, and so in each of its files. A chunk of an episode is in
-            one part, also if it is longer. A part also ends where its columns have 1 GiB, before compression.
+        path: the folder; it is created if necessary.
+        max_rows_per_file: most agent steps in a part, and so in each of its files. A chunk of an episode is never
+            split, even if it is longer. A part also ends when its uncompressed columns reach 1 GiB.
         compression: "zstd", "lz4", "snappy", "gzip", "brotli" or "none".
-        columns: names of the modules' outputs to write, such as "action_logp", and "infos"; None: everything.
-        next_obs: whether rows also have "new_obs", the observation after the step, as RLlib's reader needs it.
-        worker_index: part of the files' names: of the runner.
-        max_queue_size: batches that may wait. A batch has 65,536 steps of agents, or as many as have 32 MiB; until the
-            first is written, and it is known how large they are, 1,024.
+        columns: names of the modules' outputs to write, such as "action_logp", and "infos"; None writes everything.
+        next_obs: whether rows also have "new_obs", the observation after the step, which RLlib's reader needs.
+        worker_index: index of the runner, which becomes part of the file names.
+        max_queue_size: most batches that may wait. A batch has 65,536 agent steps, or as many as fit into 32 MiB;
+            before the first batch is written, and row sizes are unknown, it has 1,024.
         timeout_s: seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
 
     Raises:
-        ConfigError: pyarrow is not installed, or an option is none.
-        OfflineError: the folder can't be written to, or other files are in it.
+        ConfigError: pyarrow is not installed, or an option is invalid.
+        OfflineError: the folder can't be written to or holds other files.
     """
 
     def __init__(
@@ -73,34 +74,35 @@ class ParquetWriter:
         load("pyarrow.parquet")
         folder.compile_checksum()
         self.path = folder.open_folder(path)
-        self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
+        self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # the longest wait of a lock
         self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
         parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index))
         self._thread = WriterThread(parts, int(max_queue_size), self._timeout_s)
         self._thread.start()
-        # Without a wait: the garbage collector may run this in a thread whose locks the writer's thread needs.
+        # Does not wait: the garbage collector may run this in a thread whose locks the writer thread needs.
         weakref.finalize(self, self._thread.begin_end).atexit = False
 
     def write(self, episodes: Iterable[MultiAgentEpisode]) -> None:
-        """Hand over chunks of episodes, as `sample()` returns them.
+        """Queue chunks of episodes, as `sample()` returns them.
 
         Raises:
-            EpisodeError: one is no episode of fastmarl. None is written.
-            OfflineError: the thread has failed since the last call, with what was handed over before; the writer was
-                closed; or there was no room in `timeout_s`. These episodes are not written.
+            EpisodeError: an item is not a fastmarl episode. None of them is written.
+            OfflineError: the thread has failed on earlier episodes, the writer was closed, or there was no room within
+                `timeout_s`. These episodes are not written.
         """
         self.write_once(self.prepared(episodes))
 
     def prepared(self, episodes: Iterable[MultiAgentEpisode]) -> Parcel:
-        """The episodes as they are now, for `write_once()`."""
+        """Return a snapshot of the episodes for `write_once()`."""
         episodes = list(episodes)
         check_kind(episodes)
         return Parcel([_snapshot(episode) for episode in episodes])
 
     def write_once(self, parcel: Parcel) -> None:
-        """Hand over what `prepared()` has returned. After an error or an interrupt it may be called with that again:
-        the episodes come into files once.
+        """Queue a parcel that `prepared()` returned.
+
+        After an error or an interrupt, call it with the same parcel again: its episodes are written only once.
 
         Raises:
             OfflineError: see write().
@@ -112,7 +114,7 @@ class ParquetWriter:
                                f"episodes in {self._timeout_s:g} s; is the disk slow? See timeout_s")  # fmt: skip
 
     def flush(self) -> None:
-        """Wait until all that was handed over is in files that are whole; what follows comes into others.
+        """Wait until all queued episodes are in complete files; later ones go to new files.
 
         Raises:
             OfflineError: see write().
@@ -120,24 +122,24 @@ class ParquetWriter:
         self._check_open()
         if not self._thread.flush(self._timeout_s):
             self._check_open()
-            raise OfflineError(f"the files in {self.path} did not get done in {self._timeout_s:g} s")
+            raise OfflineError(f"the files in {self.path} were not complete within {self._timeout_s:g} s")
 
     def close(self) -> None:
-        """Write all that was handed over, and end the thread. Closing twice is fine.
+        """Write all queued episodes and end the thread. Closing twice is allowed.
 
         Raises:
-            OfflineError: the thread has failed, and no call has said so yet; or it takes longer than `timeout_s`.
+            OfflineError: the thread has failed and no call has reported it yet, or it takes longer than `timeout_s`.
         """
         if self._pid == os.getpid():
             ended = self._thread.end(self._timeout_s)
             if not self._told:
                 self._check_error()
             if not ended:
-                raise OfflineError(f"the last file in {self.path} did not get done in {self._timeout_s:g} s")
+                raise OfflineError(f"the last file in {self.path} was not complete within {self._timeout_s:g} s")
 
     @property
     def writer_seconds(self) -> float:
-        """CPU seconds that the thread has taken, as of its last work."""
+        """CPU seconds that the thread has used, updated after each piece of work."""
         return self._thread.cpu_seconds
 
     def __enter__(self) -> Self:
@@ -165,7 +167,11 @@ class ParquetWriter:
 def check_options(
     max_rows_per_file: Any, compression: Any, columns: Any, worker_index: Any, max_queue_size: Any, timeout_s: Any
 ) -> None:
-    """Raises ConfigError if one of them can't be right."""
+    """Check the options of a `ParquetWriter`.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
     for name, value, least in (
         ("max_rows_per_file", max_rows_per_file, 1),
         ("worker_index", worker_index, 0),
@@ -180,13 +186,15 @@ def check_options(
 
 
 def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """Return a copy of the chunk for the writer alone. Arrays of a runner's columns are not copied: setters of the
-    episode write to copies of them."""
+    """Return a copy of the chunk that only the writer uses.
+
+    Arrays of a runner's columns are not copied, since the episode's setters write to copies of them.
+    """
     chunk = episode._chunk
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)
     if type(chunk) is not Chunk:
         unread, index, own = chunk
-        # Custom data are copied though they are empty: the chunk's own dict may get some later.
+        # Copies custom data even if they are empty, since the chunk's own dict may change later.
         kept._chunk = chunk if own is None else (unread, index, (own[0], copied(own[1]), own[2]))
         return kept
     built = chunk.agent_episodes
@@ -201,7 +209,7 @@ def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
 
 
 def _own(agent_episode: Any) -> Any:
-    source = agent_episode.source  # one that was written to may be written to again
+    source = agent_episode.source  # a source that was written to may be written to again
     other = agent_episode.another(GrowingSource.of(source) if isinstance(source, GrowingSource) else source)
     other._custom_data = copied(agent_episode._custom_data)
     return other

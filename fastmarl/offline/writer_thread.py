@@ -1,8 +1,8 @@
-"""The thread of a `ParquetWriter`, and the episodes that wait for it.
+"""The background thread of a `ParquetWriter`, and its queue of episodes.
 
-Interrupts (SIGINT) come in the main thread, which hands episodes over, at any line; never in the thread that writes. So
-the former changes what both see under a lock that compiled code releases, and waits by looking: an interrupted
-`Condition` or `Event` would keep its own lock for ever.
+The main thread, which queues episodes, may be interrupted (SIGINT) at any line; the writing thread never is. Therefore
+the main thread changes shared data under a lock that compiled code releases, and it waits by polling: an interrupted
+`Condition` or `Event` would keep its own lock forever.
 """
 
 import atexit
@@ -17,25 +17,25 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._locked import locked
 from fastmarl.offline.parts import FileParts
 
-FIRST_ROWS = 1_024  # are written at once, before it is known how large they are
-MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # afterwards
-IDLE_S = 60.0  # then fewer rows are written, too
+FIRST_ROWS = 1_024  # per batch, until the size of rows is known
+MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # per batch, afterwards
+IDLE_S = 60.0  # after this time, smaller batches are written, too
 LOOKS_EVERY_S = 0.005
 
-_running: "set[WriterThread]" = set()  # at the interpreter's end they are waited for
+_running: "set[WriterThread]" = set()  # the interpreter's exit waits for them
 os.register_at_fork(after_in_child=_running.clear)
 
 
 class Parcel:
-    """Episodes that are written together, once, however often they are handed over.
+    """Episodes that are written together, and only once, even if they are queued repeatedly.
 
-    A parcel without episodes asks for all parcels before it to be in complete files.
+    An empty parcel asks for all earlier parcels to be in complete files.
 
     Attributes:
-        episodes: nothing else refers to these objects.
-        n_rows: how many rows each of them has, or a few more.
-        is_taken: whether the thread has them.
-        is_written: whether it has written them.
+        episodes: objects that only the writer refers to.
+        n_rows: number of rows of each episode, or a few more.
+        is_taken: whether the thread has taken them.
+        is_written: whether the thread has written them.
     """
 
     def __init__(self, episodes: list[MultiAgentEpisode]):
@@ -46,20 +46,20 @@ class Parcel:
 
 
 class WriterThread(Thread):
-    """Writes the parcels that are handed over.
+    """Writes the queued parcels.
 
-    It sleeps until there are enough rows. To wake it for each small call would cost more than to write that: its caches
-    are cold, and it must wait for the interpreter's lock.
+    It sleeps until enough rows are waiting. Waking it for each small call would cost more than writing it: the thread's
+    caches are cold, and it must wait for the interpreter's lock.
 
     Args:
-        parts: where to.
-        max_queue_size: how many times as many rows may wait as are written at once.
-        end_timeout_s: at the interpreter's end.
+        parts: the parts to write to.
+        max_queue_size: how many batches of rows may wait.
+        end_timeout_s: seconds to wait for the thread when the interpreter exits.
 
     Attributes:
-        error: what has gone wrong; nothing is written after it.
+        error: the error that stopped the thread; nothing is written after it.
         is_ending: whether `end()` was called.
-        cpu_seconds: that it has taken.
+        cpu_seconds: CPU time used so far.
     """
 
     def __init__(self, parts: FileParts, max_queue_size: int, end_timeout_s: float):
@@ -69,7 +69,7 @@ class WriterThread(Thread):
         self._max_queue_size, self._enough_rows = max_queue_size, FIRST_ROWS
         self._lock = RLock()
         self._waiting: deque[Parcel] = deque()
-        self._n_rows = 0  # of these; after an interrupt it may be wrong until none waits
+        self._n_rows = 0  # of these; after an interrupt it may be wrong until the queue is empty
         self._news: SimpleQueue[None] = SimpleQueue()  # wakes the thread
         self._is_flushing = self._is_shut = self._is_done = False
         self.error: BaseException | None = None
@@ -85,29 +85,30 @@ class WriterThread(Thread):
             raise
 
     def put(self, parcel: Parcel, timeout_s: float) -> bool:
-        """Hand it over, unless an interrupted call has done so.
+        """Queue the parcel, unless an interrupted call has already queued it.
 
-        False: there was no room, or the thread has failed or ended.
+        Returns:
+            False if there was no room, or if the thread has failed or ended.
         """
         return bool(wait_for(lambda: locked(self._lock, self._add, parcel), timeout_s))
 
     def flush(self, timeout_s: float) -> bool:
-        """False: it took longer, or the thread has failed."""
+        """Wait until all queued parcels are in complete files. Returns False after the timeout or a failure."""
         request = Parcel([])
         locked(self._lock, self._add, request)
         return bool(wait_for(lambda: request.is_written or self._is_done or None, timeout_s)) and self.error is None
 
     def end(self, timeout_s: float) -> bool:
-        """Write what is left, and end. False: it took longer."""
+        """Write the queued parcels and end the thread. Returns False after the timeout."""
         self.begin_end()
-        # Not join() alone: where an interrupt ends it, Python 3.11 takes the thread for ended, which still writes.
+        # Don't use join() alone: if it is interrupted, Python 3.11 takes a thread that is still writing for ended.
         if not wait_for(lambda: self._is_done or None, timeout_s):
             return False
         self.join(timeout_s)
         return True
 
     def begin_end(self) -> None:
-        """Write what is left, and end, without a wait for it."""
+        """Ask the thread to write the queued parcels and end, without waiting for it."""
         self.is_ending = True
         self._news.put(None)
 
@@ -120,7 +121,7 @@ class WriterThread(Thread):
             self.error = error
             with self._lock:
                 self._is_shut = True
-                self._waiting.clear()  # the episodes' memory is free at once
+                self._waiting.clear()  # frees the episodes' memory at once
             self._parts.abandon()
         finally:
             self.cpu_seconds = time.thread_time()
@@ -128,8 +129,10 @@ class WriterThread(Thread):
             _running.discard(self)
 
     def take(self, timeout_s: float) -> list[Parcel] | None:
-        """Return the parcels that are due, or that have come after `timeout_s` seconds; None: there are no more, and
-        no more can be handed over."""
+        """Return the parcels that are due, or all that wait after `timeout_s` seconds; None at the end of the queue.
+
+        After None, no more parcels are accepted.
+        """
         deadline = time.monotonic() + timeout_s
         while not self._is_due() and (left := deadline - time.monotonic()) > 0:
             try:
@@ -153,7 +156,7 @@ class WriterThread(Thread):
         return taken
 
     def _add(self, parcel: Parcel) -> bool | None:
-        """Add the parcel to those that wait. False: nothing is taken any more; None: there is no room yet."""
+        """Queue a parcel. Returns False if the queue is closed, None if it is full."""
         if parcel.is_taken:
             return True
         if self._is_shut:
@@ -182,7 +185,7 @@ class WriterThread(Thread):
 
 
 def wait_for(look: Callable[[], bool | None], timeout_s: float) -> bool | None:
-    """Look now and then until that returns something, and return it; None: it took longer."""
+    """Poll `look` until it returns a value, and return that; None after the timeout."""
     deadline = time.monotonic() + timeout_s
     while (seen := look()) is None and time.monotonic() < deadline:
         time.sleep(LOOKS_EVERY_S)

@@ -1,4 +1,4 @@
-"""What the pictures of all commands share."""
+"""Plotting functions that all commands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # behind a 
 
 @contextmanager
 def picture(path: Path, width: float, height: float) -> Iterator[Any]:
-    """A matplotlib Figure to draw on, written when the `with` statement ends; width and height in inches."""
+    """Yield a matplotlib Figure to draw on and write it at the end; width and height are in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -24,7 +24,7 @@ def picture(path: Path, width: float, height: float) -> Iterator[Any]:
 
 
 def bars(axes: Any, names: Sequence[str], values: Sequence[float], labels: Sequence[str], colors: Any = OURS) -> None:
-    """Horizontal bars, the first on top, with labels at their ends, which lines may pass behind."""
+    """Draw horizontal bars from top to bottom with labels at their ends; lines may pass behind the labels."""
     drawn = axes.barh(range(len(names)), values, color=colors)
     for label in axes.bar_label(drawn, labels, padding=4, fontsize=9):
         label.set_bbox(LABEL_BOX)
@@ -34,19 +34,19 @@ def bars(axes: Any, names: Sequence[str], values: Sequence[float], labels: Seque
 
 
 def limit_line(axes: Any, x: float) -> None:
-    """A dashed vertical line behind the bars' labels."""
+    """Draw a dashed vertical line behind the labels of the bars."""
     axes.axvline(x, color=LIMIT, linewidth=1, linestyle="--", zorder=0)
 
 
 def ratio_bars(axes: Any, names: Sequence[str], ratios: Sequence[float], label: str, meaning: str) -> None:
-    """Bars with a line at 1 and labels such as "{:.1f}x"."""
+    """Draw bars with a line at 1; `label` is a format such as "{:.1f}x"."""
     bars(axes, names, ratios, [label.format(ratio) for ratio in ratios])
     limit_line(axes, 1)
     axes.set_xlabel(meaning)
 
 
 def log_scale(axis: Any, form: Any) -> None:
-    """A logarithmic axis with ticks at 1, 2 and 5 of each power of ten; `form` formats them."""
+    """Make the axis logarithmic with ticks at 1, 2 and 5 of each power of ten, formatted by `form`."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})

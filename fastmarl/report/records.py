@@ -1,4 +1,4 @@
-"""Files of measured figures: JSON lines, to which each run adds one record with its date, commit and machine."""
+"""Files of benchmark results: JSON lines. Each run appends a record with its date, commit and machine."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from fastmarl.core.version import __version__
 
 Row = dict[str, Any]
 Figures = dict[str, list[Row]]  # section -> its rows
-Orders = Mapping[str, Callable[[Row], tuple]]  # section -> what a row is about, by which rows are sorted
+Orders = Mapping[str, Callable[[Row], tuple]]  # section -> key of a row, by which rows are sorted and replaced
 
 CLONE = Path(__file__).parents[2]
-SOURCES = ("fastmarl", "src_ext", "setup.py")  # what figures depend on
+SOURCES = ("fastmarl", "src_ext", "setup.py")  # results depend on these
 CORE_PACKAGES = ("numpy", "numba", "gymnasium", "torch", "safetensors")
 LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "ray")
 
 
 class RecordFile:
-    """A file of records, to which this run adds one.
+    """A file of records, to which this run appends one.
 
     Args:
-        path: an existing file, a new one, or a stream such as /dev/stdout; None: nothing is written.
-        command: that measures.
+        path: an existing file, a new one, or a stream such as /dev/stdout; None writes nothing.
+        command: the command that measures.
 
     Raises:
-        ConfigError: the file has something else in it.
+        ConfigError: the file has other contents.
     """
 
     def __init__(self, path: Path | None, command: str):
@@ -47,7 +47,7 @@ class RecordFile:
         self._size = len(data)
 
     def write(self, figures: dict[str, Any], *, is_final: bool) -> None:
-        """Add the record, or replace what this run has added before. A stream gets the final one only."""
+        """Append the record, or replace the one that this run has appended. A stream gets only the final record."""
         if self._path is None or (self._is_stream and not is_final):
             return
         if "date" not in self._record:
@@ -55,14 +55,21 @@ class RecordFile:
         line = self._begins + json.dumps({**self._record, **figures}).encode() + b"\n"
         with self._path.open("ab") as file:
             if not self._is_stream:
-                file.truncate(self._size)  # earlier records are never written again
+                file.truncate(self._size)  # earlier records are never rewritten
             file.write(line)
 
     def merged(self, figures: Figures, orders: Orders) -> Figures:
-        """`figures`, and of earlier records the rows that they do not replace, in the sections of `orders`.
+        """Add rows of earlier records that `figures` does not replace, for the sections in `orders`.
+
+        Args:
+            figures: rows by section.
+            orders: the sort key of each section.
+
+        Returns:
+            The sorted rows of these sections, and the other sections of `figures`.
 
         Raises:
-            ConfigError: an earlier record has no such rows.
+            ConfigError: an earlier record does not fit.
         """
         merged = dict(figures)
         for section, order in orders.items():
@@ -75,12 +82,12 @@ class RecordFile:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is there and neither a file nor a folder, as /dev/stdout is."""
+    """Return true if the path exists and is neither a file nor a folder, such as /dev/stdout."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _objects(data: bytes, where: str) -> list[dict[str, Any]]:
-    """JSON objects, one after the other."""
+    """Decode consecutive JSON objects."""
     objects, text = [], ""
     try:
         text = data.decode().strip()
@@ -94,10 +101,10 @@ def _objects(data: bytes, where: str) -> list[dict[str, Any]]:
 
 
 def provenance() -> dict[str, Any]:
-    """When, of what and on what something is measured: values for JSON.
+    """Return the time, the software and the machine of a measurement, as values for JSON.
 
-    "date": of now, UTC; "commit": None if this is no clone; "dirty": whether sources are not as in the commit; "build";
-    "machine": "cpu", "cores", "usable_cores", "gpu" (or None), "os"; "versions" of packages.
+    "date": the current time, UTC; "commit": None outside a clone; "dirty": whether sources differ from the commit;
+    "build"; "machine": "cpu", "cores", "usable_cores", "gpu" (or None), "os"; "versions" of packages.
     """
     import torch
 
@@ -119,7 +126,7 @@ def provenance() -> dict[str, Any]:
 
 
 def commit_of(folder: Path) -> tuple[str, bool] | tuple[None, None]:
-    """(commit, whether `SOURCES` differ from it) of a clone; None if `folder` is not the top of one."""
+    """Return (commit, whether `SOURCES` differ from it) if `folder` is the top of a clone, else (None, None)."""
 
     def git(*args: str) -> str:
         command = ["git", "-C", str(folder), *args]
@@ -127,7 +134,7 @@ def commit_of(folder: Path) -> tuple[str, bool] | tuple[None, None]:
 
     try:
         top, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
-        if not folder.samefile(top):  # such as a virtual environment in somebody's project
+        if not folder.samefile(top):  # such as a virtual environment in a user's project
             return None, None
         return commit, bool(git("status", "--porcelain", "--", *SOURCES))
     except (OSError, subprocess.CalledProcessError):  # no git, no clone, or one without a commit
@@ -135,7 +142,7 @@ def commit_of(folder: Path) -> tuple[str, bool] | tuple[None, None]:
 
 
 def build() -> str:
-    """Which one of the compiled extensions is in place."""
+    """Return the name of the build of the compiled extensions."""
     from fastmarl.core.native import _build
 
     checked, sanitized = "checked (bounds, None, initialisation)", "sanitized (addresses, undefined behaviour)"
@@ -143,12 +150,12 @@ def build() -> str:
 
 
 def usable_cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:
-    """Name -> installed version, or "not installed"."""
+    """Return the installed version, or "not installed", of each package."""
 
     def version(package: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""A table of texts, which every command shows in the same way, on the terminal and in Markdown."""
+"""Tables of texts, formatted alike by all commands, for the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Columns = Mapping[str, tuple[str, str]]  # key of a figure -> (heading, format)
 
 @dataclass(frozen=True)
 class Table:
-    """The first column is aligned to the left, the others to the right."""
+    """A table whose first column is left-aligned; the others are right-aligned."""
 
     title: str
     heading: Sequence[str]
-    """Of each column; of several lines where there are line breaks. Empty: the table has none."""
+    """One per column, with line breaks between its lines; empty for a table without a heading."""
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    """Lines below the table."""
+    """Lines of text below the table."""
 
     @classmethod
     def of(cls, title: str, columns: Columns, figures: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()) -> Table:
-        """A row of each dict of figures; None is shown as a dash."""
+        """Make one row of each dict of figures; None is shown as a dash."""
         rows = [
             ["-" if row[key] is None else format(row[key], form) for key, (_, form) in columns.items()]
             for row in figures
@@ -31,8 +31,8 @@ class Table:
         return cls(title, [heading for heading, _ in columns.values()], rows, notes)
 
     def as_text(self) -> str:
-        """The table in plain text."""
-        upwards = (text.split("\n")[::-1] for text in self.heading)  # so that all columns end in the last line
+        """Format the table as plain text."""
+        upwards = (text.split("\n")[::-1] for text in self.heading)  # so that all headings end in the last line
         heading = [*zip_longest(*upwards, fillvalue="")][::-1]
         first, *others = [max(map(len, column)) for column in zip(*heading, *self.rows, strict=True)]
         form = "  ".join([f"{{:{first}}}", *(f"{{:>{width}}}" for width in others)])
@@ -42,7 +42,7 @@ class Table:
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
     def as_markdown(self) -> str:
-        """A section with the table; it must have a heading."""
+        """Format the table as a Markdown section; it must have a heading."""
         heading, *rows = [[_in_a_cell(text) for text in row] for row in (self.heading, *self.rows)]
         lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -265,11 +265,11 @@ def test_modules_that_deepcopy_refuses_are_sent():
 def test_weights_of_one_module_or_of_some_reach_the_runners():
     config = make_config(Trouble, policies=["p", "q"], policy_mapping_fn=lambda agent, episode: "pq"[agent == "b"])
     with make_sampler(config, staleness=0, make_batch=partial(columns, outputs=["vf_preds"])) as sampler:
-        with pytest.raises(ConfigError, match="there are the modules"):
+        with pytest.raises(ConfigError, match="there are several modules"):
             sampler.set_weights(sampler.module["p"])
         with pytest.raises(ConfigError, match="weights of module 'r': there is no such module"):
             sampler.set_weights({"r": sampler.module["p"].get_state()})
-        with pytest.raises(ConfigError, match="weights of module 'p': they are those of another net"):
+        with pytest.raises(ConfigError, match="weights of module 'p': they belong to another network"):
             sampler.set_weights({"p": {}})
         with pytest.raises(ConfigError, match="'w' of module 'p' is str"):
             sampler.set_weights({"p": {"w": "x"}})

@@ -216,7 +216,7 @@ def test_infos_that_json_can_not_hold_are_an_error(value, text, tmp_path):
 def test_dtypes_that_parquet_has_not_are_an_error(tmp_path):
     file_writer = ParquetWriter(tmp_path)
     file_writer.write([episode({"a": (*ONE, {"z": np.zeros(2, complex)})})])
-    with pytest.raises(OfflineError, match="column 'z' is of dtype complex128, which Parquet has not"):
+    with pytest.raises(OfflineError, match="column 'z' is of dtype complex128, which Parquet lacks"):
         file_writer.close()
 
 
@@ -331,13 +331,13 @@ def test_the_working_directory_may_change(tmp_path, monkeypatch):
 
 def test_a_folder_of_other_things_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(OfflineError, match=r"no folder of recorded episodes: it has 'thesis.tex'; .* or an empty one$"):
+    with pytest.raises(OfflineError, match=r"has no recorded episodes: it has 'thesis.tex'; .* or an empty one$"):
         ParquetWriter(tmp_path)
     with pytest.raises(OfflineError, match=r"can't write episodes to the folder .*thesis.tex/run: .*Not a directory"):
         ParquetWriter(tmp_path / "thesis.tex" / "run")
-    with pytest.raises(OfflineError, match="is no folder of recorded episodes"):
+    with pytest.raises(OfflineError, match="has no recorded episodes"):
         ParquetReader(tmp_path)
-    with pytest.raises(OfflineError, match="is no folder of recorded episodes: it has no folder 'parts'"):
+    with pytest.raises(OfflineError, match="has no recorded episodes: it has no folder 'parts'"):
         ParquetReader(tmp_path / "nowhere")
 
 
@@ -347,7 +347,7 @@ def test_a_folder_of_other_things_is_refused_whatever_its_names(files, tmp_path)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match=f"{tmp_path} is no folder of recorded episodes: it has "):
+        with pytest.raises(OfflineError, match=f"{tmp_path} has no recorded episodes: it has "):
             opened(tmp_path)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
 
@@ -494,7 +494,7 @@ def test_a_description_that_is_damaged(tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     content = check_seal(json.loads((tmp_path / PART).read_text()))
     texts = {
-        '{"format": "another"}': "is not of recorded episodes",
+        '{"format": "another"}': "does not describe recorded episodes",
         '{"format": "fastmarl.offline", "version": 3}': "is damaged: its content does not match",
         "{": "is damaged: Expecting",
         sealed({**content, "files": [{"kind": "data"}]}): "is damaged: .* missing",
