@@ -1,7 +1,7 @@
 """Lists parameters of the API reference that no docstring describes; `make docs` runs it, and fails if there are any.
 
-A parameter is described by an entry in "Args:", by a sentence that names it, by a string under a dataclass's field, or
-by the method of a base class that this one overrides.
+A parameter is described by an entry in "Args:", by a sentence that names it, by a string under a dataclass's field, by
+the method of a base class that this one overrides, or by the base class whose constructor is inherited.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def paths() -> Iterator[str]:
 def undocumented(thing: Any, path: str) -> Iterator[str]:
     """Yield a line for each function in `thing`, a function or a class, with parameters that are not described."""
     if thing.is_class:
-        yield from _missing_of(thing, path, described=_fields(thing))
+        yield from _missing_of(thing, path, described=_fields(thing) | _of_constructor(thing))
         for name, method in thing.members.items():
             if method.is_function and method.docstring and not name.startswith("_"):  # others are not shown
                 yield from _missing_of(method, f"{path}.{name}", described=_of_bases(thing, name))
@@ -61,6 +61,12 @@ def _described(callable_: Any) -> set[str]:
 def _fields(class_: Any) -> set[str]:
     fields = (class_.all_members.get(each.name) for each in class_.parameters)
     return {field.name for field in fields if field is not None and field.docstring}
+
+
+def _of_constructor(class_: Any) -> set[str]:
+    """Return the words of the base class that defines the constructor, if the class does not define its own."""
+    bases = [] if "__init__" in class_.members else class_.mro()
+    return next((_described(base) for base in bases if "__init__" in base.members), set())
 
 
 def _of_bases(class_: Any, method: str) -> set[str]:

@@ -29,7 +29,8 @@ class RLModule(torch.nn.Module):
     step T.
 
     Args:
-        observation_space, action_space: Spaces of the module's agents.
+        observation_space: Observation space of the module's agents.
+        action_space: Action space of the module's agents.
         inference_only: True if the module will only act, so that it may omit what only training needs.
         model_config: Options that the module understands.
         kwargs: Further arguments for `setup()`, available as `self.kwargs`.
@@ -86,19 +87,20 @@ class RLModule(torch.nn.Module):
         return self._forward(batch)
 
     def forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs without reference to a phase."""
+        """Return the outputs for `batch` without reference to a phase."""
         return self._forward(batch, **kwargs)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None = None, **kwargs: Any) -> dict[str, Any]:
         """Return the outputs for acting with exploration.
 
         Args:
+            batch: Inputs of the module, see the class.
             t: Number of env steps that the runner has made in its life, times `num_env_runners`; for schedules.
         """
         return self._forward_exploration(batch, t=t, **kwargs)
 
     def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs for acting without exploration."""
+        """Return the outputs for `batch` for acting without exploration."""
         return self._forward_inference(batch, **kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -159,7 +161,7 @@ class RLModule(torch.nn.Module):
             self._read(state)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `get_state()`.
+        """Restore `state`, a result of `get_state()`.
 
         Raises:
             ConfigError: If names, shapes or kinds of numbers belong to a different network. Nothing changes then, nor
@@ -321,6 +323,11 @@ def as_rl_module(
     module: torch.nn.Module, observation_space: gym.Space | None = None, action_space: gym.Space | None = None
 ) -> RLModule:
     """Return `module` itself if it is an RLModule, with missing spaces filled in; otherwise wrap it in one.
+
+    Args:
+        module: Any torch module whose `forward(batch)` returns a dict.
+        observation_space: Observation space of the module's agents.
+        action_space: Action space of the module's agents.
 
     Raises:
         ConfigError: If `module` is not a torch module.

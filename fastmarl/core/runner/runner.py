@@ -40,10 +40,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     Args:
         config: the options.
-        worker_index, num_workers: index of this runner, and number of runners; they override `worker_index` and
-            `num_env_runners` of the config.
+        worker_index: index of this runner; overrides the config's.
+        num_workers: number of runners; overrides the config's `num_env_runners`.
         recreated_worker: True if it replaces a runner that was lost; its `incarnation` is then one higher.
-        spaces, tune_trial_id: kept as attributes, not used.
+        spaces: kept as an attribute, not used.
+        tune_trial_id: kept as an attribute, not used.
         kwargs: other arguments of RLlib's class, which have no effect there either. Unknown ones raise a warning.
     """
 
@@ -272,7 +273,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
         Raises:
             ConfigError: a number is invalid, or a batch that steps in arrays can't be seeded for each episode.
-            Otherwise as in `sample()`. The next call of `evaluate()` returns episodes that had finished.
+            Exception: any error of `sample()`. The next call of `evaluate()` returns episodes that had finished.
         """
         self.assert_healthy()
         arguments = {"num_episodes": num_episodes, "seeds": seeds, "explore": explore}
