@@ -280,7 +280,7 @@ def test_an_agent_that_comes_again_cannot_be_joined():
     first = make_chunk(waiting_history(cy=AgentHistory([0, 2], {2: 1.0}, terminated=True)), 0, 3)
     again = make_chunk(waiting_history(cy=AgentHistory([3, 5], {5: 1.0})), 3, 6)
     before = everything(first)
-    with pytest.raises(EpisodeError, match=r"'cy'.*come again"):
+    with pytest.raises(EpisodeError, match=r"'cy'.*rejoined"):
         first.concat_episode(again)
     assert same(everything(first), before)
 

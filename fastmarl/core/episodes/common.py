@@ -33,7 +33,7 @@ class Episode:
 
     def __getitem__(self, item: slice) -> Self:
         if not isinstance(item, slice):
-            raise NotImplementedError(f"an episode supports slices such as episode[2:5], but no single index {item!r}")
+            raise NotImplementedError(f"an episode can only be sliced, as in episode[2:5]; got the index {item!r}")
         sliced: Self = self.slice(item)
         return sliced
 
@@ -74,7 +74,7 @@ class Episode:
     def _bounds(self, slice_: Any, len_lookback_buffer: int | None) -> tuple[int, int, int]:
         """Return (first step, end, lookback) of the slice that `slice()` is to make."""
         if slice_.step not in (None, 1):
-            raise NotImplementedError(f"episodes can only be sliced with a step of 1, got {slice_.step}")
+            raise NotImplementedError(f"an episode can't be sliced with a step of {slice_.step}; the step must be 1")
         start, stop, _ = slice_.indices(len(self))
         wanted = self.lookback if len_lookback_buffer is None else len_lookback_buffer
         return start, max(start, stop), min(wanted, self.lookback + start)

@@ -304,7 +304,9 @@ class Getters(LazyEpisode):
 
     def _answer(self, request: Request, agent_ids: AgentIDs, env_steps: bool, return_list: bool) -> Any:
         if return_list and not env_steps:
-            raise ValueError("return_list=True returns one item per env step, so it requires env_steps=True")
+            raise ValueError(
+                "return_list=True returns one item per env step, so it can't be combined with env_steps=False"
+            )
         agent_episodes = self._asked_for(agent_ids)
         request = request._replace(opened=self._opened_items(request.what, request.key))
         if request.what == "extra_model_outputs":
