@@ -1,8 +1,8 @@
-"""Bundled compiled batches: bare, in the runner with a small network, and their originals in Python, bare.
+"""Bundled compiled batches: bare, in the runner with a small network, and beside their Python originals, bare.
 
     pytest benchmarks/bench_array_envs.py --benchmark-group-by=group --benchmark-columns=median
 
-`agent_steps_per_s` and `us_per_agent_step` are in the saved results (`--benchmark-json`).
+The saved results (`--benchmark-json`) have `agent_steps_per_s` and `us_per_agent_step`.
 """
 
 import gymnasium as gym
@@ -30,14 +30,14 @@ KINDS = {
     "rware": {"name": "rware-tiny-4ag-v2"},
     "connect_four": {},
 }
-TEAMS = {  # simple_tag's
+TEAMS = {  # of simple_tag
     "policies": ["adversary", "agent"],
     "policy_mapping_fn": lambda agent_id, episode: agent_id.split("_")[0],
 }
 
 
 class PlainCartPoles(MultiAgentEnv):
-    """As many of Gymnasium's as there are agents, stepped until all have ended."""
+    """One Gymnasium environment per agent, stepped until all have ended."""
 
     def __init__(self, config):
         self.envs = [gym.make("CartPole-v1", disable_env_checker=True) for _ in range(config["num_agents"])]

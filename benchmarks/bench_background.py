@@ -1,9 +1,9 @@
-"""A PPO iteration that samples in the background, as a multiple of one that samples first and then learns.
+"""Compare a PPO iteration that samples in the background with one that first samples and then learns.
 
 python benchmarks/bench_background.py
 
-Its time, and the CPU time of both processes: with two free cores an iteration takes at least as long as the busier one.
-How many cores they got is printed, too.
+It measures ratios of the time, and of the CPU time of both processes. With two free cores an iteration takes at least
+as long as the busier process; the number of cores that both have used is printed, too.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Learner:
 
 
 def iterations(n: int, next_batch: Batches, learn: Callable[[Any], None], publish: Callable[[], Any]) -> Seconds:
-    """(seconds, CPU seconds of this process) of one, on average."""
+    """Return the mean (seconds, CPU seconds of this process) of an iteration."""
     begun, cpu = time.perf_counter(), time.process_time()
     for _ in range(n):
         learn(next_batch()["default_policy"])
@@ -58,7 +58,7 @@ def iterations(n: int, next_batch: Batches, learn: Callable[[Any], None], publis
 
 
 def rounds(env: str, epochs: int, n_rounds: int, n: int) -> Iterator[dict[str, float]]:
-    """Round after round, what took how many seconds in an iteration."""
+    """Yield the ratios of the times of an iteration, once per round."""
     config = make_config(env)
     with fastmarl.MultiAgentEnvRunner(config) as runner, BackgroundSampler(config) as sampler:
         here, there = (
@@ -68,11 +68,11 @@ def rounds(env: str, epochs: int, n_rounds: int, n: int) -> Iterator[dict[str, f
         (child,) = (each for each in psutil.Process().children() if "resource_tracker" not in " ".join(each.cmdline()))
         for _ in range(n_rounds):
             foreground = iterations(n, lambda: columns(runner.sample()), here.learn, lambda: None)
-            iterations(1, sampler.next, there.learn, sampler.set_weights)  # from now on a batch is made beforehand
+            iterations(1, sampler.next, there.learn, sampler.set_weights)  # from now on a batch is sampled in advance
             before = sum(child.cpu_times()[:2])
             background = iterations(n, sampler.next, there.learn, sampler.set_weights)
             of_child = (sum(child.cpu_times()[:2]) - before) / n
-            time.sleep(2 * foreground[0])  # the last batch that is made beforehand
+            time.sleep(2 * foreground[0])  # until the batch sampled in advance is ready
             yield {
                 "time": background[0] / foreground[0],
                 "CPU time of the learner": background[1] / foreground[1],
@@ -85,7 +85,7 @@ def rounds(env: str, epochs: int, n_rounds: int, n: int) -> Iterator[dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--iterations", type=int, default=20, help="of a round")
+    parser.add_argument("--iterations", type=int, default=20, help="per round")
     parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=list(ENVS))
     parser.add_argument("--epochs", type=int, nargs="+", default=[1, 4])
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What a learner pays for its batch: 6,400 env steps of simple_spread, 19,200 agent steps in 256 chunks.
+"""The cost of making a learner's batch: 6,400 env steps of simple_spread, 19,200 agent steps in 256 chunks.
 
 pytest benchmarks/bench_batches.py --benchmark-group-by=group --benchmark-columns=median
 
-`agent_steps_per_s` and `us_per_agent_step` are in the saved results (`--benchmark-json`).
+The saved results (`--benchmark-json`) have `agent_steps_per_s` and `us_per_agent_step`.
 
-python benchmarks/bench_batches.py: CPU time of each function on chunks fresh from `sample()`, and of building agent
+python benchmarks/bench_batches.py: CPU time of each function on fresh chunks from `sample()`, and of building the agent
 episodes alone, in turn.
 """
 
@@ -42,15 +42,15 @@ def runner():
 
 @pytest.fixture
 def episodes(runner):
-    return runner.sample(num_timesteps=ENVS * STEPS)  # nobody has looked at them
+    return runner.sample(num_timesteps=ENVS * STEPS)  # agent episodes are not built yet
 
 
 def by_getters(episodes):
-    """The same columns the plain way: agent by agent, then joined."""
+    """Make these columns in the plain way: agent by agent, then joined."""
     columns_of = {}
     for episode in episodes:
         for part in episode.agent_episodes.values():
-            part._columns.clear()  # as if it had not been asked before
+            part._columns.clear()  # forgets columns that were built before
             asked = {
                 "obs": part.get_observations(slice(None, -1)),
                 "actions": part.get_actions(),

@@ -1,9 +1,10 @@
-"""Runners in Ray's actors against one in this process, and what a group costs.
+"""Compare runners in Ray actors with one in this process, and measure the overhead of a group.
 
 python benchmarks/bench_distributed.py    (on two free cores, 5 minutes; --parts chooses)
 
-Samplers take turns: what is compared was measured within seconds. Ray gives its processes nice 15: on a busy machine
-they get little, and ratios of times mean nothing. By CPU time they tell what two free cores would give at most.
+Samplers take turns, so that figures to compare are measured within seconds. Ray gives its processes nice 15: on a busy
+machine they get little CPU time, and ratios of times mean nothing. Ratios of CPU times show the most that two free
+cores would give.
 """
 
 import argparse
@@ -32,10 +33,10 @@ from fastmarl.distributed.parts import owned
 from fastmarl.learning import value_fn_of
 
 ENVS = {"mpe2.simple_spread_v3": 32, "fastmarl.simple_spread": 128}
-STEPS_OF_CALL = {"mpe2.simple_spread_v3": 6_400, "fastmarl.simple_spread": 64_000}  # about a second
+STEPS_OF_CALL = {"mpe2.simple_spread_v3": 6_400, "fastmarl.simple_spread": 64_000}  # takes about a second
 NAMES = ("obs", "actions", "action_logp", "advantages", "value_targets")
 N_FAKES = 10_000
-TRIP_ENV_STEPS = 12_800  # three agent steps each
+TRIP_ENV_STEPS = 12_800  # of three agent steps each
 PARTS = ("speed", "trip", "calls", "kill", "fakes")
 
 
@@ -66,14 +67,14 @@ def show(name: str, values: Sequence[float], unit: str = "") -> None:
 
 
 def timed(work: Callable[[], Any], processes: Sequence[psutil.Process]) -> tuple[float, float]:
-    """(seconds, CPU seconds of these processes)"""
+    """Return (seconds, CPU seconds of these processes)."""
     before = sum(sum(process.cpu_times()[:2]) for process in processes)
     seconds = seconds_of(work)
     return seconds, sum(sum(process.cpu_times()[:2]) for process in processes) - before
 
 
 def speed(env: str, n_rounds: int) -> None:
-    """Agent steps per second of groups, as multiples of one runner's in this process."""
+    """Print the agent steps per second of groups, relative to one runner in this process."""
     config, steps = make_config(env), STEPS_OF_CALL[env]
     print(
         f"{env}, {ENVS[env]} environments, calls of {steps:,} env steps, columns and GAE made where they were sampled"
@@ -96,7 +97,7 @@ def speed(env: str, n_rounds: int) -> None:
             single, cpu_single = timed(lambda: one.sample(num_timesteps=steps), of_one)
             double, cpu_double = timed(lambda: two.sample(num_timesteps=steps), of_two)
             last, cpu_last = timed(here, own)
-            if not turn:  # for warming up
+            if not turn:  # warms up
                 continue
             alone, cpu = (first + last) / 2, (cpu_first + cpu_last) / 2
             found = {
@@ -126,7 +127,7 @@ def kept_columns(runner: Any) -> Any:
 
 
 def trip(n_rounds: int) -> None:
-    """What it takes to have columns here instead of there."""
+    """Print the cost of moving columns from a runner to this process."""
     print(f"trip of the columns of {3 * TRIP_ENV_STEPS:,} agent steps of fastmarl.simple_spread")
     with EnvRunnerGroup(make_config("fastmarl.simple_spread"), num_env_runners=1) as group:
         group.foreach(keep_columns)
@@ -146,7 +147,7 @@ def trip(n_rounds: int) -> None:
 
 
 def calls(n_rounds: int) -> None:
-    """CPU time of this process for a call of an actor."""
+    """Print the CPU time that this process needs to call an actor."""
     print("one call of one actor, CPU time of this process")
     with EnvRunnerGroup(make_config("fastmarl.simple_spread", 1), num_env_runners=1) as group:
         weights = group.get_weights()
@@ -169,7 +170,7 @@ def calls(n_rounds: int) -> None:
 
 
 def kill(n_rounds: int) -> None:
-    """A runner of two is killed while both sample; a group of one is made for comparison."""
+    """Kill one of two sampling runners and print the recovery times, beside the start of a group of one."""
     print("a runner of two is killed while both sample (seconds)")
     start, known, made, back = [], [], [], []
     config = make_config("fastmarl.simple_spread", 32)
@@ -197,7 +198,7 @@ def kill(n_rounds: int) -> None:
 
 
 class Canned(Actors):
-    """Actors that have done everything at once."""
+    """A transport whose actors have finished every call at once."""
 
     def __init__(self, module: Any):
         self._start = HostReady(0, "here", module, True)
@@ -233,12 +234,12 @@ class CannedGroup(EnvRunnerGroup):
 
 
 def fakes(n_rounds: int) -> None:
-    """What the bookkeeping of many runners takes, without Ray."""
+    """Print the cost of the bookkeeping for many runners, without Ray."""
     print(f"{N_FAKES:,} runners without Ray, CPU time of this process")
     of_references, of_group = [], []
     with CannedGroup(make_config("fastmarl.cart_pole", 1), num_env_runners=N_FAKES) as group:
         stream = group.sample_ready(in_flight=1)
-        next(stream)  # calls all for the first time
+        next(stream)  # calls all of them for the first time
         for _ in range(n_rounds):
             begun = time.process_time()
             in_flight = CallsInFlight(lambda references, n, timeout_s: references[:n])

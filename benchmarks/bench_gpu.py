@@ -1,11 +1,11 @@
-"""A GPU against the CPU: 4,096 compiled simple_spreads of 8 agents, two nets of 256-256.
+"""Compare a GPU with the CPU: 4,096 compiled simple_spreads of 8 agents, two nets of 256-256.
 
     python benchmarks/bench_gpu.py
 
-Parts of a tick are timed alone, each until the device has done it. Then follows a bare loop: two halves of the envs are
-stepped by compiled code, their observations go to the device, actions come back. With double buffering one half is
-stepped while the device works for the other. Last are whole runners, which also record, and their stages. Without a GPU
-there is only the CPU's column, with fewer envs, to see that all works.
+First, the parts of a tick are timed alone, each until the device has finished. Then follows a bare loop: compiled code
+steps two halves of the envs, their observations go to the device, and actions come back. With double buffering, one
+half is stepped while the device works for the other. Last are whole runners, which also record, and their stages.
+Without a GPU only the CPU is measured, with fewer envs, as a test of this script.
 """
 
 import argparse
@@ -37,7 +37,7 @@ RUNNERS = ({"cuda_graphs": False}, {}, {"worker_num_splits": 2}, {"inference_dty
 
 
 class Row(NamedTuple):
-    """One figure; `busy` is the share of time in which the GPU ran a kernel or a copy."""
+    """One figure; `busy` is the share of time during which the GPU ran a kernel or a copy."""
 
     name: str
     ms_per_tick: float
@@ -45,14 +45,14 @@ class Row(NamedTuple):
 
 
 class Uncaptured(CudaGraphs):
-    """Operations are launched one by one; all else is as with CUDA graphs."""
+    """Launches operations one by one; otherwise it behaves like CUDA graphs."""
 
     def capture(self, work):
         return work
 
 
 class EagerCalls:
-    """In place of CUDA graphs on the CPU, where work is done at once."""
+    """Replaces CUDA graphs on the CPU, where operations are executed at once."""
 
     device = torch.device("cpu")
 
@@ -70,7 +70,7 @@ class EagerCalls:
 
 
 class Net:
-    """One of the two modules, which acts for half of the agents."""
+    """One of the two modules; it acts for half of the agents."""
 
     launched = None
 
@@ -97,7 +97,7 @@ class Half:
         self.actions = np.zeros((num_envs, AGENTS), np.int64)
 
     def observations(self):
-        """Of each net's agents."""
+        """Return the observations of each net's agents."""
         parts = np.split(self.values.obs, len(self.nets), axis=1)
         return [np.ascontiguousarray(part).reshape(-1, part.shape[-1]) for part in parts]
 
@@ -106,7 +106,7 @@ class Half:
         self.launched = ticks.launch(calls, explore=True)
 
     def step(self):
-        """With the actions that were launched."""
+        """Step the envs with the actions that were launched."""
         parts = [self.launched.outputs(net)["actions"] for net in self.nets]
         self.actions[:] = np.concatenate([part.reshape(len(self.actions), -1) for part in parts], 1)
         self.step_env()
@@ -131,7 +131,7 @@ def loop(halves, ticks, n, *, buffered):
 
 
 def busy_share(work: Callable[[], object], device: torch.device) -> float | None:
-    """By torch's profiler; None on the CPU."""
+    """Return the share of time during which the GPU is busy, by torch's profiler; None on the CPU."""
     if device.type != "cuda":
         return None
     activity = torch.profiler.ProfilerActivity.CUDA
@@ -156,7 +156,7 @@ def make_nets(device, generator):
 
 
 def check_outputs(nets, half, ticks):
-    """Logits and values are those of the same modules on the CPU, and each launch draws other actions."""
+    """Check that logits and values equal those of the CPU, and that each launch draws new actions."""
     drawn = set()
     for _ in range(3):
         half.launch(ticks)
@@ -176,7 +176,7 @@ def check_outputs(nets, half, ticks):
 
 @torch.no_grad()
 def measure_parts(device, num_envs, n):
-    """Parts of a tick of all envs, each alone."""
+    """Yield the times of the parts of a tick of all envs, each alone."""
     generator = torch.Generator(device).manual_seed(0)
     capture, transfer = make_capture(device, generator), make_transfer(device)
     nets = make_nets(device, generator)
@@ -227,7 +227,7 @@ def median_ms(work: Callable[[], object], device: torch.device, n: int) -> float
 
 
 def measure_loop(device, num_envs, n, *, captured, buffered):
-    """One row, of the bare loop."""
+    """Yield one row, the time of the bare loop."""
     generator = torch.Generator(device).manual_seed(0)
     ticks = TickGraphs(make_capture(device, generator, captured=captured))
     nets = make_nets(device, generator)
@@ -240,14 +240,14 @@ def measure_loop(device, num_envs, n, *, captured, buffered):
 
 
 def ms_per_tick(work: Callable[[], object], n: int) -> float:
-    """The mean of `n` ticks, which the work makes."""
+    """Return the mean time of `n` ticks, which `work` executes."""
     begun = perf_counter()
     work()
     return 1e3 * (perf_counter() - begun) / n
 
 
 def measure_runner(device, num_envs, n, options):
-    """A whole runner, and the stages of its ticks."""
+    """Yield the times of a whole runner and of the stages of its ticks."""
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(
             env="fastmarl.simple_spread",
@@ -261,7 +261,7 @@ def measure_runner(device, num_envs, n, options):
             **options,
         )
     )
-    runner.sample(num_timesteps=num_envs * (EPISODE + 5))  # what the end of an episode calls is compiled, too
+    runner.sample(num_timesteps=num_envs * (EPISODE + 5))  # also compiles what the end of an episode calls
     runner.get_metrics()
     sample = partial(runner.sample, num_timesteps=num_envs * n)
     ms, stages = ms_per_tick(sample, n), runner.get_metrics()["stage_time_ms"]
@@ -274,7 +274,7 @@ def measure_runner(device, num_envs, n, options):
 
 
 def measurements(device: torch.device, num_envs: int, n: int) -> Iterator[Callable[[], Iterator[Row]]]:
-    """Each gives rows. The CPU has no variants of what only a GPU does."""
+    """Yield functions that measure rows; the CPU has no variants of GPU features."""
     has_variants = device.type == "cuda"
     yield partial(measure_parts, device, num_envs, n)
     for captured, buffered in product((False, True), repeat=2) if has_variants else [(False, False)]:
@@ -284,7 +284,7 @@ def measurements(device: torch.device, num_envs: int, n: int) -> Iterator[Callab
 
 
 def table(columns: dict[str, dict[str, Row]], num_envs: int) -> Iterator[str]:
-    """Lines of one in Markdown: a row for each name, two columns for each device."""
+    """Yield the lines of a Markdown table: a row for each name, two columns for each device."""
     heads = [head for device in columns for head in (f"{device}: ms per tick", f"{device}: agent steps/s")]
     yield f"| {num_envs:,} envs x {AGENTS} agents | {' | '.join(heads)} | GPU busy |"
     yield "|---|" + "---|" * (len(heads) + 1)
@@ -297,14 +297,14 @@ def table(columns: dict[str, dict[str, Row]], num_envs: int) -> Iterator[str]:
 
 
 def _figures(row: Row | None, num_envs: int) -> tuple[str, str]:
-    """Milliseconds, and agent steps per second of `num_envs` envs, if there are any."""
+    """Return the milliseconds, and the agent steps per second of `num_envs` envs unless that is 0."""
     if row is None:
         return "", ""
     return f"{row.ms_per_tick:.3f}", f"{1e3 * num_envs * AGENTS / row.ms_per_tick:,.0f}" if num_envs else ""
 
 
 def report(devices: list[torch.device], num_envs: int, n: int) -> int:
-    """Measure `n` ticks of each kind, and print what was found; returns how many measurements have failed."""
+    """Measure and print `n` ticks of each kind; returns the number of failed measurements."""
     columns: dict[str, dict[str, Row]] = {str(device): {} for device in devices}
     n_failed = 0
     for device in devices:
@@ -313,7 +313,7 @@ def report(devices: list[torch.device], num_envs: int, n: int) -> int:
                 for row in measure():
                     columns[str(device)][row.name] = row
                     print(f"{device}: {row.name}: {row.ms_per_tick:.3f} ms", flush=True)
-            except Exception:  # a machine with a GPU may be there for minutes: go on
+            except Exception:  # a machine with a GPU may be available only for minutes, so continue
                 traceback.print_exc(file=sys.stdout)
                 n_failed += 1
     print(*table(columns, num_envs), sep="\n")

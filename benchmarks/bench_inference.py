@@ -1,4 +1,4 @@
-"""A forward pass of the default net, 64-64 with a value head: compiled code beside torch."""
+"""A forward pass of the default net, 64-64 with a value head: compiled code and torch."""
 
 import gymnasium as gym
 import numpy as np

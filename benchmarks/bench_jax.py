@@ -1,10 +1,10 @@
-"""CPU time of a warm PPO iteration on simple_spread: `examples/ippo.py`, and the same in JAX, in turn on one core.
+"""CPU time of a warm PPO iteration on simple_spread: `examples/ippo.py` and JAX, in turn on one core.
 
     python benchmarks/bench_jax.py
 
-`make build/peers/jax/.made` makes JAX's environment. Each turn is a process of its own; figures are medians over turns
-of each turn's median. Sampling and learning of JAX are compiled apart to be timed, and their sum may be more than the
-iteration that is compiled as a whole.
+`make build/peers/jax/.made` creates the environment of JAX. Each turn is a process of its own; figures are medians over
+turns of each turn's median. For the times of JAX's sampling and learning, both are compiled separately, so their sum
+may exceed the iteration, which is compiled as a whole.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Turn = dict[str, float]
 
 
 def time_iterations(num_envs: int, iterations: int, seed: int) -> Turn:
-    """Medians of our iterations in ms of CPU time."""
+    """Return medians over our iterations, in ms of CPU time."""
     sys.path.insert(0, str(ROOT / "examples"))
     import ippo
     import torch
@@ -57,14 +57,14 @@ def time_iterations(num_envs: int, iterations: int, seed: int) -> Turn:
 
 
 def run(command: list[Any]) -> Turn:
-    """The last line that a turn's process printed."""
+    """Run a turn in a process and return the last line that it printed."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(printed.splitlines()[-1])
 
 
 def table(turns: dict[tuple[str, int], list[Turn]]) -> str:
-    """Markdown: a row of medians for each learner and number of environments."""
+    """Return a Markdown table of medians, one row for each learner and number of environments."""
     lines = ["| learner | envs | iteration | sampling | learning | compilation |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
     for (name, num_envs), of_learner in turns.items():
@@ -74,7 +74,7 @@ def table(turns: dict[tuple[str, int], list[Turn]]) -> str:
 
 
 def bench_ours() -> None:
-    """That it runs, as far as an iteration or two."""
+    """Check that an iteration or two run."""
     assert time_iterations(num_envs=4, iterations=2, seed=0)["iteration_ms"] > 0
 
 
@@ -88,7 +88,7 @@ def main() -> None:
     if given.ours:
         print(json.dumps(time_iterations(given.num_envs[0], given.iterations, seed=0)))
         return
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # that of all turns, which inherit it
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # inherited by all turns
     commands = {
         "fastmarl": [sys.executable, __file__, "--ours"],
         "JAX": [ROOT / "build" / "peers" / "jax" / "bin" / "python", ROOT / "benchmarks" / "learners" / "jax_ppo.py"],

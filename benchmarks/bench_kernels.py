@@ -1,4 +1,4 @@
-"""The numba kernels, beside their NumPy references."""
+"""The numba kernels and their NumPy references."""
 
 import numpy as np
 import pytest

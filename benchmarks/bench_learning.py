@@ -1,10 +1,10 @@
-"""CPU time of PPO's update, per agent step and epoch: a plain loop, and `fastmarl.learning`'s parts, step by step.
+"""CPU time of PPO's update per agent step and epoch: a plain loop, then more and more parts of `fastmarl.learning`.
 
 python benchmarks/bench_learning.py
 python benchmarks/bench_learning.py --hiddens 256 256 --rows 9600 --sizes 2400
 
-The share of the peak: the multiplications and additions of two nets, forwards and backwards, per second, divided by
-those of a product of two matrices of 1,024 x 1,024.
+The share of the peak is the rate of the multiplications and additions of both nets, forwards and backwards, divided by
+the rate in a product of two 1,024 x 1,024 matrices.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def make_batch(n: int) -> dict[str, torch.Tensor]:
 
 
 def plain_loss(module: fastmarl.RLModule, rows: dict[str, torch.Tensor]) -> torch.Tensor:
-    """As most single-file examples have it."""
+    """Return the PPO loss as most single-file examples compute it."""
     outputs = module.forward_train({"obs": rows["obs"]})
     distribution = torch.distributions.Categorical(logits=outputs["action_dist_inputs"])
     ratio = (distribution.log_prob(rows["actions"]) - rows["action_logp"]).exp()
@@ -54,12 +54,12 @@ def plain_loss(module: fastmarl.RLModule, rows: dict[str, torch.Tensor]) -> torc
 
 
 def taken(batch: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Gather the rows of each column by itself."""
+    """Gather rows of each column separately."""
     return {name: column[rows] for name, column in batch.items()}
 
 
 def updates(hiddens: list[int], n: int, size: int) -> dict[str, Update]:
-    """An update by each way."""
+    """Return a function for each way to update."""
     batch = make_batch(n)
 
     def way(loss: Callable, with_flat: bool, packed: bool) -> Update:
@@ -91,14 +91,14 @@ def updates(hiddens: list[int], n: int, size: int) -> dict[str, Update]:
 
 
 def operations(hiddens: list[int]) -> int:
-    """Multiplications and additions for a row: each product forwards, and two backwards, but for the observations'."""
+    """Count multiplications and additions per row: one product forwards and two backwards, except for observations."""
     widths = [N_OBS, *hiddens]
     inner = sum(a * b for a, b in pairwise(widths[1:])) + widths[-1] * (5 + 1) / 2
     return int(2 * 2 * (2 * widths[0] * widths[1] + 3 * inner))
 
 
 def peak() -> float:
-    """Operations per second in a product of two matrices."""
+    """Return the operations per second in a product of two matrices."""
     left, right, seconds = torch.rand(1024, 1024), torch.rand(1024, 1024), []
     for _ in range(10):
         begun = time.process_time()

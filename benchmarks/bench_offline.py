@@ -1,11 +1,11 @@
-"""What recording to Parquet files costs: sampling with and without `output`, the writer's thread, disk and memory.
+"""The cost of recording to Parquet files: sampling with and without `output`, the writer's thread, disk and memory.
 
 python benchmarks/bench_offline.py                           (the slowdown of sampling, in turn with and without output)
 python benchmarks/bench_offline.py --memory --steps 10000000 (memory over many agent steps)
 
-A round is as many calls as make a batch of the writer's. CPU time is that of the whole process until the batch is
-written, so it has the writer's thread in it: that is the slowdown with no core to spare. All is the median of rounds;
-of the first two, for which the system gives memory, none counts.
+Each round makes enough calls for one batch of the writer. CPU time is that of the whole process until the batch is
+written, including the writer's thread: the slowdown without a core to spare. All figures are medians of rounds, without
+the first two, in which the system allocates memory.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def cpu_seconds(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> float:
 
 
 def cpu_seconds_of_batch(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> tuple[float, float]:
-    """Of the process and of the writer's thread, for as many calls as make a batch, until that is written."""
+    """Return the CPU seconds of the process, and of the writer's thread, until one batch of the writer is written."""
     writer = runner._sampling.output
     assert writer is not None
     before, begun = writer.writer_seconds, time.process_time()
@@ -63,7 +63,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def pyarrow_microseconds(folder: Path, compression: str) -> float:
-    """CPU time per row in which pyarrow alone writes rows that were recorded again: the least that the thread takes."""
+    """Return the CPU time per row in which pyarrow alone writes recorded rows: a lower bound for the thread."""
     largest = max(folder.glob("data/*/*.parquet"), key=lambda file: file.stat().st_size)
     table = parquet.read_table(largest).slice(0, MOST_ROWS)
     file = GrowingFile(folder / "again.parquet", table.schema, compression)
@@ -82,7 +82,7 @@ def measure(env: str, rounds: int, compression: str) -> None:
     recording = make_runner(env, output=folder, output_config={"compression": compression})
     writer = recording._sampling.output
     assert writer is not None
-    cpu_seconds(recording, 1), writer.flush()  # afterwards it is known how large rows are
+    cpu_seconds(recording, 1), writer.flush()  # the size of rows is known afterwards
     steps_of_call = ENVS[env] * AGENTS * FRAGMENT
     calls = -(-MOST_ROWS // steps_of_call)
     for _ in range(2):
@@ -111,7 +111,7 @@ def measure(env: str, rounds: int, compression: str) -> None:
 
 
 def memory(env: str, steps: int, compression: str) -> None:
-    """Prints resident memory after each tenth of the steps; old files are removed as they come."""
+    """Print resident memory after each tenth of the steps; old files are removed on the way."""
     folder, process, done = Path(tempfile.mkdtemp()), psutil.Process(), 0
     with make_runner(env, output=folder, output_config={"compression": compression}) as runner:
         for tenth in range(10):

@@ -1,4 +1,4 @@
-"""One action of a deployed policy: a default net of 64-64 and a row of 18 numbers, beside the bare compiled net."""
+"""One action of a deployed policy, a default net of 64-64 and a row of 18 numbers, and the bare compiled net."""
 
 import gymnasium as gym
 import numpy as np

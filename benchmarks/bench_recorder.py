@@ -1,4 +1,4 @@
-"""What a record of actions costs: CPU time of sampling with one, as a multiple of that without, and its size.
+"""The cost of recording actions: the ratio of the CPU times of sampling with and without a record, and its size.
 
 python benchmarks/bench_recorder.py
 
@@ -20,7 +20,7 @@ import torch
 import fastmarl
 import fastmarl.replays
 
-ENVS: dict[str, tuple[int, int, dict[str, Any]]] = {  # envs, env steps of each in a call, options
+ENVS: dict[str, tuple[int, int, dict[str, Any]]] = {  # number of envs, env steps of each per call, options
     "mpe2.simple_spread_v3": (8, 100, {}),
     "fastmarl.simple_spread": (256, 25, {}),
     "fastmarl.cart_pole": (256, 50, {}),
@@ -49,7 +49,7 @@ def cpu_seconds(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> float:
 
 
 def rounds(env: str, n_rounds: int, calls: int, folder: Path) -> Iterator[tuple[float, float]]:
-    """Round after round, CPU seconds without a record and with one; the order changes from round to round."""
+    """Yield the CPU seconds without and with a record, once per round; the order alternates between rounds."""
     with ExitStack() as stack:
         runners = [stack.enter_context(make_runner(env, path)) for path in (None, folder)]
         for runner in runners:
@@ -63,7 +63,7 @@ def rounds(env: str, n_rounds: int, calls: int, folder: Path) -> Iterator[tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--calls", type=int, default=4, help="of a round")
+    parser.add_argument("--calls", type=int, default=4, help="per round")
     parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=list(ENVS))
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""Where fastmarl.rllib's runner falls back to RLlib's loop: its speed relative to that of RLlib's own class.
+"""The speed of fastmarl.rllib's runner relative to RLlib's own class where it falls back to RLlib's loop.
 
     python benchmarks/bench_rllib_fallback.py [--rounds 15] [--kinds piece lists] [--sims cartpole-2x1]
 
-Both runners are in one process, with the same config and seeds, and take turns: eight calls of `sample()` each in a
-round, and one of `get_metrics()`. It is their CPU time that counts. Above 1 ours is the faster one.
+Both runners are in one process, with the same config and seeds, and take turns: in each round, eight calls of
+`sample()` and one of `get_metrics()`. The figures are ratios of CPU times; above 1, ours is faster.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from benchmarks.rllib.pair import measuring, seed_everything
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 SEED = 1
-TURNS = 8  # in a round: what else the machine does then slows down both alike
+TURNS = 8  # per round, so that other load on the machine slows down both alike
 
 
 class Foragers(MultiAgentEnv):
-    """Agents on a field of their own, who see where they are and what lies around them, for 60 steps.
+    """Agents on fields of their own that observe their position and surroundings, for 60 steps.
 
     Args:
-        config: "num_agents".
+        config: "num_agents": the number of agents.
     """
 
     side, sight, length = 12, 2, 60
@@ -84,7 +84,7 @@ class Foragers(MultiAgentEnv):
 
 
 class LooksAtArguments(ConnectorV2):
-    """A piece that changes nothing, but reads what only RLlib's loop has."""
+    """A piece that changes nothing, but reads arguments that only RLlib's loop has."""
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
         assert "data" in kwargs
@@ -92,18 +92,18 @@ class LooksAtArguments(ConnectorV2):
 
 
 class Flatten(FlattenObservations.func):  # type: ignore[misc]
-    """RLlib's piece, as a user's class."""
+    """RLlib's piece as a user's subclass."""
 
 
 class ReadsEpisodes(RLlibCallback):
-    """Reads what only RLlib's loop has."""
+    """Reads attributes that only RLlib's loop has."""
 
     def on_episode_end(self, *, env_runner: Any, metrics_logger: Any, env_index: int, **kwargs: Any) -> None:
         metrics_logger.log_value("ended_at", len(env_runner._ongoing_episodes[env_index]), window=1)
 
 
 class OwnVectorEnv(SyncVectorMultiAgentEnv):
-    """A vector env that is not RLlib's."""
+    """A vector env of another class than RLlib's."""
 
 
 def with_own_vector_env(base: type) -> type:
@@ -155,13 +155,13 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sim:
-    """What is sampled."""
+    """The environment to sample, and the size of a call."""
 
     env: type[MultiAgentEnv]
     agents: int
     envs: int
     steps: int
-    """Env steps in a call of sample(), over all envs; a round has TURNS of them."""
+    """Env steps per call of sample(), over all envs; a round has TURNS calls."""
 
 
 SIMS = {
@@ -193,7 +193,7 @@ def make_config(kind: Kind, sim: Sim) -> PPOConfig:
 
 
 class Contest:
-    """RLlib's class and ours, with the same config."""
+    """RLlib's class and ours with the same config."""
 
     def __init__(self, kind: Kind, sim: Sim):
         self.steps = sim.steps
@@ -203,10 +203,10 @@ class Contest:
             self.runners.append(kind.runner_class(base)(config=make_config(kind, sim)))
         self.round(0)
         gc.collect()
-        gc.freeze()  # so that neither pays for looking through what torch and Ray hold
+        gc.freeze()  # so that collections don't scan the objects of torch and Ray
 
     def round(self, i: int) -> float:
-        """RLlib's time / ours, after a check that they did the same work."""
+        """Return RLlib's time / ours, after a check that both did the same work."""
         seconds, done = [0.0, 0.0], [0.0, 0.0]
         gc.collect()
         for turn in range(TURNS):
@@ -232,7 +232,7 @@ class Contest:
 
 
 def measure(kind: str, sim: str, rounds: int) -> tuple[list[float], list[str]]:
-    """(ratios of the rounds in order of size, reasons to fall back)."""
+    """Return the sorted ratios of the rounds, and the reasons to fall back."""
     with measuring():
         contest = Contest(KINDS[kind], SIMS[sim])
         ratios = sorted(contest.round(i) for i in range(1, 1 + rounds))

@@ -1,4 +1,4 @@
-"""fastmarl's RolloutWorker against RLlib's, of the old API stack, in turn: CPU time for an agent step.
+"""Compare fastmarl's RolloutWorker with that of RLlib's old API stack, in turn: CPU time per agent step.
 
 python benchmarks/bench_rllib_old_stack.py [--rounds 5] [--steps 500] [ROW ...]
 """
@@ -26,11 +26,11 @@ from ray.rllib.policy.policy import PolicySpec
 from fastmarl.rllib import RolloutWorker
 
 N_POLICIES = 2
-FREE_STEPS = 200  # of an episode
+FREE_STEPS = 200  # per episode
 
 
 class FreeEnv(MultiAgentEnv):
-    """Returns dicts that are ready: what is left is the sampler and the network."""
+    """Returns ready-made dicts, which leaves the costs of sampler and network."""
 
     def __init__(self, num_agents: int):
         super().__init__()
@@ -54,7 +54,7 @@ class FreeEnv(MultiAgentEnv):
 
 
 class OwnModel(FullyConnectedNetwork):
-    """A model class of a user's own: its forward() has to be called."""
+    """A model class of a user, whose forward() must be called."""
 
 
 ROWS = {  # name -> (environment, agents, environments, model options)
@@ -91,7 +91,7 @@ def make_worker(worker_class: type, row: str, steps: int) -> Any:
 
 
 def measure(row: str, rounds: int, steps: int) -> tuple[float, float, float]:
-    """RLlib's time / ours, and both in us for an agent step: medians."""
+    """Return medians: RLlib's time / ours, and both times in us per agent step."""
     workers = [make_worker(kind, row, steps) for kind in (RLlibWorker, RolloutWorker)]
     for worker in workers:
         worker.sample()
@@ -111,7 +111,7 @@ def measure(row: str, rounds: int, steps: int) -> tuple[float, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=500, help="environment steps of a call, for each environment")
+    parser.add_argument("--steps", type=int, default=500, help="environment steps per call, in each environment")
     parser.add_argument("rows", nargs="*", default=[*ROWS])
     arguments = parser.parse_args()
     torch.set_num_threads(1)

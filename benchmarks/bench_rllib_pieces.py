@@ -1,10 +1,10 @@
-"""fastmarl.rllib's runner with callbacks, connectors, other nets and actions: its speed relative to RLlib's class.
+"""The speed of fastmarl.rllib's runner with callbacks, connectors, other nets and actions, relative to RLlib's class.
 
     python benchmarks/bench_rllib_pieces.py [--rounds 5] [--kinds lstm mean_std]
 
 RLlib's class and ours, with sampler="exact" and "fast", are in one process, with the same config and seeds, and take
-turns: a call of `sample()` for 1,000 env steps and one of `get_metrics()` each in a round. It is their CPU time for an
-agent step that counts. MultiAgentCartPole with 8 agents in 8 environments, two policies of 256-256.
+turns: in each round, one call of `sample()` for 1,000 env steps and one of `get_metrics()`. The figures are CPU times
+per agent step. The environment is MultiAgentCartPole with 8 agents in 8 environments, two policies of 256-256.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Images(MultiAgentCartPole):
 
 
 class BoxActions(MultiAgentCartPole):
-    """Goes right where the action is positive."""
+    """Moves right if the action is positive."""
 
     action_space_of_agent: gym.Space = gym.spaces.Box(-1, 1, (1,), np.float32)
 
@@ -83,7 +83,7 @@ class BoxActions(MultiAgentCartPole):
 
 
 class DictActions(BoxActions):
-    """Goes where one part of the action says."""
+    """Moves in the direction of one part of the action."""
 
     action_space_of_agent = gym.spaces.Dict(force=gym.spaces.Box(-1, 1, (1,), np.float32), way=gym.spaces.Discrete(2))
 
@@ -97,7 +97,7 @@ class LogsReturns(RLlibCallback):
 
 
 class ReadsColumns(RLlibCallback):
-    """Rewards, actions and infos."""
+    """Reads rewards, actions and infos."""
 
     def on_episode_end(self, *, episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
         total = sum(sum(rewards) for rewards in episode.get_rewards(env_steps=False).values())
@@ -107,7 +107,7 @@ class ReadsColumns(RLlibCallback):
 
 
 class ReadsAgents(RLlibCallback):
-    """The same by agent."""
+    """Reads rewards, actions and infos by agent."""
 
     def on_episode_end(self, *, episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
         total = 0.0
@@ -162,7 +162,7 @@ class Sticky(ConnectorV2):
 
 
 class Epsilon(Sticky):
-    """They do anything with a probability of 0.1, as an int64."""
+    """Agents act randomly with a probability of 0.1; their actions are int64."""
 
     def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
         for items in batch[Columns.ACTIONS].values():
@@ -172,7 +172,7 @@ class Epsilon(Sticky):
 
 
 class NoisyLogits(Sticky):
-    """Stands before all of RLlib's pieces."""
+    """Adds noise before all of RLlib's pieces."""
 
     def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
         for outputs in batch.values():
@@ -182,7 +182,7 @@ class NoisyLogits(Sticky):
 
 
 class StopsForEnv(ConnectorV2):
-    """Envs get 0 in the place of agent 0's action, which is recorded."""
+    """Gives envs 0 in place of agent 0's action, which is recorded unchanged."""
 
     def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
         batch[Columns.ACTIONS_FOR_ENV] = [
@@ -192,7 +192,7 @@ class StopsForEnv(ConnectorV2):
 
 
 class AddsAge(ConnectorV2):
-    """A column that the module reads."""
+    """Adds a column that the module reads."""
 
     def __call__(self, *, batch: dict, episodes: list, **kwargs: Any) -> dict:
         for agent in self.single_agent_episode_iterator(episodes):
@@ -201,7 +201,7 @@ class AddsAge(ConnectorV2):
 
 
 class AddsAgeLast(ConnectorV2):
-    """Adds the column behind all of RLlib's pieces, from the observations."""
+    """Adds the column after all of RLlib's pieces, from the observations."""
 
     def __call__(self, *, batch: dict, **kwargs: Any) -> dict:
         for columns in batch.values():
@@ -210,7 +210,7 @@ class AddsAgeLast(ConnectorV2):
 
 
 class ReadsAge(DefaultPPOTorchRLModule):
-    """Adds it to the logits."""
+    """Adds the column to the logits."""
 
     def _forward(self, batch: dict, **kwargs: Any) -> dict:
         outputs = super()._forward(batch, **kwargs)
@@ -220,16 +220,16 @@ class ReadsAge(DefaultPPOTorchRLModule):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a config has beside the defaults."""
+    """Differences of a config from the defaults."""
 
     env: type[MultiAgentCartPole] = MultiAgentCartPole
     callbacks: type | None = None
     pieces: Callable[[], list[Any]] | None = None
     to_env: type | None = None
     to_env_at: Mapping[str, type] = field(default_factory=dict)
-    """Methods of the module-to-env pipeline that put pieces there."""
+    """Name of a method of the module-to-env pipeline -> the piece that it inserts."""
     last: type | None = None
-    """A piece behind RLlib's env-to-module pieces."""
+    """A piece after RLlib's env-to-module pieces."""
     module: type | None = None
     model: Mapping[str, Any] = field(default_factory=dict)
 
@@ -311,11 +311,11 @@ def make_runner(runner_class: type, kind: Kind) -> Any:
 
 
 class Contest:
-    """RLlib's class and ours with both samplers, with the same config.
+    """RLlib's class, and ours with both samplers, with the same config.
 
     Args:
-        kind: of config.
-        env_steps: of a round.
+        kind: kind of config.
+        env_steps: env steps per round.
     """
 
     def __init__(self, kind: Kind, env_steps: int):
@@ -327,10 +327,10 @@ class Contest:
         for i in range(2):
             self.round(i)
         gc.collect()
-        gc.freeze()  # so that none pays for looking through what torch and Ray hold
+        gc.freeze()  # so that collections don't scan the objects of torch and Ray
 
     def round(self, i: int) -> list[float]:
-        """Each runner's microseconds for an agent step, after a check that the first two did the same work."""
+        """Return each runner's microseconds per agent step, after a check that the first two did the same work."""
         times, done = [], []
         for runner in self.runners:
             seed_everything(i)
@@ -352,7 +352,7 @@ class Contest:
 
 
 def measure(kind: str, rounds: int) -> list[list[float]]:
-    """Of each round, the three times."""
+    """Return the three times of each round."""
     with measuring():
         contest = Contest(KINDS[kind], ENV_STEPS)
         times = [contest.round(i) for i in range(rounds)]

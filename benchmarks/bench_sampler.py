@@ -1,8 +1,8 @@
-"""The sampler's own cost: a policy that does nothing, envs that return ready dicts.
+"""The sampler's own cost: a policy without computation, envs that return ready-made dicts.
 
     pytest benchmarks/bench_sampler.py --benchmark-group-by=group --benchmark-columns=median
 
-`agent_steps_per_s` and `us_per_agent_step` are in the saved results (`--benchmark-json`).
+The saved results (`--benchmark-json`) have `agent_steps_per_s` and `us_per_agent_step`.
 """
 
 import pytest
@@ -41,7 +41,7 @@ def bench_sample_without_policy(benchmark):
 
 @pytest.mark.benchmark(group="own cost, 32 agents x 16 envs")
 def bench_plain_for_over_the_same_dicts(benchmark):
-    """What merely looking at every entry costs in Python: no store, no lanes, no checks."""
+    """Only look at every entry, in Python: no store, no lanes, no checks."""
     envs = [ReadyDicts({"agents": 32}) for _ in range(16)]
     for env in envs:
         env.reset()
@@ -89,7 +89,7 @@ def bench_envs(benchmark, envs):
 @pytest.mark.benchmark(group="reading every column")
 @pytest.mark.parametrize(("agents", "envs"), [(8, 8), (128, 8)])
 def bench_read_all_columns(benchmark, agents, envs):
-    """What a learner pays that asks every agent for every column."""
+    """Read every column of every agent, as a learner might."""
     runner = make_runner(agents, envs)
 
     def sampled():

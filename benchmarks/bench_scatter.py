@@ -1,4 +1,4 @@
-"""One step() result of many agents into rows, and actions into dicts."""
+"""Scattering the result of one step() of many agents to rows, and making the dicts of actions."""
 
 import gymnasium as gym
 import numpy as np

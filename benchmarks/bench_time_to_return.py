@@ -1,13 +1,13 @@
-"""How long learners take to the same return: PPO on simple_spread, with the same networks and hyperparameters.
+"""Compare the times in which learners reach a return: PPO on simple_spread, same networks and hyperparameters.
 
     python benchmarks/bench_time_to_return.py --seeds 3
 
-`make build/peers/torchrl/.made build/peers/jax/.made` makes environments for TorchRL and JAX. A learner is a script in
-benchmarks/learners, in a process of its own with one thread; learners take turns, seed by seed. The clock runs from the
-first sample to the iteration after which the mean return of 200 episodes is at the target; JAX compiles before that.
-Random play returns about -79. With other random numbers a learner needs another number of steps, so the time to a
-return varies more between seeds than speed does. The hyperparameters were chosen with fastmarl's learner alone, by
-seeds 0 and 1, which favours it.
+`make build/peers/torchrl/.made build/peers/jax/.made` creates the environments of TorchRL and JAX. A learner is a
+script in benchmarks/learners, in a process of its own with one thread; learners take turns, seed by seed. The clock
+runs from the first sample to the iteration after which the mean return of 200 episodes has reached the target; JAX
+compiles before that. Random play returns about -79. With other random numbers a learner needs another number of steps,
+so the time to a return varies more between seeds than speed does. The hyperparameters were chosen with fastmarl's
+learner alone, by seeds 0 and 1, which favours it.
 """
 
 import argparse
@@ -31,15 +31,15 @@ LEARNERS = {
     "TorchRL": ["torchrl_ppo.py"],
     "JAX": ["jax_ppo.py"],
 }
-PEERS = {"TorchRL": "torchrl", "JAX": "jax"}  # learners with an environment of their own -> its folder
+PEERS = {"TorchRL": "torchrl", "JAX": "jax"}  # learners with their own Python environment -> its folder
 
 
 def run(name, *options):
-    """The last line that a learner printed."""
+    """Run a learner and return its result, the last line in JSON."""
     script, *of_learner = LEARNERS[name]
     python = ROOT / "build" / "peers" / PEERS[name] / "bin" / "python" if name in PEERS else sys.executable
     command = [python, ROOT / "benchmarks" / "learners" / script, *of_learner, *options]
-    # RLlib goes through sets of ids, so that with other hashes it draws other numbers.
+    # RLlib iterates over sets of ids, so it draws other numbers with other hashes.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads([line for line in printed.splitlines() if line.startswith("{")][-1])
@@ -47,12 +47,12 @@ def run(name, *options):
 
 @pytest.mark.parametrize("name", ["fastmarl", "fastmarl, environment compiled", "SuperSuit and a PyTorch loop"])
 def bench_learner(name):
-    """That it runs, as far as an iteration or two."""
+    """Check that an iteration or two run."""
     assert run(name, "--max-steps", "3200")["env_steps"] == 3200
 
 
 def table(runs):
-    """Markdown: medians over seeds, fastest first."""
+    """Return a Markdown table of medians over seeds, fastest first."""
 
     def median(name, what):
         return statistics.median(found[what] for found in runs[name])

@@ -1,9 +1,9 @@
-"""Instructions per agent step, counted by valgrind: a slow drift that the noise of clocks would hide.
+"""Count instructions per agent step with valgrind, which shows slow drifts that the noise of clocks would hide.
 
 python benchmarks/count_instructions.py     # `make count`
 
-Each case runs in a process of its own, with few calls of `sample()` and with many. The difference leaves out imports
-and the first calls. The figures are added to benchmarks/results/instructions.json.
+Each case runs in a process of its own, once with few and once with many calls of `sample()`. The difference excludes
+imports and the first calls. The figures are appended to benchmarks/results/instructions.json.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.report.records import RecordFile, Row
 
 RESULTS = Path(__file__).parent / "results/instructions.json"
-AGENTS, ENVS, ENV_STEPS = 8, 16, 512  # of a call
-FEW, MANY = 3, 13  # calls
+AGENTS, ENVS, ENV_STEPS = 8, 16, 512  # per call
+FEW, MANY = 3, 13  # number of calls
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 COUNT = re.compile(r"I\s+refs:\s+([\d,]+)")
 ENVIRON = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
-    # numba's code for the CPU at hand is not that for the one that valgrind imitates, where compiling takes minutes
+    # valgrind emulates another CPU than this one; without this, numba would compile under valgrind, for minutes
     "NUMBA_CPU_NAME": "generic",
     "NUMBA_CPU_FEATURES": "",
 }
 
 
 def standalone(calls: int) -> int:
-    """Sample dicts that were made beforehand; returns the number of agent steps."""
+    """Sample ready-made dicts and return the number of agent steps."""
     import fastmarl
 
     config = EnvRunnerConfig(env=ReadyDicts, env_config={"agents": AGENTS}, num_envs_per_env_runner=ENVS, seed=1)
@@ -66,7 +66,7 @@ def counted(case: str, calls: int) -> tuple[int, int]:
 
 
 def run(case: str, calls: int, under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run a case in a process, under a program such as valgrind; SystemExit with what it printed if it fails."""
+    """Run a case in a process, under a program such as valgrind, and exit with its error output if it fails."""
     environ = {**os.environ, **ENVIRON, "PYTHONPATH": str(RESULTS.parents[2])}
     command = [*under, sys.executable, __file__, case, str(calls)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -79,7 +79,7 @@ def main() -> None:
     """Count the instructions of each case, print them per agent step and add them to the file."""
     rows: list[Row] = []
     for case in CASES:
-        run(case, FEW)  # numba compiles
+        run(case, FEW)  # lets numba compile
         (few, few_steps), (many, many_steps) = counted(case, FEW), counted(case, MANY)
         per_step = (many - few) / (many_steps - few_steps)
         rows.append({"case": case, "instructions": round(per_step, 1), "agent_steps": many_steps - few_steps})

@@ -1,4 +1,4 @@
-"""An environment that costs (almost) nothing."""
+"""An environment with almost no cost."""
 
 import gymnasium as gym
 import numpy as np
@@ -7,10 +7,10 @@ import fastmarl
 
 
 class EverNewAgents(fastmarl.MultiAgentEnv):
-    """An episode without end: in each step the oldest agents end and new ones come, under ids 0, 1, 2, ...
+    """An endless episode in which the oldest agents end and new ones join at each step, with ids 0, 1, 2, ...
 
     Args:
-        config: "live" agents at a time, each for "stay" steps.
+        config: "live": number of agents at a time; "stay": number of steps of each.
     """
 
     def __init__(self, config):

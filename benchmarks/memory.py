@@ -1,13 +1,13 @@
-"""Resident memory over many agent steps, episodes dropped at once: prints it as it goes, with the speed.
+"""Print resident memory and speed over many agent steps, while episodes are dropped at once.
 
     python benchmarks/memory.py [AGENT_STEPS] [--metrics] [--ever-new-agents]
     python benchmarks/memory.py --league MODULES [--fcnet-hiddens 256 256]
     python benchmarks/memory.py --env-workers
 
-By default `get_metrics()` is never called, and 8 agents in 8 envs begin anew every 100 steps. With --ever-new-agents
-there is one episode without end, in which every agent stays for four steps only. With --league: what so many modules
-cost that don't act, in memory and in time. With --env-workers: what a worker process costs that imports this script,
-and one that doesn't.
+By default `get_metrics()` is never called, and 8 agents in 8 envs start a new episode every 100 steps. With
+--ever-new-agents there is one endless episode, in which every agent stays for only four steps. --league measures the
+memory and time that inactive modules cost, --env-workers the costs of a worker process that imports this script, and of
+one that doesn't.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def endless_config():
 
 
 def measure_league(n, hiddens):
-    """Print what each of n modules holds that has no agents, and what it adds to a tick."""
+    """Print the memory of each of n modules without agents, and the time that they add to a tick."""
     spec = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": hiddens})
     config = fastmarl.EnvRunnerConfig(
         env=ReadyDicts,
@@ -109,7 +109,7 @@ def simple_spread(env_config):
 
 
 def measure_workers(what, env):
-    """Print what each of two workers holds, and the CPU time that it took to start and step."""
+    """Print the memory of each of two workers, and the CPU time that it took to start and step."""
     config = fastmarl.EnvRunnerConfig(
         env=env, num_envs_per_env_runner=8, gym_env_vectorize_mode="async", num_env_workers=2
     )
@@ -132,7 +132,7 @@ def with_weights(module, weights):
 
 
 def act_in_some_episodes(runner, name):
-    """Everybody plays with this module, and then with the main one again."""
+    """Let all agents act with this module, then with the main one again."""
     for module_id in (name, "main"):
         runner.set_policy_mapping_fn(everybody(module_id))
         for _ in range(2):
@@ -140,7 +140,7 @@ def act_in_some_episodes(runner, name):
 
 
 def held_kib(runner):
-    """What this process alone has in memory, with the runner in the same condition each time."""
+    """Return the private memory of this process, after bringing the runner into the same state each time."""
     act_in_some_episodes(runner, "v0")
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -148,7 +148,7 @@ def held_kib(runner):
 
 
 def tick_us(runner, ticks=200):
-    """The least of some calls, per tick."""
+    """Return the microseconds per tick, the least of several calls."""
     seconds = []
     for _ in range(20):
         begun = perf_counter()

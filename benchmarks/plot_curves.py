@@ -1,5 +1,6 @@
-"""Draws the pictures of docs/gallery.md from learning curves in benchmarks/results/curves: of each example a folder,
-in it the curve.csv of each seed as seed_0.csv, seed_1.csv, ...
+"""Draw the plots of docs/gallery.md from the learning curves in benchmarks/results/curves.
+
+Each example has a folder with the curve.csv of each seed, as seed_0.csv, seed_1.csv, ...
 
 python benchmarks/plot_curves.py
 """
@@ -19,12 +20,12 @@ COLORS = (OURS, OTHERS)
 
 @dataclass(frozen=True)
 class Picture:
-    """Of one example.
+    """The plot of one example.
 
     Attributes:
         curves: label -> (folder, the column that is drawn over env steps).
-        random_play: what that is of random play, a dashed line; None: there is none.
-        meaning: the axis' label.
+        random_play: the value under random play, drawn as a dashed line; None if there is none.
+        meaning: the label of the axis.
     """
 
     curves: dict[str, tuple[str, str]]
@@ -51,12 +52,12 @@ PICTURES = {
 
 
 def curves_of(folder: pathlib.Path, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(env steps [n], the column [seeds, n]); later seeds are read at the steps of the first."""
+    """Return (env steps [n], the column [seeds, n]); later seeds are interpolated at the steps of the first."""
     curves = []
     for path in sorted(folder.glob("seed_*.csv")):
         with path.open() as file:
             rows = list(csv.DictReader(file))
-        env_steps = "env_steps" if "env_steps" in rows[0] else "step"  # as a MetricsWriter has it
+        env_steps = "env_steps" if "env_steps" in rows[0] else "step"  # as a MetricsWriter writes it
         curves.append([np.array([float(row[name]) for row in rows]) for name in (env_steps, column)])
     steps = curves[0][0]
     return steps, np.array([np.interp(steps, *curve) for curve in curves])

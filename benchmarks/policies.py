@@ -1,10 +1,10 @@
-"""Policies that cost (almost) nothing, so that what is left is the sampler's own cost."""
+"""Policies with almost no cost, which leave the sampler's own cost."""
 
 import torch
 
 
 class NoPolicy(torch.nn.Module):
-    """Everybody always takes action 0; nothing else is computed."""
+    """All agents take action 0; nothing else is computed."""
 
     def __init__(self):
         super().__init__()

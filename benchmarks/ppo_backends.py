@@ -1,9 +1,9 @@
-"""Returns of examples/ippo.py with compiled updates and with autograd's, seed by seed: one distribution?
+"""Compare the returns of examples/ippo.py with compiled updates and with autograd, over seeds.
 
 python benchmarks/ppo_backends.py           (10 seeds of each, half an hour of a core)
-python benchmarks/ppo_backends.py --seeds 0 (draws and compares what is in benchmarks/results/curves)
+python benchmarks/ppo_backends.py --seeds 0 (plots and compares the curves in benchmarks/results/curves)
 
-Permutation tests compare final returns and means over all updates. The picture is docs/images/ppo_backends.png.
+Permutation tests compare final returns and means over all updates. The plot is docs/images/ppo_backends.png.
 """
 
 import argparse
@@ -32,7 +32,7 @@ OPTIONS = {**TASK, "entropy": 0.01, "min_std": 1e-6, "steps": 1_200_000}
 
 
 def run(compiled: bool, seed: int) -> None:
-    """Train with one seed, and keep the curve."""
+    """Train with one seed and save the curve."""
     torch.manual_seed(seed)
     ippo.PPOLearner = partial(PPOLearner, compiled=compiled)  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +42,7 @@ def run(compiled: bool, seed: int) -> None:
 
 
 def compare() -> None:
-    """Print both tests, and draw medians and quartiles."""
+    """Print both tests, and plot medians and quartiles."""
     found = {compiled: curves_of(folder, RETURN) for compiled, folder in FOLDERS.items()}
     for name, of in (("final return", lambda runs: runs[:, -1]), ("mean over updates", lambda runs: runs.mean(1))):
         ours, theirs = (of(found[compiled][1]) for compiled in (True, False))

@@ -1,9 +1,9 @@
-"""PPO's whole iteration: RLlib's runner and learner, ours instead of the first, ours for both, and both in fast modes.
+"""Compare PPO iterations: RLlib's runner and learner, our runner, our runner and learner, and both in fast modes.
 
     python benchmarks/rllib_learner.py --epochs 30
     python benchmarks/rllib_learner.py --env simple_spread --policies one
 
-CPU time of `algorithm.train()`, all in turn in one process on one core.
+The figures are CPU times of `algorithm.train()`, all in turn in one process on one core.
 """
 
 import argparse
@@ -44,10 +44,14 @@ def simple_spread(config):
 
 
 def make_algorithm(runner_class, learner_class, *, env="cartpole", n_policies=2, epochs=6, number=1):
-    """PPO with a policy for each agent, or with one for all.
+    """Return PPO with a policy for each agent, or with one for all.
 
     Args:
-        number: seeds everything.
+        runner_class, learner_class: classes of the runner and the learner.
+        env: key of ENVS.
+        n_policies: one per agent, or 1.
+        epochs: epochs of an update.
+        number: seed of everything.
     """
     seed(number)
     env_class, agents = ENVS[env]
@@ -84,7 +88,7 @@ def start_ray():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", choices=ENVS, default="cartpole")
-    parser.add_argument("--policies", choices=("one", "each"), default="each", help="for all agents, or for each")
+    parser.add_argument("--policies", choices=("one", "each"), default="each", help="for all agents, or each of them")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=5)
     arguments = parser.parse_args()
@@ -101,7 +105,7 @@ def main():
             seed(i)
             began = time.process_time()
             algorithm.train()
-            if i:  # the first compiles, and fills caches
+            if i:  # the first one compiles and fills caches
                 seconds[name].append(time.process_time() - began)
     theirs = statistics.median(seconds["RLlib"])
     for name, each in seconds.items():

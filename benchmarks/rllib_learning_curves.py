@@ -1,12 +1,12 @@
-"""Learning curves of PPO on MultiAgentCartPole: RLlib's runner and learner, ours in exact modes, ours in fast modes.
+"""Learning curves of PPO on MultiAgentCartPole: RLlib's runner and learner, ours in exact and in fast modes.
 
     python benchmarks/rllib_learning_curves.py
     python benchmarks/rllib_learning_curves.py --kinds RLlib --seeds 5
-    python benchmarks/rllib_learning_curves.py --kinds  # draws and compares what is in the file
+    python benchmarks/rllib_learning_curves.py --kinds  # plots and compares the curves in the file
 
-Runs that benchmarks/results/rllib_learning_curves.csv has are not done again. RLlib and exact must be bit-identical
-where both were run. The fast runs draw other random numbers; permutation tests ask whether they are from another
-distribution. The picture is docs/images/rllib_learning_curves.png: medians and quartiles over seeds.
+Runs in benchmarks/results/rllib_learning_curves.csv are not repeated. RLlib and exact must be bit-identical where both
+were run. The fast runs draw other random numbers; permutation tests check whether their distribution differs. The plot,
+docs/images/rllib_learning_curves.png, has medians and quartiles over seeds.
 """
 
 import argparse
@@ -27,7 +27,7 @@ N_PERMUTATIONS = 20_000
 
 
 def run(kind, number, n_iterations):
-    """Rows of the file."""
+    """Train with one seed and return the rows for the file."""
     algorithm = make_algorithm(*CLASSES[KINDS[kind]], epochs=EPOCHS, number=number)
     seed(number)
     rows = []
@@ -39,7 +39,7 @@ def run(kind, number, n_iterations):
 
 
 def curves():
-    """By kind, {seed: returns [n_iterations]}."""
+    """Return {seed: returns [n_iterations]} by kind."""
     found = {kind: {} for kind in KINDS}
     if FILE.exists():
         with FILE.open() as lines:
@@ -55,7 +55,7 @@ def append(rows):
 
 
 def p_value(ours, theirs):
-    """Of the difference of two means, by permutations."""
+    """Return the p-value of the difference of two means, by permutations."""
     generator = np.random.default_rng(0)
     both, n = np.concatenate([ours, theirs]), len(ours)
 
@@ -68,7 +68,7 @@ def p_value(ours, theirs):
 
 
 def expected(found):
-    """Runs of RLlib, and where it has none, exact ones in their place, once all of them are seen to be equal."""
+    """Return RLlib's runs, and exact ones for other seeds, after a check that both are equal where they overlap."""
     both = sorted(found["exact"].keys() & found["RLlib"].keys())
     for number in both:
         assert found["exact"][number] == found["RLlib"][number], f"seed {number}: exact differs from RLlib"

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What is there by now stays: the garbage collector, which many tests call, need not look at it again and again."""
+    """Freeze all existing objects: the garbage collector, which many tests call, then skips them."""
     gc.collect()
     gc.freeze()
 
@@ -51,7 +51,7 @@ def pytest_runtest_setup():
 
 @pytest.fixture(autouse=True)
 def random_seed(request):
-    """Of torch's and `rng`'s draws. A failing test reports it; FASTMARL_SEED sets it. In CI each test has its own."""
+    """Seed torch and `rng`. A failing test reports the seed; FASTMARL_SEED sets it. In CI each test has its own."""
     name = request.node.nodeid.encode()
     of_test = zlib.crc32(name) if os.environ.get("CI") else random.SystemRandom().getrandbits(32)
     seed = int(os.environ.get("FASTMARL_SEED", of_test))

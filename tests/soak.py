@@ -1,11 +1,12 @@
-"""Sampling for a long time, with envs that fail in all ways: nothing may grow.
+"""Sample for a long time, with envs that fail in all ways, and check that nothing grows.
 
     python tests/soak.py WAY [SECONDS]
 
-WAY is "in-process" or "workers". Each round samples with a runner that stays, checks every chunk, and makes and ends a
-second runner: stopped, with envs made anew, or left to the garbage collector. Then the resident memory of this process
-(and of its longest living worker), descriptors, threads, children and names in /dev/shm are noted. After the first
-third of the time, memory may grow by 5 MB, and the numbers not at all. Ends with status 1 if anything has grown.
+WAY is "in-process" or "workers". Each round samples with a permanent runner, checks every chunk, and creates and ends a
+second runner: it is stopped, has its envs re-created, or is left to the garbage collector. Then the resident memory of
+this process (and of its longest living worker), descriptors, threads, children and names in /dev/shm are recorded.
+After the first third of the time, memory may grow by 5 MB, and the numbers not at all. The exit status is 1 if anything
+has grown.
 """
 
 import argparse
@@ -30,7 +31,7 @@ REPORTED_EVERY_S = 10.0
 
 
 class Failing(Told):
-    """The first two envs never fail; the others raise, and in workers crash and hang, too: every so many steps."""
+    """The first two envs never fail; the others raise errors, and in workers also crash and hang, at random steps."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -73,7 +74,7 @@ def make_runner(way):
 
 @dataclass
 class Sample:
-    """What this process holds."""
+    """Resources that this process holds."""
 
     rss_mb: float
     worker_rss_mb: float
@@ -133,7 +134,7 @@ def end_another(runner, number):
 
 
 def grown(samples):
-    """What has grown."""
+    """Return a line for each resource that has grown."""
     quarter = max(1, len(samples) // 4)
     told = []
     for field, values in zip(fields(Sample), zip(*map(astuple, samples), strict=True), strict=True):

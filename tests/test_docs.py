@@ -119,7 +119,7 @@ def test_an_example_learns(name, options, bounds, tmp_path):
 
 @pytest.mark.slow
 def test_async_vtrace_learns(tmp_path):
-    """See above."""
+    """The example learns to the return on its page."""
     options = ["--steps", "320000", "--episodes", "500", "--folder", str(tmp_path)]
     command = [sys.executable, ROOT / "examples" / "async_vtrace.py", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -180,7 +180,7 @@ def test_ddp_ippo_is_the_same_in_one_process(tmp_path, monkeypatch, capsys):
             capture_output=True,
             text=True,
             timeout=300,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},  # torchrun says so if nobody does
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # as torchrun sets it by default
         )
         runpy.run_path(script, run_name="__main__")
         assert "1600 env steps" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What is published: a source distribution with everything in it, and a page whose links lead somewhere."""
+"""The published package: a source distribution with everything in it, and a page with working links."""
 
 import os
 import re

@@ -1,8 +1,7 @@
-"""What a package index shows of the project: README.md with links that work there, and the project's addresses.
+"""The project's page on a package index: README.md with links that work there, and the project's addresses.
 
-The repository's address is known to whoever publishes it: FASTMARL_REPOSITORY_URL says it, such as
-https://host/owner/fastmarl, or else the git remote "origin" if that is on the web. Without one, links stay relative
-and no addresses are given.
+FASTMARL_REPOSITORY_URL sets the repository's address, such as https://host/owner/fastmarl; the default is the git
+remote "origin" if that is on the web. Without either, links stay relative and no addresses are given.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 BRANCH = "main"
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|!?\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
 IS_ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
-CODE = re.compile(r"(^```.*?^```\s*$|`[^`\n]*\]\([^`\n]*`)", re.DOTALL | re.MULTILINE)  # that might look like a link
+CODE = re.compile(r"(^```.*?^```\s*$|`[^`\n]*\]\([^`\n]*`)", re.DOTALL | re.MULTILINE)  # may look like a link
 
 
 def repository_url() -> str | None:
-    """Without a slash at the end; None: unknown."""
+    """Return the repository's address without a trailing slash, or None if it is unknown."""
     url = os.environ.get("FASTMARL_REPOSITORY_URL") or _web_address(_origin())
     return url.rstrip("/").removesuffix(".git") if url else None
 
@@ -34,14 +33,14 @@ def _origin() -> str:
 
 
 def _web_address(origin: str) -> str | None:
-    """Of a remote such as git@host:owner/name.git; None for a folder."""
+    """Return the web address of a remote such as git@host:owner/name.git; None for a folder."""
     if ssh := re.fullmatch(r"(?:ssh://)?git@([^:/]+)[:/](.+)", origin):
         return "https://{}/{}".format(*ssh.groups())
     return origin if origin.startswith("https://") else None
 
 
 def project_urls(url: str | None) -> dict[str, str]:
-    """Name -> address, for the package's metadata."""
+    """Return name -> address, for the package's metadata."""
     if url is None:
         return {}
     pages = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
@@ -54,7 +53,7 @@ def project_urls(url: str | None) -> dict[str, str]:
 
 
 def absolute_links(text: str, url: str | None) -> str:
-    """Markdown in which relative links and pictures lead to the repository; code and links within the page stay."""
+    """Make relative links and pictures in Markdown point to the repository; code and links within the page stay."""
     if url is None:
         return text
     return "".join(part if i % 2 else _absolute(part, url) for i, part in enumerate(CODE.split(text)))

@@ -1,8 +1,8 @@
-"""Runs the long suites one after the other, each within a time limit, and writes benchmarks/results/long.md.
+"""Run the long suites one after another, each within a time limit, and write benchmarks/results/long.md.
 
     python tools/long_suites.py [SUITE...]
 
-A suite that has passed on the committed code is not run again, so an interrupted run goes on where it stopped. Output
+A suite that has passed on the committed code is not repeated, so an interrupted run continues where it stopped. Output
 goes to build/long/SUITE.log. The exit status is 1 unless every suite has passed.
 """
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 LOGS = ROOT / "build/long"
 STATE = LOGS / "state.json"
 TABLE = ROOT / "benchmarks/results/long.md"
-# A suite's result holds as long as none of these changes.
+# A suite's result is valid until one of these changes.
 CODE = ("fastmarl", "src_ext", "tests", "setup.py", "pyproject.toml", "constraints.txt", "Makefile")
 SUMMARY = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
 
@@ -70,7 +70,7 @@ def main(names: list[str]) -> int:
             print(f"{suite.name}: at most {suite.limit_min} min", flush=True)
             result = run(suite, commit)
             print(f"{suite.name}: {result.outcome}", flush=True)
-            results = load() | {suite.name: result}  # another call may have run other suites meanwhile
+            results = load() | {suite.name: result}  # another call may have run other suites in between
             STATE.write_text(json.dumps(results))
     TABLE.write_text(table(results))
     print(TABLE.read_text())
@@ -86,7 +86,7 @@ def has_passed(result: Result | None, commit: str) -> bool:
 
 
 def load() -> dict[str, Result]:
-    """Return each suite's last result, by the suites' names."""
+    """Return the last result of each suite, by name."""
     if not STATE.exists():
         return {}
     return {name: Result(*fields) for name, fields in json.loads(STATE.read_text()).items()}
@@ -96,7 +96,7 @@ def run(suite: Suite, commit: str) -> Result:
     log = LOGS / f"{suite.name}.log"
     started = time.monotonic()
     with log.open("w") as output:
-        # A session of its own: at its limit the suite ends with all the processes that it started.
+        # In a session of its own, so that the time limit ends all processes that the suite started.
         command = ["make", *suite.make]
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
         try:
@@ -112,7 +112,7 @@ def run(suite: Suite, commit: str) -> Result:
 
 
 def counts(log: str) -> str:
-    """Return the tests of all pytest runs in a log, such as "838 passed, 2 skipped"; empty without any."""
+    """Return the counts of all pytest runs in a log, such as "838 passed, 2 skipped"; empty without any."""
     total: Counter[str] = Counter()
     for summary in SUMMARY.findall(log):
         for item in summary.split(", "):

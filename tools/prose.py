@@ -1,6 +1,6 @@
-"""Counts turns of phrase that make prose hard to read, where this project had a habit of them; `make lint` runs it.
+"""Count turns of phrase that make prose hard to read; `make lint` runs it.
 
-The numbers in `MOST` may only fall: a change that adds to one fails, and one that takes some away lowers it.
+The numbers in `MOST` may only fall: a change that adds to one fails, and a change that reduces one lowers it.
 """
 
 import ast
@@ -43,7 +43,7 @@ MOST = {
 
 
 def main() -> int:
-    """Compare what is there with `MOST`; returns the exit code."""
+    """Compare the counts with `MOST`; returns the exit code."""
     found = counts()
     for name in found.keys() | MOST.keys():
         if found[name] > MOST.get(name, 0):
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def counts() -> Counter[str]:
-    """Return how often each phrase, beginning and short docstring occurs."""
+    """Return the number of each phrase, beginning and short docstring."""
     found: Counter[str] = Counter()
     texts = [page.read_text() for pattern in PAGES for page in ROOT.glob(pattern)]
     for path in sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py")):

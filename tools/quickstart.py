@@ -1,4 +1,4 @@
-"""Runs the first Python block of README.md in the current folder, with the fastmarl that this Python has installed."""
+"""Run the first Python block of README.md in the current folder, with the installed fastmarl."""
 
 import pathlib
 import re
@@ -14,7 +14,7 @@ def main() -> int:
         raise SystemExit(f"{README} has no Python block")
     script = pathlib.Path("quickstart.py")
     script.write_text(block.group(1))
-    # -I: nothing is imported from the clone, whatever PYTHONPATH says.
+    # -I ignores the clone and PYTHONPATH.
     return subprocess.run([sys.executable, "-I", script]).returncode
 
 

@@ -1,4 +1,4 @@
-"""Checks rules of CONTRIBUTING.md that linters don't know: the length of files, and of commits' subjects."""
+"""Check rules of CONTRIBUTING.md that linters don't know: the lengths of files and of commit subjects."""
 
 import subprocess
 import sys
@@ -8,11 +8,11 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ("fastmarl", "benchmarks", "examples", "src_ext", "tools")
 MOST_LINES = 400
 MOST_CHARACTERS = 72
-N_COMMITS = 50  # the newest; those of long ago stay as they are
+N_COMMITS = 50  # only the newest; older commits stay as they are
 
 
 def main() -> int:
-    """Print what breaks a rule; returns the exit code."""
+    """Print all violations; returns the exit code."""
     problems = [*long_files(), *long_subjects()]
     print(*problems, sep="\n", end="\n" * bool(problems))
     return int(bool(problems))

@@ -1,6 +1,6 @@
-"""What all learners of this folder share: the task, the hyperparameters, and when a run is over.
+"""The task, the hyperparameters and the end of a run, shared by all learners in this folder.
 
-PyTorch and mpe2 are imported where they are used: the environment of JAX's learner has neither.
+PyTorch and mpe2 are imported inside functions, since the environment of JAX's learner has neither.
 """
 
 import argparse
@@ -9,13 +9,13 @@ import time
 from collections import deque
 
 AGENTS, OBSERVATION_SIZE, ACTIONS, MAX_CYCLES = 3, 18, 5, 25
-HIDDENS = (64, 64)  # of the policy and of the value function, each by itself, with tanh
-NUM_ENVS, FRAGMENT = 32, 50  # 1,600 env steps an iteration
-EPOCHS, MINIBATCH = 8, 1200  # agent steps
+HIDDENS = (64, 64)  # of the policy and of the value function, which are separate networks with tanh
+NUM_ENVS, FRAGMENT = 32, 50  # 1,600 env steps per iteration
+EPOCHS, MINIBATCH = 8, 1200  # minibatch size in agent steps
 GAMMA, LAMBDA, CLIP, VF_COEFF, ENTROPY_COEFF = 0.95, 0.95, 0.2, 0.5, 0.01
 LEARNING_RATE, ADAM_EPS, MAX_GRAD_NORM = 2e-3, 1e-5, 0.5
 REWARD_SCALE = 0.1
-WINDOW = 200  # episodes that the mean return is of
+WINDOW = 200  # episodes in the mean return
 
 
 def make_env():
@@ -25,10 +25,10 @@ def make_env():
 
 
 def initialize(parameters):
-    """Weights [n_out, n_in] and biases of a policy and a value function, as CleanRL's PPO begins."""
+    """Initialise weights [n_out, n_in] and biases of a policy and a value function like CleanRL's PPO."""
     import torch
 
-    gains = {ACTIONS: 0.01, 1: 1.0}  # of the last layers
+    gains = {ACTIONS: 0.01, 1: 1.0}  # of the output layers
     for parameter in parameters:
         if parameter.dim() == 1:
             torch.nn.init.zeros_(parameter)
@@ -37,10 +37,10 @@ def initialize(parameters):
 
 
 class Progress:
-    """Counts a run's steps, episodes and seconds; the learner asks `is_over` after each iteration.
+    """Counts the steps, episodes and seconds of a run; the learner checks `is_over` after each iteration.
 
-    The clock begins with this object: environments and networks are ready, nothing has been sampled. Its CPU time is
-    without `compilation`, the CPU seconds that a learner took for that before.
+    The clock starts with this object: environments and networks are ready, nothing has been sampled. Its CPU time
+    excludes `compilation`, the CPU seconds of the learner's compilation before that.
     """
 
     def __init__(self, arguments, compilation=0.0):
@@ -52,8 +52,12 @@ class Progress:
         self.env_steps = 0
 
     def add(self, env_steps, returns):
-        """An iteration: its env steps, and the returns (sums over agents, as the environment paid) of the episodes that
-        ended in it."""
+        """Add an iteration.
+
+        Args:
+            env_steps: its env steps.
+            returns: returns of the episodes that ended in it, as sums over agents of the environment's own rewards.
+        """
         self.env_steps += env_steps
         self._returns.extend(returns)
 
@@ -73,7 +77,7 @@ class Progress:
 
 
 def parser():
-    """Parses the options that all learners have."""
+    """Return a parser of the options that all learners have."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", type=float, default=-45.0)
     parser.add_argument("--max-steps", type=int, default=3_000_000, help="env steps after which the run is given up")
@@ -82,7 +86,7 @@ def parser():
 
 
 def arguments():
-    """The command's, after which torch is seeded and has one thread."""
+    """Parse the command line, seed torch and limit it to one thread."""
     import torch
 
     of_learner = parser()

@@ -1,4 +1,4 @@
-"""PPO with a shared policy by fastmarl's runner and `fastmarl.learning`."""
+"""PPO with a shared policy, by fastmarl's runner and `fastmarl.learning`."""
 
 import common
 

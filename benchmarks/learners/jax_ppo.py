@@ -1,14 +1,14 @@
-"""PPO with a shared policy in JAX, as PureJaxRL and JaxMARL's baselines have it: an iteration is one compiled function.
+"""PPO with a shared policy in JAX, like PureJaxRL and JaxMARL's baselines: an iteration is one compiled function.
 
     build/peers/jax/bin/python benchmarks/learners/jax_ppo.py --seed 0
     build/peers/jax/bin/python benchmarks/learners/jax_ppo.py --num-envs 128 --iterations 300
 
-The first line trains until a return is reached, as all learners here do. With --iterations the sizes are those of
-`examples/ippo.py`, and CPU times of warm iterations are printed. The environment is JaxMARL's simple_spread: same
-dynamics, rewards and observations as mpe2's, in float32. Its episodes have one step more than `max_steps`.
+The first command trains until a return is reached, as all learners here do. With --iterations the sizes are those of
+`examples/ippo.py`, and CPU times of warm iterations are printed. The environment is JaxMARL's simple_spread, with the
+same dynamics, rewards and observations as mpe2's, in float32. Its episodes have one step more than `max_steps`.
 
-Where JAX has several ways on a CPU, this takes the fastest that we found: products with features in rows, a sort of
-random numbers for a permutation, and `lax.cond` around resets, which JaxMARL's own `step()` makes at every step.
+Where JAX offers several ways on a CPU, this uses the fastest that we found: products with features in rows, sorted
+random numbers for a permutation, and `lax.cond` around resets, which JaxMARL's own `step()` computes at every step.
 """
 
 import json
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import common
 
-# XLA makes as many threads as the process may use cores; it reads both settings once, at import.
+# XLA starts a thread for each core that the process may use; it reads both settings once, at import.
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_cpu_multi_thread_eigen=false")
 
@@ -32,7 +32,7 @@ import optax  # noqa: E402
 from jax import Array, lax  # noqa: E402
 
 A = common.AGENTS
-WARM_UP = 3  # iterations before the first that is timed
+WARM_UP = 3  # iterations before the first timed one
 
 
 class Sizes(NamedTuple):
@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     fragment: int
     epochs: int
     minibatch: int
-    annealed: int | None = None  # iterations in which the learning rate falls to 2 %
+    annealed: int | None = None  # iterations over which the learning rate falls to 2 %
 
     @property
     def rows(self) -> int:
@@ -48,30 +48,30 @@ class Sizes(NamedTuple):
 
 
 class Runner(NamedTuple):
-    """All that an iteration reads and writes. Axes: E environment, R agent of an environment, agents outermost."""
+    """State of an iteration. Axes: E environment, R agent of an environment, agents outermost."""
 
     networks: dict[str, list[tuple[Array, Array]]]
     optimizer: Any
     obs_RK: Array
     state_E: Any
-    paid_E: Array  # in the episodes that go on
+    paid_E: Array  # in running episodes
     key: Array
 
 
 class Rollout(NamedTuple):
-    """Axes: T step, R row."""
+    """Sampled steps. Axes: T step, R row."""
 
     obs_TRK: Array
     actions_TR: Array
     logp_TR: Array
     values_TR: Array
-    rewards_TR: Array  # with what would have come after a time limit
+    rewards_TR: Array  # including the estimated future at a time limit
     live_TR: Array  # 0 where the episode ended
     returns_TE: Array  # of episodes that ended, NaN elsewhere
 
 
 def layers(key: Array, n_out: int, gain: float) -> list[tuple[Array, Array]]:
-    """Weights [n_out, n_in] and biases, as `common.initialize` draws them."""
+    """Return weights [n_out, n_in] and biases, distributed as in `common.initialize`."""
     sizes = common.OBSERVATION_SIZE, *common.HIDDENS, n_out
     gains = [2**0.5] * len(common.HIDDENS) + [gain]
     keys = jax.random.split(key, len(gains))
@@ -82,7 +82,7 @@ def layers(key: Array, n_out: int, gain: float) -> list[tuple[Array, Array]]:
 
 
 def forward(network: list[tuple[Array, Array]], obs_RK: Array) -> Array:
-    """Outputs [n_out, R] of a network, features in rows throughout."""
+    """Return the outputs [n_out, R] of a network; features are in rows throughout."""
     *hidden, (weight, bias) = network
     x_KR = obs_RK.T
     for hidden_weight, hidden_bias in hidden:
@@ -137,7 +137,7 @@ class PPO:
         return self.rows(obs), state_E
 
     def step(self, runner: Runner, key: Array) -> tuple[Runner, Rollout]:
-        """Steps all environments. Those that end are reset, and their last observations are valued."""
+        """Step all environments. Those that end are reset, after their last observations were valued."""
         networks, _, obs_RK, state_E, paid_E, _ = runner
         n_envs = self.sizes.num_envs
         key_of_actions, key_of_step, key_of_reset = jax.random.split(key, 3)
@@ -203,13 +203,13 @@ class PPO:
         return runner._replace(networks=networks, optimizer=state, key=key)
 
     def iteration(self, runner: Runner) -> tuple[Runner, Array]:
-        """Returns of episodes that ended, NaN elsewhere, come with the new runner."""
+        """Return the new runner, and the returns of episodes that ended, NaN elsewhere."""
         runner, rollout = self.sample(runner)
         return self.learn(runner, rollout), rollout.returns_TE
 
 
 def cpu_time(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:
-    """Seconds and result of a call."""
+    """Return the seconds and the result of a call."""
     began = time.process_time()
     returned = jax.block_until_ready(call(*args))
     return time.process_time() - began, returned
@@ -224,7 +224,7 @@ def ended(returns_TE: Array) -> list[float]:
 
 
 def time_iterations(ppo: PPO, runner: Runner, iterations: int) -> dict[str, Any]:
-    """Medians of warm iterations in ms of CPU time; sampling and learning apart are compiled and timed after these."""
+    """Return medians of warm iterations in ms of CPU time, also of sampling and learning, compiled separately."""
     compile_seconds, iterate = compiled(ppo.iteration, runner)
     whole, curve = [], []
     for _ in range(WARM_UP + iterations):

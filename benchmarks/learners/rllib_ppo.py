@@ -1,4 +1,4 @@
-"""RLlib's PPO with a shared policy: --sampler rllib with its own runner, exact or fast with ours."""
+"""RLlib's PPO with a shared policy: --sampler rllib uses its own runner, exact or fast ours."""
 
 import logging
 import warnings
@@ -16,9 +16,12 @@ import fastmarl.rllib
 
 
 class ScaledRewards(ParallelPettingZooEnv):
-    """Also tells the time limit for the whole episode only: of one that is told for each agent, RLlib 2.60 makes a
-    terminal state, after which nothing is estimated. With that, PPO had not come to a mean return of -57 after 264,000
-    env steps; without, it had after 142,400 (seed 0, RLlib's own initial weights)."""
+    """Scales rewards, and reports the time limit only for the whole episode.
+
+    RLlib 2.60 treats a time limit of a single agent as a terminal state and estimates no future after it. With that,
+    PPO had not reached a mean return of -57 after 264,000 env steps; without, it had after 142,400 (seed 0, RLlib's own
+    initial weights).
+    """
 
     def step(self, actions):
         obs, rewards, terminateds, truncateds, infos = super().step(actions)
@@ -26,7 +29,7 @@ class ScaledRewards(ParallelPettingZooEnv):
         return obs, rewards, terminateds, {"__all__": truncateds["__all__"]}, infos
 
 
-RETURNS = []  # as the environment paid
+RETURNS = []  # in the environment's own scale
 
 
 def keep_return(*, episode, **_):

@@ -1,7 +1,7 @@
-"""PPO with a shared policy over SuperSuit's vector envs, in a loop of one file as CleanRL's are.
+"""PPO with a shared policy over SuperSuit's vector envs, in a single-file loop like CleanRL's.
 
-Unlike CleanRL's, it estimates what would have come after a time limit: without that it took 985,600 env steps to a mean
-return of -45, and with it 197,000 (seed 0).
+Unlike CleanRL's, it estimates the future after a time limit: without that it took 985,600 env steps to a mean return of
+-45, with it 197,000 (seed 0).
 """
 
 import common

@@ -1,4 +1,4 @@
-"""PPO with a shared policy by TorchRL: its collector, GAE, ClipPPOLoss and replay buffer, as its tutorials have it."""
+"""PPO with a shared policy by TorchRL: collector, GAE, ClipPPOLoss and replay buffer, as in its tutorials."""
 
 import common
 import torch
@@ -13,7 +13,7 @@ from torchrl.envs.utils import MarlGroupMapType
 from torchrl.modules import MultiAgentMLP, ProbabilisticActor
 from torchrl.objectives import ClipPPOLoss, ValueEstimators
 
-BATCH = common.NUM_ENVS * common.FRAGMENT  # env steps
+BATCH = common.NUM_ENVS * common.FRAGMENT  # in env steps
 
 
 def make_env():
@@ -44,7 +44,7 @@ common.initialize([*actor.parameters(), *critic.parameters()])
 envs = SerialEnv(common.NUM_ENVS, make_env)
 envs.set_seed(given.seed)
 collector = Collector(envs, actor, frames_per_batch=BATCH, total_frames=-1)
-torch.set_num_threads(1)  # collectors set it
+torch.set_num_threads(1)  # collectors change it
 loss = ClipPPOLoss(
     actor, critic, clip_epsilon=common.CLIP, entropy_coeff=common.ENTROPY_COEFF, critic_coeff=common.VF_COEFF,
     loss_critic_type="l2", normalize_advantage=False,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`: other samplers and ours, measured on the same work, in turn.
+"""`python -m benchmarks.peers`: measure other samplers and ours on the same work, in turn.
 
-Each runs in a process of its own, with the Python that it is installed in; `children` is what runs there.
+Each runs in a process of its own, with the Python in which it is installed; `children` is the code that runs there.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`."""
+"""The command `python -m benchmarks.peers`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fastmarl.report.records import Row
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     pace = Pace()
     names = ", ".join(entry.name for entry in SAMPLERS)
-    parser.add_argument("--peers", nargs="+", metavar="NAME", help=f"compared with fastmarl; default: all of {names}")
+    parser.add_argument("--peers", nargs="+", metavar="NAME", help=f"compared with fastmarl; default: {names}")
     parser.add_argument(
         "--python",
         action="append",
         type=_assignment,
         default=[],
         metavar="NAME=PATH",
-        help="the Python that has a peer",
+        help="the Python in which a peer is installed",
     )
-    parser.add_argument("--envs-folder", type=Path, metavar="FOLDER", help="of virtual environments, by name of a peer")
+    parser.add_argument("--envs-folder", type=Path, metavar="FOLDER", help="virtual environments, named after peers")
     parser.add_argument("--env", nargs="+", choices=[*ENV_KINDS], default=[*ENV_KINDS], help="default: both")
     parser.add_argument("--envs", nargs="+", type=positive, default=[1, 8, 32], help="default %(default)s")
     parser.add_argument(
@@ -41,8 +41,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
-    """Setting by setting."""
-    import psutil  # noqa: F401  before the work, not after it
+    """Yield the results of one setting after another."""
+    import psutil  # noqa: F401  fails before the work, not after it
 
     samplers = samplers_named(args.peers)
     python_of = pythons(args.python, args.envs_folder)
@@ -68,7 +68,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 PEERS = Benchmark(
     name="peers",
-    help="other samplers and ours on the same work, in turn",
+    help="measure other samplers and ours on the same work, in turn",
     add_arguments=_add_arguments,
     measure=_measure,
     tables=tables,

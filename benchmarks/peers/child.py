@@ -1,4 +1,4 @@
-"""A sampler in a process of its own, which is told when to run and otherwise stands still."""
+"""A sampler in a process of its own, which runs in its turns and is stopped in between."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ SECONDS_TO_STOP = 10.0
 
 
 class ChildError(FastmarlError):
-    """A sampler could not be set up, or failed while it ran, in one line."""
+    """A sampler could not be set up, or failed while it ran; the text is one line."""
 
 
 class MissingError(ChildError):
-    """What it needs is not installed in its Python."""
+    """A package that the sampler needs is not installed in its Python."""
 
 
 class Child(AbstractContextManager["Child"]):
-    """A started `python -m peer_samplers`. Use it in a `with` statement: its processes are then ended.
+    """A started `python -m peer_samplers`. A `with` statement ends its processes.
 
-    Between its turns it and the processes it has started in its process group are stopped (SIGSTOP), so that those who
-    wait busily take no time from the others.
+    Between its turns, its process group is stopped (SIGSTOP), so that busy waiting takes no time from other samplers.
 
     Args:
         python: the interpreter.
-        module: of peer_samplers, or what stands for one.
-        setting: what its `build` gets, as a dict.
+        module: a module of peer_samplers, or a substitute.
+        setting: argument of the module's `build`, as a dict.
     """
 
     def __init__(self, python: str, module: str, setting: dict[str, Any]):
@@ -60,31 +59,34 @@ class Child(AbstractContextManager["Child"]):
         self.end()
 
     def wait_until_ready(self, timeout: float) -> dict[str, Any]:
-        """{"config": how it is set up, "versions": of what}; it stands still from then on.
+        """Wait until the sampler is set up, and stop it.
+
+        Returns:
+            {"config": description of the setup, "versions": versions of packages}
 
         Raises:
             MissingError: a package that it needs is not installed.
-            ChildError: it has failed, or is not ready in `timeout` seconds.
+            ChildError: it has failed, or is not ready within `timeout` seconds.
         """
         ready = self._answer(timeout, "to be ready")["ready"]
         self._stand_still()
         return ready
 
     def turn(self, warm: float, seconds: float, timeout: float) -> float:
-        """Agent steps per second of `seconds` of sampling, after `warm` seconds that do not count.
+        """Sample for `warm` seconds, then measure agent steps per second for `seconds` seconds.
 
         Raises:
-            ChildError: it has failed, or has not answered in `timeout` seconds.
+            ChildError: it has failed, or has not answered within `timeout` seconds.
         """
         self._signal(signal.SIGCONT)
-        with suppress(ConnectionError):  # if it has ended, what it said last tells why
+        with suppress(ConnectionError):  # it has ended; its last words explain why
             self._pipe.send_bytes(json.dumps({"warm": warm, "seconds": seconds}).encode())
         answer = self._answer(timeout, "for its turn")
         self._stand_still()
         return answer["agent_steps"] / answer["seconds"]
 
     def end(self) -> None:
-        """Ask it to close, then end all that is left of it. Again: nothing."""
+        """Ask the sampler to close, then end its remaining processes. Further calls do nothing."""
         from psutil import NoSuchProcess
 
         if self._pipe.closed:
@@ -104,7 +106,7 @@ class Child(AbstractContextManager["Child"]):
         self._printed.close()
 
     def _stand_still(self) -> None:
-        """Stop its group, and wait for its own process: on busy cores a thread in a system call ends that first."""
+        """Stop the process group and wait for the main process: on busy cores a system call in a thread delays that."""
         self._signal(signal.SIGSTOP)
         deadline = monotonic() + SECONDS_TO_STOP
         stopped_or_ended = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
@@ -114,13 +116,13 @@ class Child(AbstractContextManager["Child"]):
             sleep(0.001)
 
     def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):  # nobody may be left in the group
+        with suppress(ProcessLookupError):  # the group may be empty
             os.killpg(self._process.pid, number)
 
     def _answer(self, timeout: float, why: str) -> dict[str, Any]:
         deadline = monotonic() + timeout
         while not self._pipe.poll(0.2):
-            if self._process.poll() is not None:  # processes that it has forked may hold its end open
+            if self._process.poll() is not None:  # its forked processes may hold the pipe open
                 raise ChildError(self._last_words())
             if monotonic() > deadline:
                 raise ChildError(f"took more than {timeout:g} s {why}")
@@ -141,7 +143,7 @@ class Child(AbstractContextManager["Child"]):
 
 
 def _paths(python: str) -> list[str]:
-    """Where it finds peer_samplers; this Python also finds what this process does, others have what they have."""
+    """Return the path that leads to peer_samplers; this Python also inherits the path of this process."""
     if python != sys.executable:
         return [str(CHILDREN)]
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
@@ -153,7 +155,7 @@ def _one_line(text: str) -> str:
 
 
 def _descendants(pid: int) -> list[Any]:
-    """Processes that it has started, and those that these have; Ray's are in no group of its."""
+    """Return all descendants of a process; those of Ray are not in its process group."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""What is measured: the samplers and the settings of their work."""
+"""The samplers to measure, and the settings of their work."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Entry:
     """One sampler, or half of the limit."""
 
     name: str
-    """On the command line and in JSON; also that of its virtual environment in a folder of such."""
+    """Name on the command line, in JSON, and of its virtual environment in a folder of such."""
     title: str
-    """In tables."""
+    """Name in tables."""
     module: str
-    """Of peer_samplers."""
+    """Name of a module of peer_samplers."""
     shared_environment: str | None = None
-    """Whose virtual environment it lives in, if it has none of its own."""
+    """Name of the entry whose virtual environment it uses, if it has none of its own."""
 
 
 OURS = "fastmarl"
@@ -45,7 +45,7 @@ OWN_PYTHON = (OURS, "fastmarl-rllib", "fastmarl-rllib-old", *(entry.name for ent
 
 @dataclass(frozen=True)
 class Setting:
-    """Which environment, how many, and in how many processes (0: one, without workers)."""
+    """The environment, the number of copies, and the number of worker processes (0: a single process)."""
 
     env: str
     num_envs: int
@@ -60,8 +60,10 @@ ENV_KINDS = {"spread": "simple_spread_v3", "free": "an environment that costs no
 
 
 def settings(env_kinds: Sequence[str], num_envs: Iterable[int], num_workers: Iterable[int]) -> list[Setting]:
-    """All combinations, but for those that make no sense: workers that can't share the envs equally (or have less than
-    two each, which double buffering needs), and workers for environments that cost nothing.
+    """Return all sensible combinations.
+
+    Workers must share the envs equally, with at least two each, which double buffering needs, and are never used for
+    environments without costs.
     """
     return [
         Setting(kind, envs, workers)
@@ -73,10 +75,10 @@ def settings(env_kinds: Sequence[str], num_envs: Iterable[int], num_workers: Ite
 
 
 def samplers_named(names: Sequence[str] | None) -> tuple[Entry, ...]:
-    """Ours is always among them: all are compared with it.
+    """Return the samplers of these names, always including ours, to which all are compared.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: a name is unknown.
     """
     known = [entry.name for entry in SAMPLERS]
     for name in names or ():
@@ -86,14 +88,14 @@ def samplers_named(names: Sequence[str] | None) -> tuple[Entry, ...]:
 
 
 def pythons(chosen: Sequence[tuple[str, str]], folder: Path | None) -> dict[str, str]:
-    """Name of an entry -> the Python that runs it.
+    """Return name of an entry -> the Python that runs it.
 
     Args:
-        chosen: (name, path); these come first.
-        folder: of virtual environments named as the entries are; then these. What is in neither runs in this Python.
+        chosen: (name, path); these take precedence.
+        folder: folder of virtual environments named after entries. Other entries run in this Python.
 
     Raises:
-        ConfigError: a path or a folder does not exist, a path can't be run, or there is no such entry.
+        ConfigError: a path or a folder does not exist, a path is not executable, or an entry is unknown.
     """
     own = dict(chosen)
     samplers_named(list(own))
@@ -101,7 +103,7 @@ def pythons(chosen: Sequence[tuple[str, str]], folder: Path | None) -> dict[str,
         if not Path(path).exists():
             raise ConfigError(f"--python {name}={path}: there is no such file")
         if not (Path(path).is_file() and os.access(path, os.X_OK)):
-            raise ConfigError(f"--python {name}={path}: is no program that can be run")
+            raise ConfigError(f"--python {name}={path}: is not an executable program")
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--envs-folder {folder}: there is no such folder")
 

@@ -1,4 +1,4 @@
-"""Rounds of turns: in each, every sampler of a setting runs once, while the others stand still."""
+"""Rounds of turns: in each round every sampler of a setting runs once, while the others are stopped."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from benchmarks.peers.child import Child, ChildError, MissingError
 from benchmarks.peers.entries import HALVES, Entry, Setting
 
 MEASURED, FAILED, MISSING = "measured", "failed", "not installed"
-STARTED_AT_ONCE = 3  # all that start share the cores
+STARTED_AT_ONCE = 3  # starting samplers share the cores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long things may take, in seconds."""
+    """Durations and time limits, in seconds."""
 
     rounds: int = 3
     seconds: float = 1.0
-    """Of a turn, at least; whole calls are timed."""
+    """Minimum of a turn; whole calls are timed."""
     warm: float = 0.3
-    """Of sampling before that, in each turn."""
+    """Sampling before that, in each turn."""
     start_timeout: float = 120.0
     turn_timeout: float = 60.0
 
@@ -34,12 +34,19 @@ def measure_setting(
     pace: Pace,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Measure them, and both halves of the limit, in turn.
+    """Measure these samplers, and both halves of the limit, in turn.
+
+    Args:
+        setting: the work.
+        samplers: the samplers.
+        python_of: name of an entry -> the Python that runs it.
+        pace: durations and time limits.
+        progress: is called with a text before each step.
 
     Returns:
-        The setting's fields, "rounds", "seconds" and "results": for each entry "peer", "status" ("measured", "failed"
-        or "not installed"), "error" if it isn't measured, "config" and "versions" if it was ready, and
-        "agent_steps_per_second", a number for each round, if it is measured.
+        The setting's fields, "rounds", "seconds" and "results". Each entry of "results" has "peer" and "status"
+        ("measured", "failed" or "not installed"); "error" unless it is measured; "config" and "versions" if it was
+        ready; and "agent_steps_per_second", one number per round, if it is measured.
     """
     entries = (*HALVES, *samplers)
     results: dict[str, dict[str, Any]] = {entry.name: {"peer": entry.name} for entry in entries}

@@ -1,4 +1,4 @@
-"""Tables and a picture of what `python -m benchmarks.peers` measured."""
+"""Tables and plots of the results of `python -m benchmarks.peers`."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One sampler at one setting: medians over the rounds, whose figures were taken in turn."""
+    """One sampler in one setting: medians over rounds in which the samplers took turns."""
 
     agent_steps_per_second: float
     to_ours: float | None
-    """Its speed / ours; None: ours was not measured."""
+    """Its speed / ours; None if ours was not measured."""
     to_limit: float | None
-    """Its speed / the limit's."""
+    """Its speed / the speed of the limit."""
 
 
 def cells(measured: Row) -> dict[str, Cell]:
-    """By name of a sampler that was measured at this setting, "limit" among them.
+    """Return the cells of all samplers measured in this setting by name, including "limit".
 
-    The limit is that of one process, 1 / (1 / environments + 1 / network): stepping the bare environments and asking
-    the bare network, one after the other.
+    The limit is that of one process, 1 / (1 / environments + 1 / network): it steps the bare environments, then calls
+    the bare network.
     """
     speeds = {
         result["peer"]: result["agent_steps_per_second"]
@@ -60,23 +60,23 @@ def _ratio(speeds: list[float], others: list[float] | None) -> float | None:
 
 
 def order(measured: Row) -> tuple:
-    """Of a setting: what it is about, and where it stands among others.
+    """Return the sort key of a setting.
 
-    A setting is taken as a whole: figures that were not taken in turn are not comparable.
+    A setting is replaced as a whole, since only figures that were measured in turn are comparable.
     """
     return measured["env"] != "spread", measured["num_workers"], measured["num_envs"]
 
 
 def tables(figures: Figures) -> list[Table]:
-    """One for each environment and number of workers; the quickest samplers come first.
+    """Return one table per environment and number of workers, fastest samplers first.
 
-    A cell is "agent steps/s (x ours, of the limit)"; who is not measured anywhere has a row that says why.
+    A cell is "agent steps/s (x ours, of the limit)". A sampler without any result has a row with the reason.
     """
     return [Table(_title(of_table[0]), ["", *map(_envs, of_table)], _rows(of_table)) for of_table in _by_table(figures)]
 
 
 def _by_table(figures: Figures) -> list[list[Row]]:
-    """Settings, the only section, that differ in the number of envs alone."""
+    """Group the settings, the only section, by all but the number of envs."""
     return [[*of_table] for _, of_table in groupby(figures["settings"], itemgetter("env", "num_workers"))]
 
 
@@ -126,7 +126,7 @@ def _why(name: str, measured: Row) -> str:
 
 
 def setups(figures: Figures) -> str:
-    """A line for each sampler: versions, and how it was set up for the most envs of each number of workers."""
+    """Return a line for each sampler: versions, and the setup with the most envs for each number of workers."""
     versions: dict[str, str] = {}
     configs: dict[str, dict[str, str]] = {}
     for measured in figures["settings"]:
@@ -141,7 +141,7 @@ def setups(figures: Figures) -> str:
 
 
 def draw(figures: Figures, path: Path) -> None:
-    """Bars of agent steps per second, a line of plots for each table, a plot for each number of envs."""
+    """Plot agent steps per second as bars: a row of plots for each table, a plot for each number of envs."""
     of_tables = _by_table(figures)
     columns = max(map(len, of_tables))
     with plots.picture(path, 4.3 * columns + 1, 2.9 * len(of_tables)) as figure:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.rllib`."""
+"""The command `python -m benchmarks.rllib`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from fastmarl.report.records import Row
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cases", nargs="+", metavar="NAME", help="instead of the standard ones; a wrong name lists all"
-    )
+    parser.add_argument("--cases", nargs="+", metavar="NAME", help="replace the standard cases; a wrong name lists all")
     parser.add_argument("--rounds", type=positive, default=5, help="default %(default)s")
     parser.add_argument("--quick", action="store_true", help="one round; two small cases if none are named")
     parser.add_argument(
         "--sampler", choices=("exact", "fast"), default="exact", help="option of the runner (default %(default)s)"
     )
-    parser.add_argument("--ray", action="store_true", help="with Ray, too: the trip from an actor, PPO iterations")
+    parser.add_argument("--ray", action="store_true", help="also with Ray: the trip from an actor, PPO iterations")
 
 
 def _measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
-    """Section by section."""
+    """Yield the results of one section after another."""
     from benchmarks.rllib.cases import CASES, QUICK, STANDARD, check_names
     from benchmarks.rllib.extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
     from benchmarks.rllib.measure import measure_case

@@ -1,4 +1,4 @@
-"""Cases of `python -m benchmarks.rllib`: environments, modules, and the steps that one call of sample() makes."""
+"""Cases of `python -m benchmarks.rllib`: environments, modules, and numbers of steps per call of sample()."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ BATTLE_AGENTS = 162
 
 
 class ReadyEnv(MultiAgentEnv):
-    """Costs nothing: every step returns the same dicts of the same arrays, and all agents live for 100 steps.
+    """An environment without costs: every step returns the same dicts of arrays, and all agents live for 100 steps.
 
     Args:
-        config: "agents": how many.
+        config: "agents": number of agents.
     """
 
     def __init__(self, config: dict[str, Any]):
@@ -31,12 +31,12 @@ class ReadyEnv(MultiAgentEnv):
         ready = ReadyDicts({"agents": config["agents"], "size": 8, "actions": 3})
         self.agents = self.possible_agents = ready.possible_agents
         self.observation_spaces, self.action_spaces = ready.observation_spaces, ready.action_spaces
-        # The ready env's own methods, as one more Python call a step would be a cost.
+        # Uses the methods of the ready env directly, since another Python call per step would be a cost.
         self.reset, self.step = ready.reset, ready.step  # type: ignore[method-assign,assignment]
 
 
 class FlatBattle(MultiAgentEnv):
-    """MAgent2's battle_v4; observations are flat, float32 [845], as RLlib has no default network for their shape."""
+    """MAgent2's battle_v4 with flat observations, float32 [845]; RLlib has no default network for their real shape."""
 
     def __init__(self, config: dict[str, Any]):
         from magent2.environments import battle_v4  # type: ignore[import-untyped]
@@ -63,7 +63,7 @@ def one_for_all(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
 
 
 def by_number(agent_id: int, episode: Any, **kwargs: Any) -> str:
-    """Even and odd agents have modules of their own."""
+    """Map even and odd agents to different modules."""
     return f"p{agent_id % 2}"
 
 
@@ -77,20 +77,24 @@ class Case:
 
     env: type[MultiAgentEnv]
     agents: int
-    """At the start of an episode; in CartPole they fall one by one."""
+    """Number at the start of an episode; in CartPole they fall one by one."""
     envs: int
     steps: int = 1000
-    """Env steps in one call of sample(), over all envs."""
+    """Env steps per call of sample(), over all envs."""
     hiddens: tuple[int, ...] = (64, 64)
     policies: tuple[str, ...] = ("p0",)
     policy_of: Callable[..., str] = one_for_all
     config_key: str = "agents"
-    """What the environment's config calls the number of agents."""
+    """Key of the number of agents in the environment's config."""
     rllib_rounds: int | None = None
-    """RLlib's runner is timed in so many rounds only; None: in all."""
+    """Number of rounds in which RLlib's runner is timed; None means all."""
 
     def config(self, **env_runner_options: Any) -> PPOConfig:
-        """PPO's config, with its default modules of this size. The options go to `config.env_runners()`."""
+        """Return PPO's config with its default modules of this size.
+
+        Args:
+            env_runner_options: passed to `config.env_runners()`.
+        """
         options = {"num_env_runners": 0, "num_envs_per_env_runner": self.envs, **env_runner_options}
         model = DefaultModelConfig(fcnet_hiddens=[*self.hiddens], fcnet_activation="tanh", vf_share_layers=False)
         return (
@@ -121,7 +125,7 @@ CASES: dict[str, Case] = {
     "battle": Case(
         env=FlatBattle, agents=BATTLE_AGENTS, envs=1, steps=200, policies=("red", "blue"), policy_of=by_team
     ),
-    # RLlib's time grows with the square of the steps in a call: once is long enough.
+    # RLlib's time grows with the square of the steps per call, so one round is long enough.
     "cartpole-8x8-32000": cartpole(agents=8, envs=8, steps=32_000, rllib_rounds=1),
 }
 EXTRAS = ("growth", "transfer")
@@ -130,7 +134,11 @@ QUICK = ("cartpole-8x8", "ready-8x16")
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises ConfigError if something is not in CASES or EXTRAS."""
+    """Check that all names are in CASES or EXTRAS.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
     for name in names:
         if name not in (*CASES, *EXTRAS):
             raise ConfigError(f"there is no case {name!r}; there are {', '.join((*CASES, *EXTRAS))}")

@@ -1,4 +1,4 @@
-"""Whether two runners returned equal episodes of RLlib's."""
+"""Compare the episodes that two runners returned."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -13,11 +13,14 @@ from fastmarl.core.spaces.structs import flatten_struct
 
 
 class UnequalEpisodesError(FastmarlError):
-    """The two runners returned different episodes, so comparing their speeds would say nothing."""
+    """The two runners returned different episodes, so their speeds can't be compared."""
 
 
 def check_equal(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) -> None:
     """Compare times, flags, all columns (dtype, shape, bytes, lookback) and infos; ids and clocks may differ.
+
+    Args:
+        theirs, ours: episodes of RLlib's runner and of ours.
 
     Raises:
         UnequalEpisodesError: names the first difference.
@@ -31,7 +34,10 @@ def check_equal(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) 
 
 
 def check_alike(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) -> None:
-    """Compare which columns each module's agents have, with which dtypes and shapes of a row.
+    """Compare the names, dtypes and row shapes of the columns of each module's agents.
+
+    Args:
+        theirs, ours: episodes of RLlib's runner and of ours.
 
     Raises:
         UnequalEpisodesError: names the first difference.
@@ -47,7 +53,7 @@ def _unequal(where: str, theirs: object, ours: object) -> UnequalEpisodesError:
 
 
 def _forms(episodes: list[MultiAgentEpisode]) -> dict[tuple[str, str], set]:
-    """(module, column) -> its dtypes and shapes of a row."""
+    """Return (module, column) -> its dtypes and row shapes."""
     forms: dict[tuple[str, str], set] = {}
     for part in (part for episode in episodes for part in episode.agent_episodes.values()):
         for name, column in _columns(part, "observations", "actions", "rewards"):
@@ -58,7 +64,7 @@ def _forms(episodes: list[MultiAgentEpisode]) -> dict[tuple[str, str], set]:
 
 
 def _content(episode: MultiAgentEpisode) -> Iterator[tuple[str, Any]]:
-    """(name, comparable value) of everything that counts."""
+    """Yield (name, comparable value) for everything that must be equal."""
     yield "time", (episode.env_t_started, episode.env_t)
     yield "flags", (episode.is_terminated, episode.is_truncated)
     for agent_id, part in episode.agent_episodes.items():
@@ -71,7 +77,7 @@ def _content(episode: MultiAgentEpisode) -> Iterator[tuple[str, Any]]:
 
 
 def _columns(part: SingleAgentEpisode, *own: str) -> Iterator[tuple[str, Any]]:
-    """(name, RLlib's buffer) of its own columns of these names, and of what its module put out."""
+    """Yield (name, RLlib's buffer) for the agent's own columns with these names and for all module outputs."""
     yield from ((name, getattr(part, name)) for name in own)
     yield from part.extra_model_outputs.items()
 
@@ -83,4 +89,4 @@ def _comparable(data: Any) -> Any:
         return [(key, _comparable(value)) for key, value in data.items()]
     if isinstance(data, list | tuple):
         return [_comparable(value) for value in data]
-    return type(data), repr(data)  # by repr, as nan is nan and 0.0 is not -0.0
+    return type(data), repr(data)  # repr, as nan must equal nan and 0.0 must differ from -0.0

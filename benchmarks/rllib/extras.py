@@ -1,4 +1,4 @@
-"""Beside the cases: how the time grows with the steps in a call, what the way to a learner costs, a PPO iteration."""
+"""Further measurements: growth with the steps per call, the cost of the way to a learner, PPO iterations."""
 
 import pickle
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ from fastmarl.report.records import Row
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 GROWTH_CASE = cartpole(agents=8, envs=8)
-GROWTH_STEPS = (500, 1000, 2000, 4000, 8000, 16_000, 32_000)  # env steps a call
-RLLIB_GROWTH_STEPS = 8000  # RLlib's runner is timed up to here, and once
-CALLED_STEPS = 4000  # in calls of fewer steps each, so many of these are made that all rows rest on as much
+GROWTH_STEPS = (500, 1000, 2000, 4000, 8000, 16_000, 32_000)  # env steps per call
+RLLIB_GROWTH_STEPS = 8000  # the limit for RLlib's runner, which is timed once
+CALLED_STEPS = 4000  # shorter calls are repeated until all rows have as many steps
 TRANSFER_CASE = Case(env=ReadyEnv, agents=8, envs=8, steps=8 * 250)
 PPO_CASE = cartpole(agents=8, envs=8, steps=2000)
 
 local_ray = partial(ray.init, num_cpus=1, include_dashboard=False, log_to_driver=False)
-"""Ray in processes of its own, for as long as a `with` statement lasts."""
+"""Starts Ray in processes of its own for the duration of a `with` statement."""
 
 
 def measure_growth(
@@ -36,20 +36,21 @@ def measure_growth(
     rounds: int = 3,
     ours: type[RLlibEnvRunner] = MultiAgentEnvRunner,
 ) -> list[Row]:
-    """Time per agent step, with get_metrics() between the calls.
+    """Measure the time per agent step, with get_metrics() between the calls.
 
     Args:
-        steps: env steps in a call.
-        rllib_steps: RLlib's runner takes part up to here.
-        rounds: of our runner, for the median; RLlib's has one.
+        steps: env steps per call.
+        rllib_steps: the limit for RLlib's runner.
+        rounds: rounds of our runner, for the median; RLlib's has one.
         ours: the class to compare with RLlib's.
 
     Returns:
-        For each of `steps` "steps", and in microseconds of sample() per agent step "us" and "rllib_us" (or None).
+        One row for each of `steps`: "steps", and microseconds of sample() per agent step, "us" and "rllib_us" (or
+            None).
     """
     with measuring(), Pair(GROWTH_CASE, ours) as pair:
         pair.check(steps[0])
-        # Round by round over all sizes, so that a machine that gets slower does not look like growth.
+        # Each round covers all sizes, so that a machine that slows down does not look like growth.
         us = [[_mean_us(pair, pair.ours, n) for n in steps] for _ in range(rounds)]
         rllib_us = [_mean_us(pair, pair.theirs, n) if n <= rllib_steps else None for n in steps]
     medians = map(median, zip(*us, strict=True))
@@ -64,15 +65,15 @@ def _mean_us(pair: Pair, runner: RLlibEnvRunner, steps: int) -> float:
 def measure_transfer(
     *, rounds: int = 5, steps: int = TRANSFER_CASE.steps, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner
 ) -> list[Row]:
-    """Pickle (protocol 5, buffers out of band, as Ray does) and rebuild what one call of sample() returns.
+    """Pickle and rebuild the result of one call of sample(), with protocol 5 and out-of-band buffers, as Ray does.
 
     Args:
-        rounds: for the medians, the runners in turn.
+        rounds: number of rounds for the medians; the runners take turns.
         steps: env steps in that call.
         ours: the class to compare with RLlib's.
 
     Returns:
-        For each "runner" "dumps_ms", "loads_ms", "look_ms" (a first look at all agent episodes that have arrived),
+        One row for each "runner": "dumps_ms", "loads_ms", "look_ms" (the first access to all received agent episodes),
         "megabytes" and the number of "buffers".
     """
     with measuring(), Pair(TRANSFER_CASE, ours) as pair:
@@ -99,7 +100,7 @@ def _through_pickle(episodes: list) -> dict[str, float]:
 
 
 def _in_turn(turns: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> list[Row]:
-    """Of each runner the medians of what its turns tell, after a first one that is not counted."""
+    """Return the medians of each runner's figures, without a first turn."""
     told: dict[str, list[dict[str, float]]] = {runner: [] for runner in turns}
     for _ in range(1 + rounds):
         for runner, turn in turns.items():
@@ -111,7 +112,7 @@ def _in_turn(turns: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -
 
 
 class Sender:
-    """An actor that has sampled, and gives its episodes away as often as it is asked."""
+    """An actor that has sampled and returns its episodes on request."""
 
     def __init__(self, runner_class: type[RLlibEnvRunner]):
         seed_everything(SEED)
@@ -123,15 +124,15 @@ class Sender:
 
 
 def measure_trip(*, rounds: int = 20, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Row]:
-    """The way of what one call of sample() returns from an actor to the driver. Needs a started Ray.
+    """Measure the way of one call's episodes from an actor to the driver. Ray must be started.
 
     Args:
-        rounds: for the medians, the runners in turn.
+        rounds: number of rounds for the medians; the runners take turns.
         ours: the class to compare with RLlib's.
 
     Returns:
-        For each "runner" "get_ms", from asking for episodes that are ready until ray.get() has returned, and "look_ms",
-        a first look at all agent episodes.
+        One row for each "runner": "get_ms", from requesting finished episodes until ray.get() returns, and "look_ms",
+        the first access to all agent episodes.
     """
     senders = {name: ray.remote(num_cpus=0)(Sender).remote(kind) for name, kind in _classes(ours).items()}
     rows = _in_turn({name: partial(_fetch, sender) for name, sender in senders.items()}, rounds)
@@ -153,15 +154,15 @@ def _fetch(sender: Any) -> dict[str, float]:
 
 
 def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Row]:
-    """PPO's iteration with its default settings but for the batch, which is PPO_CASE's steps. Needs a started Ray.
+    """Measure PPO iterations with default settings, except for the batch of PPO_CASE's steps. Ray must be started.
 
     Args:
-        iterations: for the medians, the runners in turn.
+        iterations: number of iterations for the medians; the runners take turns.
         ours: the class to compare with RLlib's.
 
     Returns:
-        For each "runner" "seconds" of Algorithm.train(), which samples and learns in this process, "sampling_seconds"
-        among them, and their share, "sampling_share".
+        One row for each "runner": "seconds" of Algorithm.train(), which samples and learns in this process,
+        "sampling_seconds" of these, and the ratio of both, "sampling_share".
     """
     with measuring(), ExitStack() as stack:
         turns = {name: partial(_iteration, _algorithm(kind, stack)) for name, kind in _classes(ours).items()}

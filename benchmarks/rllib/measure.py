@@ -1,4 +1,4 @@
-"""A case measured: RLlib's runner, ours, and the bare environments and layers, in turn."""
+"""Measure a case: RLlib's runner, ours, and the bare environments and layers, in turn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from fastmarl.bench.bare_envs import BareEnvs
 from fastmarl.bench.bare_network import watched_calls
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
-CHECKED_STEPS = 1000  # env steps in each of two calls that are compared before anything is timed
-WATCHED_STEPS = 300  # env steps whose batches are noted for the bare modules
-BARE_SECONDS = 0.2  # about how long the bare environments are timed in each round
+CHECKED_STEPS = 1000  # env steps in each of two calls whose results are compared first
+WATCHED_STEPS = 300  # env steps whose batches are recorded for the bare modules
+BARE_SECONDS = 0.2  # approximate time of the bare environments in each round
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """Medians of the rounds, of calls of sample() without the get_metrics() that follows each."""
+    """Medians over the rounds, of calls of sample() without the get_metrics() that follows each."""
 
     case: str
     agents: int
     envs: int
     steps: int
-    """Env steps in one call."""
+    """Env steps per call."""
     rounds: int
     rllib_rounds: int
     rllib_env_steps_per_second: float
@@ -40,32 +40,32 @@ class CaseResult:
     ratio: float
     """RLlib's time / our time."""
     ratio_with_parts: float
-    """The same, with the time that ours takes to make the agent episodes when they are first looked at; RLlib's has
-    them ready, and an actor that sends its episodes away never makes them."""
+    """The ratio with the time that ours takes to build agent episodes at the first access. RLlib's are already built,
+    and an actor that sends its episodes away never builds them."""
     ratio_with_metrics: float
     """RLlib's time / our time, with the time of get_metrics() on both sides."""
     env_us: float
-    """Stepping the bare environments, in microseconds per agent step."""
+    """Microseconds per agent step of the bare environments."""
     network_us: float
-    """The modules' layers, and sampling by the operations that give RLlib's bits, in microseconds per agent step."""
+    """Microseconds per agent step of the modules' layers and of sampling that is bit-identical to RLlib's."""
     plain_network_us: float
-    """The modules' layers, and sampling by as few of torch's operations as do it; not RLlib's bits."""
+    """Microseconds per agent step of the modules' layers and of sampling with the fewest torch operations."""
     efficiency: float
     """(env_us + network_us) / our time."""
     plain_efficiency: float
     """(env_us + plain_network_us) / our time."""
     ratios: tuple[float, ...]
-    """Of the rounds."""
+    """The ratio of each round."""
     slow_path_reasons: tuple[str, ...]
-    """Why our runner left the sampling to RLlib's loop; empty if it did not."""
+    """Reasons why our runner used RLlib's loop; empty if it did not."""
 
 
 class BareModules:
-    """The modules' layers on batches such as RLlib's runner makes, without runner and modules; see `watched_calls`.
+    """The modules' layers on RLlib's batches, without runner and modules; see `watched_calls`.
 
     Args:
         runner: RLlib's, with PPO's default modules and discrete actions.
-        steps: env steps in the call that is watched.
+        steps: env steps in the call that is recorded.
     """
 
     def __init__(self, runner: RLlibEnvRunner, steps: int):
@@ -80,7 +80,7 @@ class BareModules:
         self._steps = [(layers[module_id], batch["obs"]) for module_id, batch in calls]
 
     def run(self, sample: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> float:
-        """Microseconds per agent step of all batches once; `sample` makes actions and their logp from logits."""
+        """Return microseconds per agent step of one pass; `sample` makes actions and their logp from logits."""
         with torch.inference_mode():
             begun = perf_counter()
             for layers, observations in self._steps:
@@ -91,21 +91,21 @@ class BareModules:
 
 
 def sample_as_rllib(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is left of TorchCategorical when only what goes into the result's bits is kept."""
+    """Sample bit-identically to TorchCategorical, without the rest of its operations."""
     logp = logits - logits.logsumexp(-1, keepdim=True)
     actions = torch.multinomial(torch.softmax(logp, -1), 1, True)
     return actions, logp.gather(-1, actions)
 
 
 def sample_plainly(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same distribution in torch's fewest operations."""
+    """Sample from this distribution with the fewest torch operations."""
     logp = torch.log_softmax(logits, -1)
     actions = torch.multinomial(logp.exp(), 1, True)
     return actions, logp.gather(-1, actions)
 
 
 def as_rllib_gives(action: Any) -> Any:
-    """RLlib's connectors make int32 of a module's int64."""
+    """Convert an action as RLlib's connectors do, which make int32 of a module's int64."""
     return np.int32(action) if isinstance(action, int) else action
 
 
@@ -113,29 +113,32 @@ def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = Mul
     """Check that the runners are equal, then time RLlib's, ours, the bare environments and layers in turn.
 
     Args:
-        name: of CASES.
-        rounds: in each, everything is timed once.
+        name: key of CASES.
+        rounds: number of rounds; each times everything once.
         ours: the class to compare with RLlib's.
+
+    Returns:
+        Medians over the rounds.
 
     Raises:
         UnequalEpisodesError: the runners are not equal.
     """
     case = CASES[name]
     rllib_rounds = min(rounds, case.rllib_rounds or rounds)
-    bare: list[tuple[float, float, float]] = []  # of envs, modules, modules that sample plainly
+    bare: list[tuple[float, float, float]] = []  # times of envs, modules, modules that sample plainly
     their_times: list[Timing] = []
     our_times: list[Timing] = []
     with measuring(), Pair(case, ours) as pair, Pair(case, ours) as owner:
         pair.check(min(case.steps, CHECKED_STEPS))
         modules = BareModules(owner.theirs, min(case.steps, WATCHED_STEPS))
         assert owner.ours.env is not None and owner.ours.env.envs is not None
-        envs = [env.unwrapped for env in owner.ours.env.envs]  # without gymnasium's wrappers
+        envs = [env.unwrapped for env in owner.ours.env.envs]  # without Gymnasium's wrappers
         loop = BareEnvs(envs, seed=SEED, seconds=BARE_SECONDS, given=as_rllib_gives)
         for i in range(rounds):
             bare.append((loop.run(), modules.run(sample_as_rllib), modules.run(sample_plainly)))
             turns = [(pair.ours, our_times), (pair.theirs, their_times)]
             turns = turns if i < rllib_rounds else turns[:1]
-            for runner, timings in turns if i % 2 else reversed(turns):  # nobody is always the first
+            for runner, timings in turns if i % 2 else reversed(turns):  # alternates the order
                 timings.append(pair.time(runner, seed=i))
         reasons = tuple(getattr(pair.ours, "slow_path_reasons", ()))
     return _case_result(name, bare, their_times, our_times, reasons)

@@ -1,4 +1,4 @@
-"""RLlib's runner and ours, timed in turn in one process, after both have returned equal episodes for equal seeds."""
+"""RLlib's runner and ours, timed in turn in one process, after a check that equal seeds give equal episodes."""
 
 import gc
 import logging
@@ -22,7 +22,7 @@ from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 @dataclass(frozen=True)
 class Timing:
-    """One call of sample(), a first look at all agents' parts, and get_metrics(). Times in seconds."""
+    """Times in seconds of a call of sample(), the first access to all agents' parts, and get_metrics()."""
 
     sample: float
     look: float
@@ -37,7 +37,7 @@ class Timing:
 
 
 class Pair(AbstractContextManager["Pair"]):
-    """RLlib's runner and ours, of the same case and from the same seed. Use it in a `with` statement."""
+    """RLlib's runner and ours with the same case and seed, for a `with` statement."""
 
     def __init__(self, case: Case, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner):
         self._case = case
@@ -49,12 +49,12 @@ class Pair(AbstractContextManager["Pair"]):
         self.ours.stop()
 
     def check(self, steps: int) -> None:
-        """Compare what two calls of sample() return, the second of which goes on with episodes. Also warms up.
+        """Compare the results of two calls of sample(); the second continues episodes. Also warms up.
 
-        With `sampler="fast"`, actions differ, so what is compared is the form of the columns.
+        With `sampler="fast"` the actions differ, so only the form of the columns is compared.
 
         Args:
-            steps: env steps in each.
+            steps: env steps per call.
 
         Raises:
             UnequalEpisodesError: names the first difference.
@@ -64,18 +64,18 @@ class Pair(AbstractContextManager["Pair"]):
             theirs, ours = (self.sample(runner, steps, seed=call)[0] for runner in (self.theirs, self.ours))
             compare(theirs, ours)
         for runner in (self.theirs, self.ours):
-            runner.get_metrics()  # lets go of the episodes
+            runner.get_metrics()  # releases the episodes
 
     def sample(self, runner: RLlibEnvRunner, steps: int, seed: int) -> tuple[list[MultiAgentEpisode], float]:
-        """(episodes, seconds) of one call."""
+        """Return (episodes, seconds) of one call."""
         seed_everything(seed)
-        gc.collect()  # so that nobody pays for the other's garbage
+        gc.collect()  # so that neither runner collects the other's garbage
         begun = perf_counter()
         episodes = runner.sample(num_timesteps=steps)
         return episodes, perf_counter() - begun
 
     def time(self, runner: RLlibEnvRunner, seed: int, steps: int | None = None) -> Timing:
-        """One call of sample(). After the same seeds both runners do the same work."""
+        """Time one call of sample(). After the same seeds both runners do the same work."""
         episodes, seconds = self.sample(runner, steps or self._case.steps, seed)
         begun = perf_counter()
         look(episodes)
@@ -96,13 +96,13 @@ class Pair(AbstractContextManager["Pair"]):
 
 
 def look(episodes: list[MultiAgentEpisode]) -> None:
-    """Make what ours makes late."""
+    """Build the agent episodes, which ours does only at the first access."""
     for episode in episodes:
         episode.agent_episodes  # noqa: B018
 
 
 def seed_everything(seed: int) -> None:
-    """The global generators that environments, modules and distributions may draw from."""
+    """Seed the global generators that environments, modules and distributions may use."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  (the one that RLlib seeds)
     torch.manual_seed(seed)
@@ -110,7 +110,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def measuring() -> Iterator[None]:
-    """One torch thread, no warnings and no log; afterwards torch's global settings are what they were."""
+    """Use one torch thread without warnings and logs; torch's global settings are restored afterwards."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -119,4 +119,4 @@ def measuring() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-        torch.use_deterministic_algorithms(deterministic)  # a seeded runner of RLlib's switches them on
+        torch.use_deterministic_algorithms(deterministic)  # a seeded runner of RLlib turns them on

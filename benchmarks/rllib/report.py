@@ -1,4 +1,4 @@
-"""Tables and a picture of what `python -m benchmarks.rllib` measured."""
+"""Tables and plots of the results of `python -m benchmarks.rllib`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from fastmarl.report.plots import OTHERS, OURS, log_scale, picture, ratio_bars
 from fastmarl.report.records import Figures, Row
 from fastmarl.report.tables import Columns, Table
 
-COLUMNS: dict[str, Columns] = {  # of each section
+COLUMNS: dict[str, Columns] = {  # by section
     "cases": {
         "case": ("sample()", ""),
         "agents": ("agents", ""),
@@ -50,7 +50,7 @@ COLUMNS: dict[str, Columns] = {  # of each section
 
 
 def tables(figures: Figures) -> list[Table]:
-    """One for each section; what qualifies its figures stands below it."""
+    """Return one table per section, with its notes below."""
     return [
         Table.of("", COLUMNS[section], rows, _notes(rows) if section == "cases" else ())
         for section, rows in figures.items()
@@ -67,7 +67,7 @@ def _notes(cases: list[Row]) -> list[str]:
 
 
 def draw(figures: Figures, path: Path) -> None:
-    """Bars of the ratios, and time over steps a call (log-log), whichever were measured."""
+    """Plot the ratios as bars, and the times over steps per call on logarithmic axes, as far as they were measured."""
     sections = [section for section in DRAWN if section in figures]
     with picture(path, max(6, 5 * len(sections)), 3.6) as figure:
         for place, section in enumerate(sections, start=1):

@@ -73,7 +73,7 @@ class RayActors(Actors):
 
     @property
     def is_running(self) -> bool:
-        """Also False if Ray was restarted or has rejoined the cluster since, which ends earlier actors.
+        """True if Ray still runs the session of these actors: a restart, or rejoining the cluster, ends them.
 
         The check itself never starts Ray.
         """

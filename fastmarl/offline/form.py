@@ -28,7 +28,7 @@ FORM = b"fastmarl.form"  # key of a file's metadata
 
 
 class LeafColumn(NamedTuple):
-    """One array [rows, *shape] of a nested column."""
+    """A leaf of a nested column: an array [rows, *shape]."""
 
     name: str
     dtype: str  # as in NumPy's `dtype.str`; "|O" columns hold JSON texts, one list per row if a row has several objects

@@ -321,7 +321,7 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
     [
         (["--peers", "puffer"], "there is no peer 'puffer'; there are fastmarl,"),
         (["--python", "supersuit=/no/such/python"], "--python supersuit=/no/such/python: there is no such file"),
-        (["--python", f"supersuit={__file__}"], "is no program that can be run"),
+        (["--python", f"supersuit={__file__}"], "is not an executable program"),
         (["--envs-folder", "/no/such/folder"], "--envs-folder /no/such/folder: there is no such folder"),
         (["--workers", "2", "--envs", "3"], "--envs [3] --workers [2]: workers need simple_spread"),
         (["--json", "FIGURES.json"], "not figures of this benchmark: KeyError('env')"),

@@ -1,4 +1,4 @@
-"""`fastmarl bench scaling`: its environment keeps the protocol, and every size is measured, told and drawn."""
+"""`fastmarl bench scaling`: its environment keeps the protocol, and every size is measured, reported and plotted."""
 
 import json
 

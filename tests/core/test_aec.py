@@ -56,7 +56,7 @@ def played_by_pettingzoo(env, player, seed):
 
 
 def played_by_us(env, player, seed):
-    """The same, and the numbers of agents observed in each step."""
+    """Play a game through our adapter; also returns the numbers of agents observed in each step."""
     obs, infos = env.reset(seed=seed)
     rewards, terminateds, truncateds, turns, numbers = dict.fromkeys(obs, 0), {}, {"__all__": False}, [], [len(obs)]
     while True:
@@ -103,7 +103,7 @@ def test_a_player_may_move_twice_running():
 
 
 class Countdown(AECEnv):
-    """Two agents take turns; each is paid for the other's turn. All end after `length` turns, and stay listed."""
+    """Two agents take turns; each gets a reward for the other's turn. All end after `length` turns and stay listed."""
 
     metadata: ClassVar = {"name": "countdown"}
 
@@ -215,7 +215,7 @@ def test_an_action_of_somebody_else():
 
 
 def test_sampled_games_are_legal_and_whole():
-    """Connect four: nobody plays a full column, every turn is one agent's step, and what one wins the other loses."""
+    """Connect four: no action fills a full column, a turn is one agent's step, and one's win is the other's loss."""
     creator = env_creator("pettingzoo.classic.connect_four_v3")
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(env=creator, num_envs_per_env_runner=16, seed=0, model_config={"fcnet_hiddens": [16]})

@@ -43,7 +43,7 @@ class Endless:
 
 
 class EndlessBatch(ArrayEnv):
-    """The same as a batch; `absent` of the agents miss every second step."""
+    """A batch of endless episodes; `absent` of the agents miss every second step."""
 
     def __init__(self, num_envs, actions, absent=0):
         super().__init__(num_envs, {"all": ["a", "b", "c"]}, {"all": OBS}, {"all": actions})
@@ -65,7 +65,7 @@ class EndlessBatch(ArrayEnv):
             group.present[:, : self.absent].fill(self.t % 2 == 0)
 
 
-KINDS = {  # what makes an env, or so many, and options
+KINDS = {  # name -> (function that makes an env, or a batch of n, options)
     "dicts": (lambda n: Endless(CHOICES), {}),
     "dicts, shifted": (lambda n: Endless(SHIFTED_CHOICES), {}),
     "a batch": (lambda n: EndlessBatch(n, CHOICES), {}),
@@ -98,7 +98,7 @@ def a_runner(make_env, options):
 
 
 def arrays_made(kind, tick_counts):
-    """How many arrays each call makes, with so many ticks."""
+    """Return the number of arrays that each call makes, one call per number of ticks."""
     runner = a_runner(*kind)
     assert runner.inference_backends == {"default_policy": "lean"}
     for _ in range(3):

@@ -92,7 +92,7 @@ def test_actions_that_it_can_hold():
 
 
 class Vector(VectorEnv):
-    """Tells observations of a space of bytes as int64: the env step, or `bad` in env 2 at one step."""
+    """Sends int64 observations for a space of bytes: the env step, or `bad` in env 2 at one step."""
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
 

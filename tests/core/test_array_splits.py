@@ -28,7 +28,7 @@ SPREAD = "mpe2.simple_spread_v3"
 
 
 def sampled(env, num_envs, calls=CALLS, **options):
-    """Of each chunk, what it has."""
+    """Return the contents of all sampled chunks."""
     options = {"model_config": {"fcnet_hiddens": [16]}, "seed": 0, **options}
     config = fastmarl.EnvRunnerConfig(env=env, num_envs_per_env_runner=num_envs, **options)
     runner = fastmarl.MultiAgentEnvRunner(config)
@@ -38,7 +38,7 @@ def sampled(env, num_envs, calls=CALLS, **options):
 
 
 def background_threads():
-    """Those that have not come to their end."""
+    """Return the background threads that are still alive."""
     threads = [thread for thread in threading.enumerate() if thread.name == "fastmarl-steps"]
     for thread in threads:
         thread.join(0.05)

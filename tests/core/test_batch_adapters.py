@@ -152,7 +152,7 @@ def test_episodes_of_a_vector_env_are_those_of_its_envs():
 
 
 def test_a_vector_env_may_begin_episodes_by_its_next_step():
-    """As Gymnasium's own compiled ones do: that step is one in which nobody acts."""
+    """Like Gymnasium's own compiled ones: no agent acts in that step."""
 
     def make(config):
         return gym.make_vec("CartPole-v1", config.num_envs, vectorization_mode="vector_entry_point")
@@ -182,7 +182,7 @@ def test_what_can_not_be_begun_anew_is_said():
 
 
 class Pair(gym.Env):
-    """Two agents in Tuple spaces, a Dict and a Box; both are paid what they ask for together."""
+    """Two agents in Tuple spaces, a Dict and a Box; each receives the sum of both actions as its reward."""
 
     observation_space = gym.spaces.Tuple(
         [gym.spaces.Dict({"t": gym.spaces.Discrete(99), "name": gym.spaces.Text(9)}), gym.spaces.Box(0, 99, (1,))]

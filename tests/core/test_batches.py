@@ -53,7 +53,7 @@ def test_columns_are_the_steps_in_order(seed):
 
 
 def in_turn(chunks: list) -> list:
-    """The same chunks: as they are, sliced, pickled, joined, compacted."""
+    """Return each chunk in one of several forms: as it is, sliced, pickled, joined, compacted."""
     return [[as_it_is, sliced, pickled, joined, compacted][i % 5](chunk) for i, chunk in enumerate(chunks)]
 
 
@@ -393,7 +393,7 @@ def test_gae_of_aligned_steps_is_that_of_the_trajectories():
 
 
 def value_of_clock(clock: np.ndarray) -> np.ndarray:
-    """What value_of() says of observations at these env steps."""
+    """Return value_of() for observations at these env steps."""
     return np.sin(clock.astype(np.float32) * np.float32(0.7))
 
 
@@ -433,7 +433,7 @@ def test_vtrace_and_n_step_returns_are_gae_where_they_should_be(gamma):
 
 
 def test_vtrace_with_newer_weights():
-    """What actions that the newer weights would not take have led to counts for nothing."""
+    """Consequences of actions that the newer weights would not take have no weight."""
     (batch,) = columns(ending_chunks()).values()
     n = len(batch["rewards"])
     batch["action_logp"] = np.zeros(n, np.float32)
@@ -513,7 +513,7 @@ ESTIMATES = {
 
 @pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
 def test_rows_that_are_not_those_of_the_trajectories_are_refused(estimate):
-    """Else estimates would be made of other rows, or of memory that nobody has written."""
+    """Estimates would otherwise use the wrong rows, or memory that was never written."""
     (batch,) = columns(ending_chunks()).values()
     n, lengths = len(batch["rewards"]), batch["seq_lens"]
     batch["action_logp"] = np.zeros(n)

@@ -70,8 +70,10 @@ def test_joined_and_sliced_chunks_own_their_data_too():
 
 
 def bytes_per_agent_step(keep, *, calls=60, first_call=0, num_timesteps, **options):
-    """What is kept of `calls` calls, by `keep(chunks)`, costs. Each agent step has 64 bytes of observation and about as
-    much of the rest."""
+    """Return the memory per agent step of the results of `calls` calls that `keep(chunks)` keeps.
+
+    Each agent step has 64 bytes of observation and about as much of the rest.
+    """
     runner = make_runner(None, env=lambda config: CountingEnv(obs_size=16), **options)
     if first_call:
         runner.sample(num_timesteps=first_call)

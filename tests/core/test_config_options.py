@@ -1,4 +1,4 @@
-"""Options that another one leaves without effect are errors; integers of NumPy are integers; what envs are told."""
+"""Options without effect are errors, NumPy integers count as integers, and environments get the right context."""
 
 import numpy as np
 import pytest
@@ -126,7 +126,7 @@ def told(context):
 
 
 class Telling(Env):
-    """Observes what it was told."""
+    """Observes the context that it was created with."""
 
     def __init__(self, config):
         super().__init__(config)

@@ -14,7 +14,7 @@ def test_records_batches_and_counts_equal_the_oracle(group):
 
 
 def test_so_do_those_of_a_batch():
-    """Of one env with one agent: where more arrive in a step they are counted, and so normalised, in another order."""
+    """With one env of one agent, since several observations in a step are counted and normalised in another order."""
     for seed in seeds_of_lone_agents():
         assert_equals_oracle(Connected(seed, batched=True))
 

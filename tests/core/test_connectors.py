@@ -115,7 +115,7 @@ def test_rewards_are_scaled_then_clipped_and_metrics_tell_what_was_paid(options,
 
 
 class Waiting(Short):
-    """The agent observes every third step only, and is paid 1 in each."""
+    """The agent observes only every third step and receives a reward of 1 in each."""
 
     def step(self, actions):
         obs, _, *rest = super().step(actions)

@@ -122,7 +122,7 @@ def test_default_filters_fit_every_image(height):
 
 
 def test_images_are_channels_last():
-    """The same pixels as channels-first through the same convolution."""
+    """Compare with the same convolution of channels-first pixels."""
     module = default_module(OBSERVATIONS["image"], conv_filters=[[4, [8, 6], [4, 2]]], conv_activation="tanh")
     image = observations(OBSERVATIONS["image"], 2)
     encoder = module.trunk[0]

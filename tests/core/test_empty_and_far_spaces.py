@@ -32,7 +32,7 @@ CHOSEN = {
 
 
 class Env(CountingEnv):
-    """Actions are kept."""
+    """An environment that keeps the actions that it gets."""
 
     def __init__(self, seen, action_space, got):
         super().__init__(2, 5)

@@ -25,12 +25,12 @@ def recording(env: Any, **options: Any) -> fastmarl.MultiAgentEnvRunner:
 
 
 def expected_states(id_: tuple[int, int], first: int, last: int) -> list[list[int]]:
-    """What the scripted envs say from env step `first` to `last`."""
+    """Return the states of the scripted envs from env step `first` to `last`."""
     return [[*id_, t] for t in range(first, last + 1)]
 
 
 def assert_states(chunk: Any, id_: tuple[int, int], lookback: int) -> None:
-    """Those of the chunk, of its lookback, and of every step at which one of its transitions began."""
+    """Check the states of the chunk, of its lookback, and of every step at which one of its transitions began."""
     assert chunk.get_env_states().tolist() == expected_states(id_, chunk.env_t_started, chunk.env_t)
     acted_at = [int(part.env_ts()[part.lookback]) for part in chunk.agent_episodes.values()]
     first = min([max(chunk.env_t_started - lookback, 0), *acted_at])
@@ -233,7 +233,7 @@ def turn_based_spread(env_config):
     ids=["simple_spread", "simple_spread in turns", "battle", "knights_archers_zombies"],
 )
 def test_real_envs(env, env_config):
-    """Against what another env's state() says that is told the same actions."""
+    """Compare with state() of another env that gets the same actions."""
     runner = recording(env, env_config=env_config)
     plain = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, env_config=env_config, seed=0))
     (asked,) = plain.env.envs

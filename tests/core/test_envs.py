@@ -1,4 +1,4 @@
-"""What is an environment, how it is made, and what the runner looks at in its first results."""
+"""Accepted environments, how they are created, and the runner's checks of their first results."""
 
 import functools
 import importlib
@@ -405,14 +405,14 @@ class Config:
 
 
 class Batch:
-    """Constructor of batches."""
+    """A stand-in for a constructor of batches."""
 
     def __init__(self, num_envs, horizon=60):
         self.made_with = num_envs, horizon
 
 
 class Turns(Parallel):
-    """As a class, an AECEnv."""
+    """An AECEnv, if passed as a class."""
 
     def agent_iter(self): ...
 

@@ -1,4 +1,4 @@
-"""Ids of episodes: unique, and told apart by their first digits alone, as those of RLlib are."""
+"""Ids of episodes are unique, and differ in their first digits, like those of RLlib."""
 
 import re
 

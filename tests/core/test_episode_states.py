@@ -22,7 +22,7 @@ def episodes_of(runner):
 
 
 def is_harmless(how):
-    """Whether such a change leaves what a runner can go on with: free values, counts, and states of envs."""
+    """Return true if the changed state still works for a runner: free values, counts, and states of envs."""
     free = ("'envs'", "'reward'", "'return'", "'custom_data'", "'weights_seq_no'", "'outputs'", "'obs'", "'raw_obs'",
             "'recurrent'", "'env_states'", "'infos'", "'env_t'", "'t_started'", "'steps'", "'finished'", "'turns'",
             "'early_rewards'", "'agent_returns'", "'agent_steps'", "'module_returns'", "'module_of'", "'lookback'",

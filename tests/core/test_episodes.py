@@ -87,7 +87,7 @@ def test_state_and_pickle_bring_back_the_same(pair):
 
 
 def waiting_history(**agents):
-    """ "ann" acts every step of 6; the others as told."""
+    """A history in which "ann" acts in every step of 6; `agents` has the others."""
     return History(6, {"ann": AgentHistory(list(range(7)), dict.fromkeys(range(1, 7), 1.0)), **agents})
 
 

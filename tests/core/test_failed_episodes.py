@@ -1,4 +1,4 @@
-"""What is counted, and what a call returns, where envs fail: a call's numbers are those of what it returns."""
+"""Counters and results of calls in which envs fail: a call counts exactly the steps that it returns."""
 
 from collections import Counter
 
@@ -69,7 +69,7 @@ def test_what_is_counted_is_returned(options, failed_episodes, count_steps_by):
 
 @pytest.mark.parametrize("options", MODES)
 def test_a_reward_before_an_observation_that_the_failure_leaves_without_a_step(options):
-    """b is paid 5 at the first step, is first observed at the second, and the third fails."""
+    """b receives 5 at the first step and is first observed at the second; the third fails."""
 
     class Late(Trouble):
         def step(self, actions):

@@ -1,4 +1,4 @@
-"""What only a GPU can show: that CUDA graphs do what the tape of test_graph_inference.py does. Not run without one."""
+"""Tests that need a GPU: CUDA graphs behave like the tape of test_graph_inference.py."""
 
 import threading
 

@@ -181,7 +181,7 @@ class Recorder(gym.Wrapper):
 
 
 def fingerprint(observations, rewards):
-    """Of one agent's [T + 1] observations, a list or stacked, and [T] rewards."""
+    """Return the bytes of one agent's [T + 1] observations, a list or stacked, and its [T] rewards."""
     parts = observations if isinstance(observations, list) else [observations]
     if isinstance(parts[0], dict):
         parts = [part[key] for key in ("image", "direction") for part in parts]

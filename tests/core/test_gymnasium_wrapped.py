@@ -18,7 +18,7 @@ BOX, MOVES = gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2)
 
 
 class Walk(fastmarl.MultiAgentEnv, gym.Env):
-    """Two agents, six steps; each is paid 1 a step."""
+    """Two agents, six steps; each receives 1 per step."""
 
     metadata: ClassVar = {"render_modes": []}
     render_mode = spec = None
@@ -61,7 +61,7 @@ class Halved(gym.Wrapper):
 
 
 class HalvedAgain(Halved):
-    """The same, in the form of multi-agent envs."""
+    """Halves observations again, in the form of a multi-agent env."""
 
     def __init__(self, env):
         super().__init__(env)

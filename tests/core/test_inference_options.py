@@ -14,7 +14,7 @@ KEYS = ("action_dist_inputs", "vf_preds")
 
 
 class Env(CountingEnv):
-    """Small observations."""
+    """An environment with small observations."""
 
     def __init__(self, config):
         super().__init__(3, episode_length=7)

@@ -109,7 +109,7 @@ def test_an_interrupt_arrives_that_comes_where_python_drops_errors(when):
 
 @contextlib.contextmanager
 def interrupt_at(line, codes):
-    """Interrupt what is done within when so many lines of some functions have run; gives a list of interrupts."""
+    """Interrupt the block after `line` lines of some functions have run; yields a list of interrupts."""
     lines, interrupts, own_pid = count(), [], os.getpid()
 
     def trace(frame, event, _):

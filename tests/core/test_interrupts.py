@@ -34,7 +34,7 @@ KINDS = {
 
 
 def worlds(kind: str) -> list[World]:
-    """Two of this kind: one in which agents come again, and one in which nobody does."""
+    """Return two worlds of this kind: one with respawning agents, and one without."""
     options = {name: value for name, value in KINDS[kind].items() if name != "batched"}
     found = {}
     for seed in range(10_000):

@@ -297,7 +297,7 @@ def a_step(rng, agents, n_envs):
     lane_P = np.where(rng.random(n) < 0.8, rng.permutation(n_lanes)[:n], -1).astype(np.int32)
     flags = (rng.random((3, n)) < [[0.2], [0.2], [0.7]]).astype(np.bool_)
     reward_P = rng.integers(-9, 9, n) / 8.0
-    reward_P[lane_P < 0] = np.nan  # is nobody's
+    reward_P[lane_P < 0] = np.nan  # belongs to no agent
     all_done_E = np.where(rng.random(n_envs) < 0.3, rng.integers(1, 4, n_envs), 0).astype(np.uint8)
     module_L = rng.integers(0, 2, n_lanes).astype(np.int32)
     row_L = np.where(rng.random(n_lanes) < 0.9, rng.permutation(n_lanes), -1)
@@ -353,7 +353,7 @@ def test_append_rows_matches_numpy(rng, kernel, n):
 
 
 def both(reference, kernel, arguments, written):
-    """What each has written to copies of `written`, and returned."""
+    """Return the results of both functions, and copies of `written` that they have written to."""
     answers = []
     for function in (reference, kernel):
         copies = [array.copy() for array in written]

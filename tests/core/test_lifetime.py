@@ -1,4 +1,4 @@
-"""What a runner counts over its whole life, and what modules hear of it."""
+"""Lifetime counters of a runner, and the part of them that modules receive."""
 
 import pytest
 import torch

@@ -126,7 +126,7 @@ def make_config(space, memory, hows, connectors=None, **options):
 
 
 def sampled(config):
-    """What agents saw and did, and their modules' outputs."""
+    """Return the observations, actions and rewards of agents, and their modules' outputs."""
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         chunks = runner.sample(num_timesteps=7) + runner.sample(num_timesteps=6)
     return [

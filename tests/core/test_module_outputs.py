@@ -1,4 +1,4 @@
-"""What modules say and nobody can act upon: NaN, infinity, too many logits or too few; and what they raise."""
+"""Module outputs that give no actions: NaN, infinity, too many or too few logits; and errors of modules."""
 
 import re
 

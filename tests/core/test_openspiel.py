@@ -63,7 +63,7 @@ def played_by_pyspiel(game, tensor, seed, choice):
 
 
 def played_by_us(env, seed, choice):
-    """The same, without returns, and with rewards as they come."""
+    """Play a game through our adapter; returns all steps, with rewards as they come."""
     obs, infos = env.reset(seed=seed)
     rewards, terminateds, steps = {}, {"__all__": False}, []
     while True:
@@ -151,7 +151,7 @@ def test_check_env_finds_nothing(name):
 
 
 def hands(env, n=12, **seed):
-    """What player 0 sees first, of n episodes; the first reset is seeded."""
+    """Return player 0's first observations of n episodes; the first reset is seeded."""
     first = [env.reset(**seed)[0], *(env.reset()[0] for _ in range(n - 1))]
     return [obs[0]["observation"].tolist() for obs in first]
 

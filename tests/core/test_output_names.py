@@ -38,12 +38,12 @@ class Env(CountingEnv):
 
 
 def marked(obs, i, dtype):
-    """What output number i says of an observation."""
+    """Return output number i for some observations."""
     return (obs[:, 0] * 100 + i).to(dtype)
 
 
 class Named(RLModule):
-    """An output of each name, and some that are nested."""
+    """A module with an output of each name, and some nested ones."""
 
     def _forward(self, batch, **kwargs):
         obs = batch["obs"]
@@ -192,7 +192,7 @@ def reserved():
 
 
 def kept(chunk):
-    """The same in other forms: as it came, pickled, in one piece with itself, as a state."""
+    """Yield the chunk in several forms: unchanged, pickled, sliced, compacted."""
     yield chunk
     yield pickle.loads(pickle.dumps(chunk))
     yield chunk.slice(slice(0, len(chunk)))

@@ -17,7 +17,7 @@ AGENTS = ["a", "b"]
 
 
 class Env(fastmarl.MultiAgentEnv):
-    """Episodes of `length` steps; everybody is paid 1 in each; "a" comes at once, "b" after `joins` steps."""
+    """Episodes of `length` steps with a reward of 1 for each agent; "a" joins at once, "b" after `joins` steps."""
 
     def __init__(self, config):
         self.length, self.joins = config.get("length", 10), config.get("joins", 0)
@@ -108,7 +108,7 @@ def test_running_episodes_keep_the_old_function_and_the_removed_module():
 
 
 def test_later_episodes_are_told_apart_from_those_of_a_removed_module():
-    """What is known of an episode is kept in memory that others had before."""
+    """Data of an episode are stored in memory that earlier episodes have used."""
     runner = make_runner(env_config={"joins": 5}, metrics_num_episodes_for_smoothing=1)
     runner.sample(num_timesteps=3)
     runner.remove_module("other", new_agent_to_module_mapping_fn=own_module)
@@ -298,7 +298,7 @@ def test_memory_of_those_who_do_not_learn_is_not_held():
 
 def test_waiting_agents_and_infos_of_those_who_do_not_learn_are_left_out():
     class WaitingEnv(Env):
-        """After its first observation, everybody waits, and is paid 1 and gets an info each time."""
+        """After the first observation, all agents wait and get a reward of 1 and an info in each step."""
 
         def _obs(self):
             return super()._obs() if self.t == 0 else {}
@@ -349,7 +349,7 @@ def test_modules_that_do_not_act_hold_nothing_but_their_weights():
 
 
 def test_added_modules_begin_with_weights_of_their_own():
-    """Of the seed and the number of the addition, so that all runners of a run have the same."""
+    """The seed and the number of the addition determine them, so all runners of a run have the same."""
     weights = []
     for _ in range(2):
         runner = make_runner(policies={"main": None, "other": None})

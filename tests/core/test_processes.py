@@ -274,7 +274,7 @@ def test_envs_can_be_called_while_others_are_stepped():
 
 
 def named_memory(pids):
-    """What these processes map of /dev/shm: the system would keep that when all of them are gone."""
+    """Return what these processes map of /dev/shm; the system would keep named memory after their end."""
     maps = [line.split()[-1] for pid in pids for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()]
     return {name for name in maps if name.startswith("/dev/shm/")}
 
@@ -624,7 +624,7 @@ class Staggered(Trouble):
 
 
 def test_waiting_agents_keep_what_they_were_paid_when_the_env_fails(tmp_path):
-    """a acts on even steps, b on odd ones; in step 6 the env fails: a's action at 5 and b's wait are told apart."""
+    """a acts on even steps, b on odd ones; the env fails in step 6. a's action at 5 differs from b's wait."""
 
     class Turns(Trouble):
         def step(self, actions):

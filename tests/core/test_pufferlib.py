@@ -1,6 +1,6 @@
-"""PufferLib's native envs: rows that end and begin anew by themselves, recorded without a mix-up of episodes.
+"""PufferLib's native envs: rows that reset by themselves are recorded without mixing episodes.
 
-`make test-peers` looks at PufferLib's own in the same way.
+`make test-peers` checks PufferLib's own environments in the same way.
 """
 
 import sys

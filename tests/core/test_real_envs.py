@@ -1,4 +1,4 @@
-"""Real environments through the runner: what it returns is what they said, in order, whole, and paid to the cent."""
+"""Real environments through the runner: its episodes are exactly what they returned, complete and in order."""
 
 import itertools
 import os
@@ -16,8 +16,8 @@ from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.envs.values import same
 
-ENV_STEPS = "FASTMARL_REAL_STEPS"  # if set: so many env steps of every kind, also of those that take long
-FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over
+ENV_STEPS = "FASTMARL_REAL_STEPS"  # if set, the number of env steps for every kind, even slow ones
+FRAGMENTS = (1, 2, 7, 40, 250)  # env steps per call, in a cycle
 NUM_ENVS = 2
 
 
@@ -61,14 +61,14 @@ class Watching:
         self.runner = fastmarl.MultiAgentEnvRunner(config)
 
     def sample(self, **options):
-        """All chunks of so many env steps."""
+        """Sample this number of env steps and return all chunks."""
         chunks, fragments = [], itertools.cycle(FRAGMENTS)
         while sum(len(chunk) for chunk in chunks) < self.steps:
             chunks += self.runner.sample(num_timesteps=next(fragments), **options)
         return chunks
 
     def logs(self):
-        """By episode id, of those that were stepped."""
+        """Return the logs of all episodes that were stepped, by episode id."""
         return {
             id_: (env, log)
             for env, ids in zip(self.envs, self.ids, strict=True)

@@ -104,7 +104,7 @@ def test_rewards_are_conserved(seed):
 
 
 def _divides(world: World) -> bool:
-    """Whether the length of a call can't matter: what a finished agent is paid may depend on what has been returned."""
+    """Return true if the length of calls can't matter; late rewards may depend on the steps returned before."""
     return world.keeps_everything and world.count_steps_by == "env_steps" and world.post_death != "accumulate"
 
 

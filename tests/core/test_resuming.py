@@ -1,4 +1,4 @@
-"""A runner that is saved and made anew between two calls goes on in the midst of its episodes."""
+"""A runner that is saved and re-created between two calls continues its running episodes."""
 
 import os
 import random

@@ -429,7 +429,7 @@ def test_older_weights_are_not_taken():
 
 def test_infos_of_waiting_agents_and_of_nobody_are_kept():
     class Turns(Env):
-        """Agent "b" is observed at every third step only, and told something at every one."""
+        """Agent "b" is observed only at every third step, and gets an info at every step."""
 
         def step(self, actions):
             obs, rewards, terminateds, truncateds, _ = super().step(actions)

@@ -1,4 +1,4 @@
-"""What RLlib's interface of checkpointable objects asks of a runner, and what Python's asks of anything that closes."""
+"""The runner as one of RLlib's checkpointable objects, and as a Python object that can be closed."""
 
 import json
 

@@ -47,16 +47,16 @@ def sampled():
 
 
 def is_harmless(how):
-    """Whether such a change leaves numbers that a runner can go on with."""
+    """Return true if the changed state still has numbers that a runner can use."""
     castable = how.endswith((": int8", "array([0., 0.])"))
-    counted = ("('lifetime_counters', 'num_agent_steps'", "('lifetime_counters', 'num_module_steps'")  # by any names
+    counted = ("('lifetime_counters', 'num_agent_steps'", "('lifetime_counters', 'num_module_steps'")  # with any names
     return castable or how.startswith(
         ("('random_state', 'numpy', ", "('num_resets',", "('lifetime_counters', 'custom'", *counted)
     )
 
 
 def is_of_parts(how):
-    """Whether such a change leaves parts of a state, which `set_state()` takes, too."""
+    """Return true if the changed state is a part of a state, which `set_state()` also accepts."""
     return how.endswith((": left out", ": {}")) and how.count(", ") <= 2
 
 

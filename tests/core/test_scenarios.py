@@ -1,4 +1,4 @@
-"""What users of multi-agent samplers were bitten by: turns, deaths, respawns, late rewards, mixed clocks, odd ticks."""
+"""Known pitfalls of multi-agent samplers: turns, deaths, respawns, late rewards, mixed clocks, odd ticks."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def test_turns_lose_no_reward_at_any_fragment_length():
 
 
 class LateRewardEnv(ClockEnv):
-    """a1 ends at 3; at 6 everything ends, and both are paid 5."""
+    """a1 ends at 3; at 6 the episode ends, and both receive 5."""
 
     length = 6
 
@@ -99,7 +99,7 @@ def test_a_reward_after_death_is_an_error_unless_asked_for():
 
 
 class ShowsTheDeadEnv(LateRewardEnv):
-    """a1, which ends in step 3, is still observed and paid."""
+    """a1, which ends in step 3, still gets observations and rewards."""
 
     leaves_out = False
 
@@ -201,7 +201,7 @@ def test_memory_after_random_steps_is_not_that_of_an_earlier_episode():
 
 
 class SometimesNobodyEnv(ClockEnv):
-    """Nobody is observed at odd ticks; "never" is not observed at all."""
+    """No agent is observed at odd ticks; "never" is never observed."""
 
     length = 4
     possible_agents = ["a0", "never"]  # noqa: RUF012

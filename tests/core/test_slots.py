@@ -1,4 +1,4 @@
-"""What is written to shared memory is read as it was; what does not fit is refused, and spoils nothing."""
+"""Values in shared memory are read as they were written; unfit values are refused and spoil nothing."""
 
 import gymnasium as gym
 import numpy as np

@@ -250,7 +250,7 @@ def test_a_lost_worker_takes_only_its_own_envs_with_it(tmp_path, kind, env_index
 
 @pytest.mark.slow
 def test_a_worker_that_ends_while_another_of_its_envs_is_made_anew(tmp_path):
-    """Env 0 raises; before its worker can make it anew, env 1 ends it."""
+    """Env 0 raises; before its worker can replace it, env 1 ends the worker."""
     runner = make_runner(
         Trouble,
         num_envs=4,
@@ -272,7 +272,7 @@ def test_a_worker_that_ends_while_another_of_its_envs_is_made_anew(tmp_path):
 @pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_an_error_leaves_nothing_under_way(mode, splits):
-    """What the workers say to steps before it is not taken for an answer to those after."""
+    """Answers of workers to earlier steps are not mistaken for answers to later ones."""
     broken = []
 
     def breaks(*, env_index, episode, **kwargs):

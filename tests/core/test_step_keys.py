@@ -78,7 +78,7 @@ def test_places_in_set_order(agents, obs, unseen, own_order):
 
 
 def test_a_sets_order_is_not_a_lists():
-    """Of small ints, it is known whatever the hash seed. (Where a set is written out, a .pyc file may hold another.)"""
+    """For small ints, the order of a set is known for any hash seed. A set literal in a .pyc file may differ."""
     obs = {9: 0, 1: 0, 2: 0}
     assert list(set(obs)) != [9, 1, 2]
     assert places_in_set_order([9, 1, 2], obs, set(), False).tolist() == [list(obs).index(a) for a in set(obs)]

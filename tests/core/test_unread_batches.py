@@ -1,6 +1,6 @@
-"""Batches of chunks that nobody has looked at are those of chunks whose agent episodes somebody has asked for.
+"""Batches of untouched chunks equal those of chunks whose agent episodes were built.
 
-The latter are compared with plain loops in `test_batches.py`.
+`test_batches.py` compares the latter with plain loops.
 """
 
 import itertools
@@ -33,7 +33,7 @@ AGENTS = [*range(20), *(f"a{i}" for i in range(20)), *(f"agent_{i}" for i in ran
 
 
 def untouched(seed: int, **options: Any) -> list:
-    """What a random world's runner returned in all calls; agents join, wait, die and come again."""
+    """Return all chunks of a random world, without reading any; agents join, wait, die and respawn."""
     world = make_world(random.Random(seed))
     runner = SideBySide(world, **options).runner
     return [chunk for call in world.calls for chunk in runner.sample(**call.kwargs)]
@@ -48,7 +48,7 @@ def is_built(chunk: Any) -> bool:
 
 
 def assert_same_once_built(chunks: list, makes: list[Make] = MAKES) -> None:
-    """What these chunks give now is what they give when all have agent episodes."""
+    """Check that the batches of these chunks don't change when all agent episodes are built."""
     got = [make(chunks) for make in makes]
     for chunk in chunks:
         assert chunk.agent_episodes is not None
@@ -101,7 +101,7 @@ STATES = [lambda chunk: chunk, looked_at, built, compacted, restored, lambda chu
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("env", [ClockEnv, MixedClocksEnv, TurnsEnv, RespawnEnv, SPREAD, "fastmarl.gridworld"])
 def test_chunks_of_any_order_and_kind(env, seed):
-    """Of two runners and several calls: mixed, backwards, some twice, in runs of one kind and alone."""
+    """Mix chunks of two runners and several calls: backwards, some twice, in runs of one kind and alone."""
     rng = random.Random(seed)
     policies = (
         {} if isinstance(env, str) else {"policies": {"p": Echo(), "q": Echo()}, "policy_mapping_fn": alternating()}
@@ -121,13 +121,13 @@ def test_chunks_of_any_order_and_kind(env, seed):
 
 
 def alternating() -> Callable[[Any, Any], str]:
-    """Another module for every other agent, whoever it is."""
+    """Return a mapping function that alternates between two modules, whatever the agent."""
     numbers = itertools.count()
     return lambda agent_id, episode: "pq"[next(numbers) % 2]
 
 
 def test_an_array_envs_blocks_are_read_at_any_place():
-    """The rows are evenly spaced but where an episode ends within a call."""
+    """The rows are evenly spaced, except where an episode ends within a call."""
     config = fastmarl.EnvRunnerConfig(env=SPREAD, num_envs_per_env_runner=4, seed=3)
     runner = fastmarl.MultiAgentEnvRunner(config)
     for n in (4, 4 * 7, 4 * 25, 4 * 60):
@@ -195,7 +195,7 @@ def test_agents_without_a_step_have_a_slot_and_no_row():
 
 
 def test_modules_are_asked_for_only_where_they_matter():
-    """Of a restored chunk that does not know them."""
+    """Use a restored chunk that does not know its modules."""
     (chunk,) = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv, policies={"p": Echo()})).sample(
         num_timesteps=2
     )

@@ -1,4 +1,4 @@
-"""Episodes that are read when somebody first asks for anything in them."""
+"""Episodes are read at the first access to anything in them."""
 
 import copy
 import gc
@@ -85,7 +85,7 @@ def test_copies_of_episodes_that_nobody_has_looked_at(twin_of):
 
 
 def test_chunks_of_many_calls_are_read_as_they_were():
-    """What follows is written to other memory."""
+    """Later calls write to other memory."""
     early, late = (make_runner(None, env_config={"length": 40}, seed=3) for _ in range(2))
     read = [early.sample(num_timesteps=7)[0].get_state() for _ in range(6)]
     unread = [late.sample(num_timesteps=7)[0] for _ in range(6)]

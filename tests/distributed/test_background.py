@@ -149,7 +149,7 @@ def test_no_batch_is_staler_than_it_may_be(staleness, rng):
 
 
 def making(folder):
-    """(make_batch that notes each call, a function that waits until there were so many)."""
+    """Return a make_batch that notes each call, and a function that waits for a number of calls."""
     made = folder / "made"
     made.touch()
 
@@ -163,7 +163,7 @@ def making(folder):
         while len(made.read_text()) < n:
             assert time.monotonic() < end
             time.sleep(0.01)
-        time.sleep(0.1)  # for what must not come
+        time.sleep(0.1)  # time for calls that must not come
         return len(made.read_text())
 
     return make_batch, wait_for
@@ -223,7 +223,7 @@ def vtrace_and_n_step(module, batch):
 
 @pytest.mark.slow
 def test_v_trace_of_fresh_batches_is_n_step():
-    """Of trajectories' whole rest: the ratios of probabilities are 1."""
+    """Over whole trajectories, as all ratios of probabilities are 1."""
     with make_sampler(make_config(reward_scale=0.1), staleness=0) as sampler:
         module = sampler.module["default_policy"]
         for number in range(8):
@@ -232,7 +232,7 @@ def test_v_trace_of_fresh_batches_is_n_step():
             assert np.abs(vtrace - n_step).max() < 1e-6 * np.abs(n_step).max()
             perturb(module, number)
             sampler.set_weights()
-        vtrace, n_step = vtrace_and_n_step(module, batch)  # with newer weights than have acted
+        vtrace, n_step = vtrace_and_n_step(module, batch)  # with newer weights than those that acted
         assert np.abs(vtrace - n_step).max() > 1e-3
 
 

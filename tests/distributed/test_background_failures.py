@@ -169,7 +169,7 @@ def test_a_lost_process_is_replaced_if_it_may_be(trouble, tmp_path):
 
 
 class FailsAtItsReturn(Trouble):
-    """Ends its process at a step, and once more when it is made anew."""
+    """Ends its process at a step, and once more when it is re-created."""
 
     def __init__(self, config):
         super().__init__(config)

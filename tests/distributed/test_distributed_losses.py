@@ -1,4 +1,4 @@
-"""What becomes of a group's runners that end, hang, or raise an error, and of a group that is interrupted."""
+"""Groups whose runners end, hang or raise errors, and groups that are interrupted."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -321,7 +321,7 @@ def test_a_state_that_the_runners_can_not_take_changes_nothing():
 
 @in_own_thread
 def interrupt_everywhere(file, use, every):
-    """Interrupt a loop over a group's parts, one of whose runners ends, at every so many lines of the file."""
+    """Interrupt a loop over a group's parts, one of whose runners ends, at every `every`-th line of the file."""
     for at in range(0, 10_000, every):
         with make_group(n=2, sample_timeout_s=60) as group:
             group.actor(1).is_alive = False

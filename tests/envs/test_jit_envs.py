@@ -167,7 +167,7 @@ def test_simple_tag_is_mpe2s(num_envs, options):
 
 @pytest.mark.needs("mpe2")
 def test_simple_tag_s_collisions_speeds_and_fines_are_mpe2s():
-    """Whether the steps above had any would be a matter of luck: here all are near each other or far out, and fast."""
+    """In the steps above such cases are a matter of luck: here all agents are close or far out, and fast."""
     import mpe2.simple_tag_v3
 
     batch = SimpleTag(100, num_good=2)
@@ -207,7 +207,7 @@ def test_simple_tag_s_collisions_speeds_and_fines_are_mpe2s():
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.needs("mpe2")
 def test_agents_in_the_same_place_push_each_other_nowhere_that_is_a_number(name, kind, landmarks):
-    """As in mpe2."""
+    """Compare with mpe2, which does the same."""
     batch, original = kind(1), import_module(f"mpe2.{name}").parallel_env()
     out = batch.new_arrays()
     batch.reset(np.arange(1), out, seeds=[0])
@@ -226,7 +226,7 @@ def test_agents_in_the_same_place_push_each_other_nowhere_that_is_a_number(name,
 
 
 def test_far_agents_do_not_push_each_other_and_touching_ones_do():
-    """Whether the steps above had collisions would be a matter of luck."""
+    """In the steps above, collisions are a matter of luck."""
     env = SimpleSpread(2, N=2)
     out = env.new_arrays()
     env.reset(np.arange(2), out)
@@ -240,7 +240,7 @@ def test_far_agents_do_not_push_each_other_and_touching_ones_do():
 
 
 def trace(env, seeds, steps, actions, disturbed=()):
-    """What each env says in each step, as bytes; the disturbed ones are reset in between, and act otherwise."""
+    """Return each env's results as bytes, step by step; disturbed envs are reset in between and act differently."""
     told = [[] for _ in range(env.num_envs)]
     rng = np.random.default_rng(0)
 

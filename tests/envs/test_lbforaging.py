@@ -112,7 +112,7 @@ def test_options_beside_a_name_stand_above_it():
 @pytest.mark.parametrize(
     ("players", "actions", "moved"),
     [
-        ([(0, 0), (0, 2)], [EAST, WEST], [(0, 0), (0, 2)]),  # to one cell: nobody moves
+        ([(0, 0), (0, 2)], [EAST, WEST], [(0, 0), (0, 2)]),  # to one cell: no player moves
         ([(0, 0), (0, 1)], [EAST, WEST], [(0, 1), (0, 0)]),  # past each other
         ([(0, 0), (0, 1)], [EAST, NONE], [(0, 0), (0, 1)]),
         ([(0, 0), (0, 1)], [EAST, LOAD], [(0, 0), (0, 1)]),
@@ -203,13 +203,13 @@ def begun(players, foods):
 
 
 def levels_alone(beginning):
-    """What `beginnings()` are made of, without the cells."""
+    """Return the levels of a result of `beginnings()`, without the cells."""
     players, foods = beginning
     return tuple(level for *_, level in players), tuple(sorted(level for *_, level in foods))
 
 
 def assert_as_likely(counts, chances):
-    """By chi-squared, over beginnings in order, as many together as are expected five times."""
+    """Compare by chi-squared; beginnings, in order, are grouped until five are expected."""
     assert set(counts) <= set(chances)
     n, errors, expected, seen = counts.total(), [], 0.0, 0
     for key in sorted(chances, key=repr):

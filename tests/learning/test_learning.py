@@ -271,7 +271,7 @@ def test_minibatches_of_what_is_no_batch():
 
 
 def plain_loss(module, rows, clip, vf_coeff, vf_clip, entropy_coeff, kl_coeff=0.0):
-    """Row by row."""
+    """Compute the loss row by row."""
     outputs = module.forward_train({name: rows[name] for name in ("obs", "state_in") if name in rows})
     distribution = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
     logp, entropy = distribution.logp(rows["actions"]).flatten(), distribution.entropy().flatten()
@@ -513,7 +513,7 @@ def test_names_may_come_one_by_one():
 
 @pytest.mark.parametrize("model_config", [{}, {"use_lstm": True, "lstm_cell_size": 8}], ids=["flat", "lstm"])
 def test_a_loop_of_these_learns(model_config):
-    """The same as a plain loop, up to rounding; and it gets better."""
+    """It equals a plain loop, up to rounding, and its returns improve."""
     config = fastmarl.EnvRunnerConfig(
         env="fastmarl.cart_pole",
         env_config={"num_agents": 2},

@@ -237,7 +237,7 @@ def test_actions_that_no_mask_fits_are_not_masked():
 
 
 class Free(MaskedEnv):
-    """Sends no masks."""
+    """An environment that sends no masks."""
 
     def answer(self, agents):
         return super().answer(agents)[0], {}
@@ -247,7 +247,7 @@ class Free(MaskedEnv):
 
 
 def ruled_out(vector):
-    """bool [n, N]: of each observation, one action."""
+    """Return one action to rule out per observation, bool [n, N]."""
     return np.arange(N) == np.rint(vector[:, :1] * 20) % N
 
 

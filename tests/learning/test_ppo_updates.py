@@ -213,7 +213,7 @@ class Twice(Separate):
 
 
 class BeforeAndAfter(Separate):
-    """What comes before an activation is read elsewhere, too."""
+    """Another layer also reads the input of an activation."""
 
     def _forward(self, batch, **kwargs):
         logits = self.pi[0](batch["obs"])

@@ -24,7 +24,7 @@ def minari(tmp_path, monkeypatch):
 
 
 def record(path, config, calls):
-    """Record calls of so many env steps; returns the spaces by module."""
+    """Record one call per number of env steps; returns the spaces by module."""
     with fastmarl.MultiAgentEnvRunner(config) as runner, ParquetWriter(path) as writer:
         for n in calls:
             writer.write(runner.sample(num_timesteps=n, random_actions=True))

@@ -414,12 +414,12 @@ def test_a_missing_file_is_an_error(kind, tmp_path):
 
 
 def test_batches_of_a_part_that_lacks_a_file_are_an_error(tmp_path):
-    """Whichever module it is of: nobody knows of whom the missing steps are."""
+    """For any module, since it is unknown whose steps are missing."""
     other = "data/q/worker-000000-000000.parquet"
     for i, module in enumerate(("p", "q")):
         write(tmp_path / str(i), [episode({"a": ONE}), episode({"a": ONE}, "f", "q")])
         (tmp_path / str(i) / other).unlink()
-        (tmp_path / str(i) / "data/q/worker-000001-000000.parquet").touch()  # of a part that is not whole
+        (tmp_path / str(i) / "data/q/worker-000001-000000.parquet").touch()  # of an incomplete part
         with pytest.raises(OfflineError, match=f"can't read .*{other}: No such file or directory; is it missing"):
             list(ParquetReader(tmp_path / str(i)).iter_batches(module_id=module, batch_size=4))
 
@@ -435,7 +435,7 @@ def test_a_file_of_another_writer_is_an_error(tmp_path):
 
 
 def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path, monkeypatch):
-    """Its files may lie around; without the hidden ones nobody sees that its number was taken."""
+    """Its files may remain; without the hidden ones nothing shows that its number was taken."""
     write(tmp_path, [episode({"a": ONE})])
     (tmp_path / PART).unlink()
     later = [episode({"a": ONE}, "f", "q")]
@@ -593,7 +593,7 @@ def test_a_kill_loses_no_file_that_was_whole(tmp_path):
 
 
 def write_at_once(monkeypatch, n_rows):
-    """So many rows make a batch."""
+    """Make this number of rows a batch."""
     monkeypatch.setattr(writer_thread, "FIRST_ROWS", n_rows)
     monkeypatch.setattr(writer_thread, "MOST_ROWS", n_rows)
 

@@ -22,7 +22,7 @@ GROUPS = max(1, WORLDS // 40)
 
 
 def played(world: World) -> list[list]:
-    """What each call of the world's runner returns."""
+    """Return the results of each call of the world's runner."""
     runner = fastmarl.MultiAgentEnvRunner(world.config())
     try:
         return [runner.sample(**call) for call in world.calls()]
@@ -64,7 +64,7 @@ def check(seed: int, path, seen: Counter) -> None:
 
 
 def count(chunks: list, seen: Counter) -> None:
-    """What the worlds have had in them."""
+    """Count the features of the worlds that have occurred."""
     for chunk in chunks:
         parts = chunk.agent_episodes.values()
         seen["nobody's chunk"] += not chunk.agent_episodes

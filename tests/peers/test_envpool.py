@@ -1,4 +1,4 @@
-"""EnvPool's batches: Gymnasium vector envs, which begin anew in the step after an episode's end."""
+"""EnvPool's batches: Gymnasium vector envs that reset in the step after an episode's end."""
 
 import envpool
 import numpy as np

@@ -29,7 +29,7 @@ def noting_seeds(env):
         ("squared", {"size": 5}, True),
         ("breakout", {}, False),  # its episodes are long
         ("cartpole", {}, True),
-        ("rware", {"num_agents": 3}, False),  # tells no ends; neither does snake
+        ("rware", {"num_agents": 3}, False),  # reports no ends; neither does snake
         ("snake", {"num_snakes": 5, "width": 30, "height": 30, "num_food": 20}, False),
     ],
 )

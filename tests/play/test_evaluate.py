@@ -204,7 +204,7 @@ def test_a_runner_takes_no_options_of_another():
 
 
 class Uneven(fastmarl.MultiAgentEnv):
-    """Agents 1 and "1" observe so many numbers; the first is paid 1, the other 2."""
+    """Agents 1 and "1" with observations of different lengths; the first receives 1, the other 2."""
 
     def __init__(self, config):
         self.possible_agents = [1, "1"]

@@ -261,7 +261,7 @@ def test_agents_are_kept_apart_until_they_are_reset(kind, tmp_path, rng):
         again.append(policy.act(obs, "alone", reward=1.5))
         policy.act(rng.normal(size=5).astype(np.float32), "another", explore=True)
     assert again == alone
-    policy.reset("another")  # who is named, and nobody else
+    policy.reset("another")  # resets only the named agent
     assert [policy.act(obs, "another", reward=1.5) for obs in story] == alone
     assert set(policy._only._table.envs[0].lane_of) == {"alone", "another"}
     policy.reset()

@@ -22,14 +22,14 @@ N = 2_000
 
 
 def played(runner, env, n):
-    """Evaluate until the envs were sent so many actions."""
+    """Evaluate until the envs have got n actions."""
     env.clear()
     while env.n_sent < n:
         runner.evaluate(20, seeds=range(env.n_sent, env.n_sent + 20))
 
 
 def assert_equal(pairs, n, tolerance=0.0):
-    """Discrete numbers exactly, others to the tolerance."""
+    """Compare discrete numbers exactly, others with the tolerance."""
     count = 0
     for sent, given in pairs:
         assert type(given) is type(sent)

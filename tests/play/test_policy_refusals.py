@@ -1,4 +1,4 @@
-"""What policies refuse: one clear error each, that leaves agents as they were."""
+"""Refusals of policies: one clear error each, which leaves agents unchanged."""
 
 import copy
 import gc

@@ -23,8 +23,11 @@ BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
 
 
 class Duel(fastmarl.MultiAgentEnv):
-    """Both agents of each side choose a number once, in `length` steps; each is paid its own minus half the other
-    side's sum, and what the seed of the reset says, between 0 and 1, if it belongs to the first side."""
+    """A game of two sides whose agents each choose a number once, in `length` steps.
+
+    Each agent receives its own number minus half the other side's sum; the first side also gets a bonus between 0 and 1
+    that depends on the seed of the reset.
+    """
 
     def __init__(self, config):
         self.n, self.length = config.get("n", 1), config.get("length", 1)
@@ -385,7 +388,7 @@ def test_tictactoe_is_won_by_who_plays_in_order():
     assert (found.payoffs.sum(1) == 0).all() and (np.abs(found.payoffs) <= 1).all()
     assert found.lengths.min() >= 5 and found.lengths.max() <= 9
     np.testing.assert_allclose(found.payoff_matrix[0, 1], -found.payoff_matrix[1, 0])
-    # Cells 0, 1, 2 of the one are a column, before the other has 8, 7, 6: whoever begins wins.
+    # Cells 0, 1, 2 are a column, and one player has them before the other has 8, 7, 6: the first to move wins.
     assert found.wins[0, 1] == found.wins[1, 0] == 20 and found.payoff_standard_errors[0, 1] == 0
 
 

@@ -1,4 +1,4 @@
-"""Records of actions: what is on record can be replayed, and what can't be is refused or told, exactly."""
+"""Recorded actions can be replayed, and everything that can't be is refused or reported exactly."""
 
 import dataclasses
 import errno
@@ -173,7 +173,7 @@ def test_actions_that_the_env_does_not_take_are_told_before_it_gets_them(kind, t
 
 
 class Unseeded(Levels):
-    """Draws from a generator that no reset begins anew."""
+    """Draws from a generator that no reset reseeds."""
 
     def reset(self, *, seed=None, options=None):
         return super().reset()

@@ -121,7 +121,7 @@ def test_a_video_that_nobody_finished_leaves_nothing(tmp_path):
 
 @contextmanager
 def largest_file(n_bytes):
-    """As on a disk with so much room, for processes that begin meanwhile."""
+    """Limit the size of files, like a full disk, for processes that start in the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     try:

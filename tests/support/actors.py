@@ -10,7 +10,7 @@ BOX = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 class Env(fastmarl.MultiAgentEnv):
-    """Observations hold (number of the reset, env step); everybody is paid 1. `length` steps, then truncated."""
+    """Observations hold (number of the reset, env step); all rewards are 1. `length` steps, then truncated."""
 
     def __init__(self, config):
         self.length = config.get("length", 10)

@@ -13,7 +13,7 @@ Calloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, cty
 
 
 class Handler(ctypes.Structure):
-    """PyDataMem_Handler."""
+    """NumPy's C struct PyDataMem_Handler."""
 
     _fields_ = (
         ("name", ctypes.c_char * 127),

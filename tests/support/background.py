@@ -41,11 +41,11 @@ def is_running(pid):
 
 
 def take(sampler, n):
-    """So many batches."""
+    """Take n batches from the sampler."""
     for _ in range(n):
         sampler.next()
 
 
 def notes_of(caught):
-    """Of an error that a test has caught."""
+    """Return the notes of an error that a test has caught."""
     return "\n".join(caught.value.__notes__)

@@ -96,7 +96,7 @@ def aligned(pairs: list[Pair], members: dict[str, list]) -> dict[str, dict[tuple
 def advantages(
     rewards: list[float], values: list[float], last_value: float, gamma: float, lambda_: float
 ) -> list[float]:
-    """Of one trajectory, backwards."""
+    """Return the advantages of one trajectory, computed backwards."""
     found, advantage, after = [], 0.0, last_value
     for reward, value in zip(reversed(rewards), reversed(values), strict=True):
         advantage = reward + gamma * after - value + gamma * lambda_ * advantage

@@ -43,7 +43,7 @@ class SideBySide:
         return list(zip(got, want, strict=True))
 
     def assert_same_actions(self) -> None:
-        """Every env was told what the policy said, in the types its spaces promise, and was not reset without need."""
+        """Check that every env got the policy's actions in the types of its spaces, and no needless resets."""
         for env in self.envs:
             assert env.resets <= self.oracle.resets[env.index], "the last reset may wait for the next call"
         told = {
@@ -67,7 +67,7 @@ class SideBySide:
 
 
 def by_first_serial(chunks: Sequence[Any], serial: Callable[[Any], int]) -> list[Any]:
-    """Finished ones as they are, the others sorted: where chunks that end in a respawn stand is nobody's business.
+    """Return finished chunks unchanged and the others sorted, as their order after respawns is unspecified.
 
     Raises:
         AssertionError: a chunk comes before an earlier one of its episode.
@@ -79,7 +79,7 @@ def by_first_serial(chunks: Sequence[Any], serial: Callable[[Any], int]) -> list
 
 
 def first_serial(chunk: Any) -> int:
-    """Of the observations it acted upon; 0 if there are none."""
+    """Return the lowest serial number of the observations that agents acted upon; 0 if there are none."""
     parts = chunk.agent_episodes.values()
     return min((int(part.get_extra_model_outputs("serial", 0)) for part in parts), default=0)
 
@@ -91,7 +91,7 @@ def outline(chunk: Any) -> tuple:
 
 
 def assert_same_chunk(world: World, got: Any, want: Chunk) -> None:
-    """Everything a chunk can be asked for."""
+    """Compare everything that a chunk can be asked for."""
     assert len(got) == got.env_steps() == want.env_t - want.env_t_started
     assert got.agent_steps() == sum(part.steps for part in want.agents.values())
     assert got.get_return() == want.total

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def close(sent: Any, given: Any, tolerance: float) -> bool:
-    """Whether discrete numbers are equal, and others differ by no more than that (of themselves)."""
+    """Return true if discrete numbers are equal, and others differ by at most the tolerance (relative or absolute)."""
     if isinstance(sent, dict):
         return list(sent) == list(given) and all(close(sent[key], given[key], tolerance) for key in sent)
     if isinstance(sent, tuple):

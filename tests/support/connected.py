@@ -1,4 +1,4 @@
-"""What connectors should make of a world: every agent's history in lists, every statistic taken anew."""
+"""The expected effects of connectors on a world: every agent's history in lists, every statistic recomputed."""
 
 from collections import defaultdict
 from typing import Any

@@ -20,7 +20,7 @@ SEEDS = [seed for seed in range(200_000, 200_060) if _fits(make_world(random.Ran
 
 
 def seeds_of_lone_agents():
-    """Of worlds with one env and one agent."""
+    """Return the seeds of worlds with one env and one agent."""
     worlds = {seed: make_world(random.Random(seed)) for seed in range(200_000, 200_600)}
     return [seed for seed, world in worlds.items() if _fits(world) and world.num_envs == len(world.agents) == 1]
 
@@ -49,7 +49,7 @@ def assert_equals_oracle(both, *, metrics=True):
         assert {module: n for module, n in both.counts().items() if n} == arrived
     both.assert_same_actions()
     if metrics:
-        both.assert_same_metrics()  # returns as paid
+        both.assert_same_metrics()  # returns as the env sent them
 
 
 def _check(oracle, got, want):

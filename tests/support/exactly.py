@@ -1,4 +1,4 @@
-"""Whether two episodes are bit-identical in all that they hold."""
+"""Check that two episodes are bit-identical in everything that they hold."""
 
 import struct
 from typing import Any
@@ -19,7 +19,7 @@ def assert_same_episode(got: Any, want: Any, where: str = "chunk") -> None:
 
 
 def assert_same(got: Any, want: Any, where: str) -> None:
-    """The same types, order of keys, dtypes, shapes and bits."""
+    """Check for equal types, order of keys, dtypes, shapes and bits."""
     assert type(got) is type(want), f"{where}: {got!r} instead of {want!r}"
     if isinstance(want, dict):
         assert [(type(key), key) for key in got] == [(type(key), key) for key in want], f"{where}: {list(got)}"

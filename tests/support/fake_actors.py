@@ -10,7 +10,13 @@ from fastmarl.distributed.in_process import InProcess
 
 
 class FakeActor:
-    """Attributes: `is_alive`; `hangs`: what it is told is never done; `fails_next`: it ends with its next call."""
+    """An actor in this process.
+
+    Attributes:
+        is_alive: whether it answers.
+        hangs: whether its calls are never executed.
+        fails_next: whether it ends with its next call.
+    """
 
     def __init__(self):
         self.host = RunnerHost()
@@ -28,12 +34,12 @@ class FakeActor:
 
 
 class FakeActors(InProcess):
-    """Does what is oldest first, of actors that are alive and don't hang, one call for each wait.
+    """Executes the oldest call of the actors that are alive and don't hang, one call per wait.
 
     Attributes:
         started: all actors.
-        born_dead: how many of those to come end at once.
-        batches_are_late: so many waits say of no batch that it has come.
+        born_dead: number of future actors that end at once.
+        batches_are_late: number of waits that report no batch as ready.
     """
 
     most_in_flight = float("inf")

@@ -42,7 +42,7 @@ def make_original(options):
 
 
 class ForagingTwins(Twins):
-    """Also counts what players are paid for: `loads`, `joint_loads` of two players or more, `penalties`.
+    """Also counts the reasons for rewards: `loads`, `joint_loads` of two players or more, `penalties`.
 
     Args:
         options: of the batch and the originals.

@@ -36,7 +36,7 @@ class AgentHistory:
         return self.terminated or self.truncated
 
     def reward(self, i: int) -> float:
-        """Of the transition from observation i to the next (or to the end of history)."""
+        """Return the reward of the transition from observation i to the next, or to the end of history."""
         end = self.env_ts[i + 1] if i + 1 < len(self.env_ts) else max(self.paid, default=0)
         return sum(self.paid.get(t, 0.0) for t in range(self.env_ts[i] + 1, end + 1))
 

@@ -13,13 +13,13 @@ MOST_CALLS = 5000  # of last(), in an episode
 
 
 class Frame:
-    """What a step brings. Agents are letters.
+    """The result of one step. Agents are letters.
 
     Args:
-        agents: who is in `agents` after it.
-        terminated, truncated: whose flags are True.
-        obs, rewards, flags: for whom there are some; None: those that were in `agents` before.
-        end: what `__all__` is in (terminateds, truncateds), where it is there.
+        agents: members of `agents` after the step.
+        terminated, truncated: agents whose flags are True.
+        obs, rewards, flags: agents with an entry; None means those that were in `agents` before.
+        end: `__all__` in (terminateds, truncateds), if present.
     """
 
     def __init__(

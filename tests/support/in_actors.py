@@ -1,4 +1,4 @@
-"""What runs in the actors of a group; importing it is quick."""
+"""Code that runs in the actors of a group; it is quick to import."""
 
 import os
 import threading

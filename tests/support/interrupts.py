@@ -104,21 +104,21 @@ def lines_of(call: Callable[[], Any]) -> list[Line]:
 
 
 class Interruption:
-    """Interrupts a call before a line; and then once more, so many lines later, if `again` is given."""
+    """Interrupts a call before a line, and once more `again` lines later, if that is given."""
 
     def __init__(self, line: Line, again: int | None = None):
         self.line, self.again = line, again
         self.n_times = 0
         self._left = again
         self._n_seen = 0
-        self._process = os.getpid()  # one that is forked meanwhile inherits the tracing
+        self._process = os.getpid()  # a process that is forked meanwhile inherits the tracing
 
     def __str__(self) -> str:
         again = "" if self.again is None else f", and again {self.again} lines later"
         return f"interrupted {self.n_times} times, at {self.line}{again}: {self.line.text}"
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """What the call returns, or None if it was interrupted."""
+        """Return the call's result, or None if it was interrupted."""
         try:
             with tracing(self._look):
                 return call()
@@ -178,7 +178,7 @@ def interrupt_lines(
 
 
 def interrupted(call: Callable[[], Any], *, file: str, at: int, event: str = "line") -> bool:
-    """Whether a call was interrupted, before the line (or "opcode") of this file that runs after so many others."""
+    """Run a call, interrupt it at line (or "opcode") number `at` in this file, and return true if that happened."""
     numbers = count()
 
     def trace(frame: FrameType, what: str, argument: Any) -> Any:
@@ -190,7 +190,7 @@ def interrupted(call: Callable[[], Any], *, file: str, at: int, event: str = "li
         return trace
 
     before = sys.gettrace()
-    sys._getframe().f_trace_opcodes = event == "opcode"  # or else Python 3.12 has no such events in any frame
+    sys._getframe().f_trace_opcodes = event == "opcode"  # otherwise Python 3.12 reports no such events in any frame
     sys.settrace(trace)
     try:
         call()

@@ -33,14 +33,14 @@ def config_with(**options):
 
 
 def same(one, other):
-    """Whether two nested dicts of arrays are equal."""
+    """Return true if two nested dicts of arrays are equal."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(entry, other[name]) for name, entry in one.items())
     return np.array_equal(one, other)
 
 
 class PaidClock(ClockEnv):
-    """Ten steps, of which each pays the agents 1 and 2."""
+    """Ten steps; the agents receive 1 and 2 in each."""
 
     def pays(self, t):
         return {"a0": 1.0, "a1": 2.0}

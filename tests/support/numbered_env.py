@@ -18,7 +18,7 @@ def reward_of(reset: int, t: int, agent: str) -> float:
 
 
 class NumberedEnv(MultiAgentEnv):
-    """Observations are (env, reset, env step, agent); it remembers what it was told. "b" joins late, "c" ends early."""
+    """Observations are (env, reset, env step, agent). It remembers its actions. "b" joins late, "c" ends early."""
 
     made: ClassVar[list] = []
 

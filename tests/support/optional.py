@@ -18,7 +18,7 @@ def needed(package: str) -> ModuleType:
 
 
 def params(kinds: Iterable[Any], package_of: Callable[[Any], str | None]) -> list[Any]:
-    """For `parametrize`: each kind with a mark that tells which optional package it needs, if any."""
+    """Return parameters for `parametrize`; each kind is marked with the optional package that it needs, if any."""
     return [pytest.param(kind, marks=_marks(package_of(kind))) for kind in kinds]
 
 

@@ -1,4 +1,4 @@
-"""What envs say and are told, written down on the way; and policies that are asked the same again."""
+"""Recorders of an env's results and actions, and policies that are called with them again."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from fastmarl.core.envs.registry import env_creator
 
 
 class Tick(NamedTuple):
-    """What an env has said, and the actions that it was sent then; None: none, as the episode was over."""
+    """The results of an env, and the actions that followed; None if the episode was over."""
 
     is_reset: bool
     obs: dict[Any, Any]
@@ -59,16 +59,16 @@ class Overheard:
 
     @property
     def n_sent(self) -> int:
-        """How many actions."""
+        """The number of actions that were sent."""
         return sum(len(tick.sent or {}) for ticks in self.envs for tick in ticks)
 
 
 class Wander(fastmarl.MultiAgentEnv):
-    """Three agents, of whom some rest in every step; observations are drawn from their space, rewards too.
+    """Three agents, some of which rest in every step; observations and rewards are random.
 
     Args:
         config: `observation_space`, `action_space`; `masks`: "infos" for masks there. Masks in observations are drawn
-            as the rest of them, but one choice (of each part) is always legal.
+            like the rest of them, but one choice (of each part) is always legal.
     """
 
     possible_agents = ("a", "b", "c")

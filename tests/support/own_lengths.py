@@ -29,7 +29,7 @@ class OwnLength(Trouble):
         return results
 
     def _trouble(self, where):
-        """None."""
+        """Do nothing; no failure happens here."""
 
     def _obs(self):
         values = [self.index, self.n_resets, self.t]
@@ -37,7 +37,7 @@ class OwnLength(Trouble):
 
 
 def make_batch(config):
-    """All envs in one, or those of a part."""
+    """Make a batch of all envs, or of those of a part."""
     step = len(LENGTHS) // config.num_envs
     contexts = [type(config)({}, 0, index, config.num_envs) for index in range(config.vector_index, 4, step)]
     return Batched([OwnLength(context) for context in contexts], ["a", "b"])

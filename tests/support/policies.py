@@ -85,7 +85,7 @@ class PolicyOracle(ReferenceRunner):
     def _begin(self, env: int) -> Episode:
         episode = super()._begin(env)
         if (env, episode.resets) not in self.mapping_of:
-            self._take_policies(episode)  # nobody was there yet
+            self._take_policies(episode)  # no agent was there before
         return episode
 
     def _close(self, episode: Episode) -> None:

@@ -26,7 +26,7 @@ PARTS_MASKED = gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(5), "obser
 
 
 class Plain(torch.nn.Module):
-    """Any torch module."""
+    """A torch module that is no RLModule."""
 
     def __init__(self, n_obs=5, n_logits=4):
         super().__init__()

@@ -63,7 +63,7 @@ def contents(chunk):
 
 
 def sampled(env, **options):
-    """What the calls return, and what is counted."""
+    """Return the chunks and counts of several calls."""
     runner = make_runner(env, **options)
     try:
         chunks = [contents(chunk) for n in FRAGMENTS for chunk in runner.sample(num_timesteps=n)]
@@ -74,7 +74,7 @@ def sampled(env, **options):
 
 
 class RandomModule(fastmarl.RLModule):
-    """Acts by itself, whatever it sees."""
+    """Acts by itself, regardless of its observations."""
 
     def _forward(self, batch, **kwargs):
         obs = batch["obs"]["v"] if isinstance(batch["obs"], dict) else batch["obs"]

@@ -49,9 +49,9 @@ class Rows:
 
 
 def check_replay(sampled, env, seed):
-    """`env`, made like the sampled one, says the same if it is given the recorded actions.
+    """Check that `env`, made like the sampled one, returns the same for the recorded actions.
 
-    It begins anew in the step that ends an episode, for all agents of an env at once. Returns how many episodes ended.
+    It resets in the step that ends an episode, for all agents of an env at once. Returns the number of ended episodes.
     """
     num_envs, agents = sampled.adapter.num_envs, sampled.adapter.possible_agents
     env.reset(seed=seed)
@@ -72,6 +72,6 @@ def check_replay(sampled, env, seed):
             assert (part.is_done and len(part) == t + 1) == ends
             if ends:
                 n_ended += 1
-                np.testing.assert_array_equal(part.get_observations(-1), before[row])  # the last one is not told
+                np.testing.assert_array_equal(part.get_observations(-1), before[row])  # the last one is not sent
                 assert (part.is_terminated, part.is_truncated) == (env.terminals[row], not env.terminals[row])
     return n_ended

@@ -47,7 +47,7 @@ def encode(kind: str, serials: Any) -> Any:
 
 
 def recorded(world: World, module: str, serials: Any) -> Any:
-    """The same as a runner records them."""
+    """Return the observations as a runner records them."""
     obs = encode(world.obs_kinds[module], serials)
     return obs if world.keep_dtype else map_struct(_rounded, obs)
 
@@ -92,7 +92,7 @@ class SerialPolicy(torch.nn.Module):
 
 
 class ScriptedEnv(fastmarl.MultiAgentEnv):
-    """Replays `world.scripts[index]`; remembers what it paid and what it was told to do."""
+    """Replays `world.scripts[index]`; remembers its rewards and the actions that it got."""
 
     def __init__(self, world: World, index: int):
         super().__init__()

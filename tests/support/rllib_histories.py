@@ -73,15 +73,15 @@ def as_returned(episode: RLlibEpisode) -> RLlibEpisode:
 
 @st.composite
 def pairs(draw, **options):
-    """(RLlib's, ours)"""
-    # RLlib needs somebody at the reset, ends the episode as soon as everybody known so far has finished, and with
+    """Draw a pair: RLlib's episode and ours."""
+    # RLlib needs an agent at the reset, ends the episode as soon as all known agents have finished, and with
     # `__all__` mixes an agent's own flags with the env's: `stays` is without these.
     history = draw(histories(stays=True, **options))
     return as_returned(play(history)), make_chunk(history)
 
 
 def equal(got, want):
-    """`same`, but RLlib's dicts are in any order, and its scalars and lists may be of any type."""
+    """Compare like `same`, but with RLlib's dicts in any order, and its scalars and lists of any type."""
     if isinstance(want, dict):
         return isinstance(got, dict) and got.keys() == want.keys() and all(equal(got[key], want[key]) for key in want)
     if isinstance(want, type) or isinstance(got, type):
@@ -92,7 +92,7 @@ def equal(got, want):
 
 
 def answer(episode, what, *args, **kwargs):
-    """What a getter returns, or the class of its error."""
+    """Return the result of a getter, or the class of its error."""
     if what == "extra_model_outputs":
         args = ("x", *args)
     try:
@@ -102,7 +102,7 @@ def answer(episode, what, *args, **kwargs):
 
 
 def is_sane(indices, neg, fill, first, origin, end):
-    """Whether RLlib means by these arguments what it says."""
+    """Return true if RLlib's result for these arguments is the one that it documents."""
     if isinstance(indices, slice):
         bounds = [b if b is None else b + (origin if b >= 0 or neg else end) for b in (indices.start, indices.stop)]
         start, stop = (origin if bounds[0] is None else bounds[0]), (end if bounds[1] is None else bounds[1])

@@ -1,4 +1,4 @@
-"""What `sample()` should return for a scripted world: a plain oracle of lists and dicts.
+"""The expected results of `sample()` for a scripted world: a plain oracle of lists and dicts.
 
 It keeps the whole history of every episode and derives each chunk from it by definition, so cutting, lookback and
 waiting agents need no state of their own.
@@ -116,7 +116,7 @@ class Episode:
 
     @property
     def hanging(self) -> float:
-        """What waiting agents have been paid since they acted."""
+        """The rewards that waiting agents have received since they acted."""
         return sum(t.rewards[-1] for t in self.live if len(t.rewards) == len(t.obs))
 
     @property
@@ -216,7 +216,7 @@ class ReferenceRunner:
         return over
 
     def _step_unrecorded(self, part: list[int]) -> None:
-        """A batch is stepped as a whole: envs that have done their part go on in episodes of which nobody hears."""
+        """Step finished envs of a part in unrecorded episodes, since a batch is stepped as a whole."""
         self._begin_unrecorded(part)
         for env in self._resting.keys() & part:
             self._resting[env] += 1
@@ -275,7 +275,7 @@ class ReferenceRunner:
         return self.world.fragment * self.world.num_envs, False
 
     def _is_dropped(self, episode: Episode) -> bool:
-        """Whether a call that wants fresh episodes begins this one again."""
+        """Return true if a call that wants fresh episodes drops this one."""
         return episode.env_t > 0
 
     def _module_for(self, agent: Hashable, episode: Episode) -> str:
@@ -328,7 +328,7 @@ class ReferenceRunner:
         return self.world.post_death == "accumulate" and finished.env_ts[-1] > episode.call_started
 
     def _begins(self, episode: Episode, agent: Hashable, tick: Tick) -> bool:
-        """Whether this observation is the first of a trajectory."""
+        """Return true if this observation is the first of a trajectory."""
         if tick.is_last or tick.terminateds.get(agent) or tick.truncateds.get(agent):
             return False
         earlier = episode.current.get(agent)
@@ -337,7 +337,7 @@ class ReferenceRunner:
         return earlier is None or earlier.is_done
 
     def _must_split(self, episode: Episode, tick: Tick) -> bool:
-        """Somebody begins again whose earlier trajectory ended in the current chunk."""
+        """Return true if an agent respawns whose earlier trajectory ended in the current chunk."""
         again = [episode.current[a] for a in tick.obs if a in episode.current and self._begins(episode, a, tick)]
         return any(earlier.env_ts[-1] > episode.chunk_started for earlier in again)
 
@@ -416,7 +416,7 @@ class ReferenceRunner:
         )
 
     def metrics(self) -> dict:
-        """What get_metrics() says after all calls so far, if it was not asked before."""
+        """Return get_metrics() after all calls so far, if it was not called before."""
         window = self.finished[-self.world.window :]
         returns = [sum(sum(t.rewards) for t in episode.trajectories) for episode in window]
         lengths = [episode.env_t for episode in window]

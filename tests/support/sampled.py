@@ -1,4 +1,4 @@
-"""What a runner returns of a batch of envs, over several calls."""
+"""The results of a runner with a batch of envs, over several calls."""
 
 import fastmarl
 

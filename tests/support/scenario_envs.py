@@ -12,7 +12,7 @@ OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
 
 
 class ClockEnv(fastmarl.MultiAgentEnv):
-    """Observations are the number of steps so far; subclasses say who sees it, who is paid, and who has ended."""
+    """Observations are the number of steps so far; subclasses define observations, rewards and ends by agent."""
 
     length = 10
     possible_agents: list = ["a0", "a1"]  # noqa: RUF012
@@ -65,7 +65,7 @@ class Echo(torch.nn.Module):
 
 
 class TurnsEnv(ClockEnv):
-    """Who acts at t is paid t, the other one -0.5 in the same step."""
+    """The agent that acts at t receives t, the other one -0.5 in the same step."""
 
     length = 21
 

@@ -102,7 +102,7 @@ def make_runner(kind):
 
 
 def is_sent(sender, timeout):
-    """Whether the sender has said so, which is heard once."""
+    """Return true if the sender has reported a signal; each report is read once."""
     ready, _, _ = select.select([sender.stdout], [], [], timeout)
     return bool(ready) and bool(os.read(sender.stdout.fileno(), 1))
 

@@ -24,7 +24,7 @@ from fastmarl.errors import RunnerStoppedError
 from support.sigints import SENDER, is_sent
 from support.told import N_AGENTS, Told
 
-MAKER, EPISODE, T, AGENT, LAST_ACTION = range(1, 6)  # columns of Told's observations
+MAKER, EPISODE, T, AGENT, LAST_ACTION = range(1, 6)  # columns of the observations
 N_ENVS = 2
 STUCK_S = 120
 

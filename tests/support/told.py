@@ -15,12 +15,11 @@ MADE = count()
 
 
 class Told(fastmarl.MultiAgentEnv):
-    """Observations are (env index, maker, episode, env step, agent, its last action); so are infos, where there
-    are any.
+    """Observations are (env index, maker, episode, env step, agent, its last action); so are infos, if there are any.
 
     Args:
-        config: `long`: every so many steps there are infos of LONG bytes; `crash`: every so many steps the env raises,
-            or ends its process; 0: never. `supports_checkpoint`: see there.
+        config: `long`: interval of steps with infos of LONG bytes; `crash`: interval of steps at which the env raises
+            or ends its process; 0 means never. `supports_checkpoint`: see there.
     """
 
     def __init__(self, config):

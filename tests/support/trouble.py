@@ -17,8 +17,8 @@ class Trouble(fastmarl.MultiAgentEnv):
     """Observations hold (made in this process before, number of the reset, env step); 50 steps, then truncated.
 
     `env_config["trouble"]`: {(vector index, total steps): "raise" | "hang" | "kill" | "exit"}, each done once if there
-    is a folder `env_config["once"]`; `"in"`: "step" (default), "reset" or "init". `"made"`: a file that is told of each
-    construction.
+    is a folder `env_config["once"]`; `"in"`: "step" (default), "reset" or "init". `"made"`: a file to which each
+    construction is written.
     """
 
     def __init__(self, config):

@@ -21,7 +21,7 @@ BOX = gym.spaces.Box(-9, 9, (3,), np.float32)
 
 
 class Wandering(fastmarl.MultiAgentEnv):
-    """Agents come and go and wait; all that is random comes from the env's own generator, which no reset seeds anew."""
+    """Agents come, go and wait; all randomness comes from the env's own generator, which no reset seeds."""
 
     supports_checkpoint = True
     state_space = BOX

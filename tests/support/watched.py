@@ -14,11 +14,11 @@ from fastmarl.core.spaces.masks import action_mask
 
 @dataclass
 class AgentLog:
-    """One agent's stay in one episode: an action between each two observations, and what was paid for it."""
+    """One agent's stay in one episode: an action between each two observations, and its reward."""
 
     observations: list[bytes]
     rewards: list[float]
-    """By observation: paid until the next one."""
+    """Sums by observation, until the next one."""
     actions: list[Any] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
@@ -26,11 +26,11 @@ class AgentLog:
 
 @dataclass
 class EpisodeLog:
-    """One episode."""
+    """The log of one episode."""
 
     agents: dict[Hashable, AgentLog] = field(default_factory=dict)
     early: dict[Hashable, float] = field(default_factory=dict)
-    """Paid before the first observation."""
+    """Received before the first observation."""
     env_t: int = 0
     terminated: bool = False
     truncated: bool = False

@@ -22,10 +22,10 @@ IDS = [3, "three", (3, "b"), 0, -1]
 
 
 class Wild(fastmarl.MultiAgentEnv):
-    """Agents come, wait, leave, and come again; some are paid before they are seen.
+    """Agents come, wait, leave and respawn; some receive rewards before their first observation.
 
-    `env_config`: "actions", a key of ACTIONS; "respawn", whether agents come again; "length", at most; "fail_at", an
-    env step in which it raises; "drift_at", one from which on it is another env.
+    `env_config`: "actions", a key of ACTIONS; "respawn", whether agents respawn; "length", at most; "fail_at", an env
+    step in which it raises; "drift_at", an env step from which on it behaves like another env.
     """
 
     def __init__(self, config):

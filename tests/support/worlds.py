@@ -23,7 +23,7 @@ SOME_END = ((True, False), (False, True), (True, True))
 
 @dataclass(frozen=True)
 class Tick:
-    """What one reset() or step() returns; observations are serial numbers local to the script."""
+    """The result of one reset() or step(); observations are serial numbers local to the script."""
 
     obs: dict[Hashable, int]
     rewards: dict[Hashable, Any]
@@ -89,7 +89,7 @@ class World:
 
 
 def action_of(kind: str, serial: int) -> list[int] | int:
-    """What the policy answers to the observation with this serial number."""
+    """Return the policy's action for the observation with this serial number."""
     return {"discrete": serial % 5, "multi": [serial % 3, serial % 7], "box": [serial % 11, -(serial % 13)]}[kind]
 
 
@@ -247,7 +247,7 @@ def _calls(rng: random.Random, num_envs: int, most: int) -> tuple[Call, ...]:
 
 @contextmanager
 def world_of(seed: int) -> Iterator[World]:
-    """The world of `seed`; a failure inside tells which one it was."""
+    """Return the world of `seed`; errors inside get a note of the seed."""
     try:
         yield make_world(random.Random(seed))
     except Exception as error:

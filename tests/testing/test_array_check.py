@@ -64,7 +64,7 @@ class HalfObservation(Walk):
 
 
 class HalfMask(Walk):
-    """Bytes that are not written can't be told from others, until they are others."""
+    """Unwritten bytes can't be detected until they change."""
 
     def observe(self, env_indices, both):
         before = both.obs["action_mask"][..., 1].copy()

@@ -257,7 +257,7 @@ def test_what_is_no_multi_agent_env_is_an_error(env):
 
 
 class Silent(CountingEnv):
-    """Nobody is observed after the reset."""
+    """No agent is observed after the reset."""
 
     def __init__(self, env_config=None):
         super().__init__(2, 2 * LENGTH * LENGTH)

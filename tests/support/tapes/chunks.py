@@ -1,4 +1,4 @@
-"""What a chunk of an episode must hold, by the definitions of the documentation, from the tape of the whole episode."""
+"""The required contents of a chunk, by the definitions of the documentation, from the tape of the whole episode."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -40,16 +40,16 @@ class Agent:
     """What reached no transition, but for `late`."""
 
     def attributed(self, cuts: list[tuple[int, int]], post_death: str) -> float:
-        """What is on transitions; `cuts`: of each chunk, (its end, the env step at which it was returned)."""
+        """Return the sum of rewards on transitions; `cuts` has (end, env step when it was returned) of each chunk."""
         return sum(sum(stay.paid) + sum(self._accumulated(stay, cuts, post_death)) for stay in self.stays)
 
     def unattributed_by(self, cuts: list[tuple[int, int]], post_death: str) -> float:
-        """What never will be."""
+        """Return the sum of rewards that never will be on transitions."""
         late = sum(sum(r for _, r in stay.late) - sum(self._accumulated(stay, cuts, post_death)) for stay in self.stays)
         return self.unattributed + late
 
     def _accumulated(self, stay: Trajectory, cuts: list[tuple[int, int]], post_death: str) -> list[float]:
-        """Late rewards that still found the last transition."""
+        """Return the late rewards that still reached the last transition."""
         if post_death != "accumulate" or not stay.paid:
             return []
         returned_at = min((at for end, at in cuts if end >= stay.at[-1]), default=np.inf)
@@ -57,7 +57,7 @@ class Agent:
 
 
 def follow(tape: Tape, agent: Hashable) -> Agent:
-    """The agent's way through the episode so far."""
+    """Return the agent's way through the episode so far."""
     told, stay, early = Agent(), None, 0.0
     for t, tick in enumerate(tape.ticks):
         reward, own = tick.rewards.get(agent, 0.0), tick.flags.get(agent, (False, False))
@@ -233,7 +233,7 @@ class ChunkCheck:
             assert np.isclose(got, hanging), (got, hanging)
 
     def _hanging(self, agent: Hashable, way: Agent) -> float:
-        """What was paid to an agent that has acted, and waits for an observation at the end of the chunk."""
+        """Return the rewards of an agent that has acted and waits for an observation at the end of the chunk."""
         for stay in way.stays:
             seen = [t for t in stay.at if t <= self.end]
             if seen and seen[-1] < self.end and not stay.has_ended(self.end):
@@ -243,12 +243,12 @@ class ChunkCheck:
 
 
 def with_lookback(part: Any, getter: Any) -> Any:
-    """A column with the lookback in front."""
+    """Return a column with the lookback in front."""
     return getter(slice(-part.lookback, None), neg_index_as_lookback=True) if part.lookback else getter()
 
 
 def as_env_takes(space: gym.Space, action: Any) -> Any:
-    """What normalize_actions makes of a module's action."""
+    """Apply normalize_actions to a module's action."""
     if isinstance(space, gym.spaces.Box) and space.is_bounded():
         return np.clip(space.low + (action + 1) * (space.high - space.low) / 2, space.low, space.high)
     return action
@@ -259,7 +259,7 @@ def same_infos(got: list[dict], expected: list[dict]) -> bool:
 
 
 class noted:
-    """Tells where it was if something is raised inside."""
+    """Adds a note to errors that are raised inside."""
 
     def __init__(self, note: str):
         self.note = note

@@ -61,7 +61,7 @@ class Habits:
 
 
 class Story:
-    """What happens in one env, episode after episode, from one random stream."""
+    """The events of one env, episode after episode, from one random stream."""
 
     orders = count()
 
@@ -182,7 +182,7 @@ class Story:
 
 
 class TapedEnv(fastmarl.MultiAgentEnv):
-    """Tells a story in dicts, as unkindly as the protocol allows: its arrays and dicts change after they were sent."""
+    """Plays a story in dicts, as hostile as the protocol allows: its arrays and dicts change after they were sent."""
 
     def __init__(self, world: Any, env_index: int):
         self.story, self.world = Story(world, env_index), world
@@ -219,7 +219,7 @@ class TapedEnv(fastmarl.MultiAgentEnv):
         return {agent: self._presented(copy_leaves(value)) for agent, value in obs.items()}
 
     def _presented(self, value: Any) -> Any:
-        """The same numbers, lying in memory in some other way."""
+        """Return the same numbers with another memory layout."""
         if not isinstance(value, np.ndarray) or not self.world.is_odd:
             return value
         way = self.rng.randrange(5)
@@ -249,7 +249,7 @@ class TapedEnv(fastmarl.MultiAgentEnv):
         return value
 
     def _spoil(self) -> None:
-        """What was sent and received in the last step belongs to nobody now."""
+        """Overwrite the values that were sent and received in the last step."""
         for value in self.sent:
             for array in arrays(list_values(value)):
                 if array.flags.writeable:
@@ -263,7 +263,7 @@ def list_values(by_agent: dict) -> tuple:
 
 
 def copy_leaves(value: Any) -> Any:
-    """Arrays of one's own; numbers stay what they are."""
+    """Copy the arrays; numbers stay unchanged."""
     if isinstance(value, dict):
         return {key: copy_leaves(item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -272,7 +272,7 @@ def copy_leaves(value: Any) -> Any:
 
 
 class TapedBatch(fastmarl.ArrayEnv):
-    """Tells several stories in arrays."""
+    """Plays several stories in arrays."""
 
     may_take_turns = True
 
@@ -326,12 +326,12 @@ class TapedBatch(fastmarl.ArrayEnv):
 
 
 def acts(tick: Tick, agent: Hashable) -> bool:
-    """Whether the agent is asked for an action after this tick."""
+    """Return true if the agent must act after this tick."""
     return agent in tick.obs and not any(tick.flags.get(agent, ())) and not any(tick.flags.get("__all__", ()))
 
 
 def row(columns: Any, at: Any) -> Any:
-    """One item of nested arrays."""
+    """Return one item of nested arrays."""
     if isinstance(columns, dict):
         return {key: row(column, at) for key, column in columns.items()}
     if isinstance(columns, tuple):

@@ -40,7 +40,7 @@ class Play:
                     self._sample(call)
                     self._between()
             with noted("at the end"):
-                for returned in self.chunks:  # those that nobody has looked at, and the others once more
+                for returned in self.chunks:  # chunks that were not read yet, and the others once more
                     self.check(*returned)
                 self._check_joined()
         finally:
@@ -97,7 +97,7 @@ class Play:
         return self.tapes[env_index][number]
 
     def _drop(self, begun: list[list[int]]) -> None:
-        """What was begun and not finished is never returned."""
+        """Record episodes that were begun and not finished, as they are never returned."""
         for env_index, (tapes, steps) in enumerate(zip(self.tapes, begun, strict=True)):
             for tape, n in zip(tapes, steps, strict=False):
                 place = env_index, tape.number
@@ -108,7 +108,7 @@ class Play:
                     self.dropped.add(place)
 
     def _check_joins(self, chunks: list[Any]) -> None:
-        """Chunks of an episode follow each other without gaps; none comes of what was dropped."""
+        """Check that chunks of an episode follow each other without gaps, and none belongs to a dropped episode."""
         for chunk in chunks:
             assert self.place[chunk.id_] not in self.dropped, "a chunk of a dropped episode"
             assert chunk.env_t_started == self.returned.get(chunk.id_, 0), "chunks don't join"
@@ -124,7 +124,7 @@ class Play:
                     assert returned.get(place, 0) == len(tape.ticks) - 1, f"episode {place}: not all was returned"
 
     def _check_whole(self, chunks: list[Any], episodes: int, before: list[list[int]], one_each: bool) -> None:
-        """So many whole episodes, and no other was begun in the call: none is chosen by its length."""
+        """Check that a call returned this many whole episodes and began no others: none is chosen by its length."""
         ids = {chunk.id_ for chunk in chunks}
         places = {self.place[id_] for id_ in ids}
         assert len(ids) == len(places) == episodes
@@ -170,7 +170,7 @@ class Play:
             assert over == sorted(over), "finished episodes come in the order of finishing"
 
     def _between(self) -> None:
-        """What a learner does between two calls."""
+        """Act like a learner between two calls."""
         if self.rng.random() < 0.3:
             self.world.weights_seq_no += 1
             weights = {name: {"weight": np.float32(self.world.weights_seq_no)} for name in self.world.options}
@@ -204,17 +204,17 @@ class Play:
                     assert np.isclose(got[key], of(numbers)), (key, got[key], numbers)
 
     def _attributed(self, id_: str, tape: Tape) -> float:
-        """All that was paid for transitions of an episode that is over."""
+        """Return the sum of rewards on transitions of an episode that is over."""
         return sum(
             follow(tape, agent).attributed(self._cuts(id_), self.world.post_death) for agent in self.world.agents
         )
 
     def _cuts(self, id_: str | None) -> list[tuple[int, int]]:
-        """Of each chunk of an episode, (its end, the env step at which it was returned)."""
+        """Return (its end, the env step at which it was returned) for each chunk of an episode."""
         return [(chunk.env_t, returned_at) for chunk, _, returned_at in self.chunks if chunk.id_ == id_]
 
     def _check_unattributed(self, got: dict[str, Any]) -> None:
-        """Every reward is on a transition, or may still come onto one, or is reported as unattributed."""
+        """Check that every reward is on a transition, may still reach one, or is reported as unattributed."""
         self.unattributed += got["unattributed_reward"]
         expected = 0.0
         for env_index, tapes in enumerate(self.tapes):

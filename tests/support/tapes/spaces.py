@@ -57,7 +57,7 @@ def leaves(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
 
 
 def leaf_spaces(space: gym.Space, path: tuple = ()) -> Iterator[tuple[tuple, gym.Space]]:
-    """The same of a space."""
+    """Yield the leaves of a space with their paths."""
     if isinstance(space, Dict):
         for key in sorted(space.spaces):
             yield from leaf_spaces(space[key], (*path, key))

@@ -16,8 +16,11 @@ AGENTS: tuple[Hashable, ...] = ("ant", "bee", "7", 7, -1, 2.5, ("wasp", 0), ("wa
 
 
 class Echo(fastmarl.RLModule):
-    """Tells what it saw: `seen`, one number of each observation; `weight`, its only parameter; and if it has memory,
-    how many observations it remembers, and the sum of their numbers."""
+    """Outputs its observations: `seen`, one number of each.
+
+    `weight` is its only parameter. With memory, it also outputs the number of observations that it remembers, and the
+    sum of their numbers.
+    """
 
     def setup(self):
         self.weight = torch.nn.Parameter(torch.zeros(()))
@@ -113,7 +116,7 @@ class World:
         self.spoils, self.is_odd = rng.random() < 0.5, rng.random() < 0.5
         self.declares, self.checks = rng.random() < 0.7, rng.random() < 0.5
         self.has_state, self.tells_tape = rng.random() < 0.2, rng.random() < 0.5
-        if self.is_batch and self.drops:  # envs that rest are reset, too, and nobody is told
+        if self.is_batch and self.drops:  # envs that rest are reset, too, without notice
             self.tells_tape = True
         self.scale = rng.choice((1.0, 1.0, 0.5, -2.0))
         self.clip = rng.choice((None, None, None, True, 3.0, (-1.0, 2.5)))
@@ -149,7 +152,7 @@ class World:
         return f"World({self.seed})"
 
     def recorded_reward(self, paid: float) -> float:
-        """What `reward_scale` and `clip_rewards` make of it."""
+        """Apply `reward_scale` and `clip_rewards` to a reward."""
         low, high = self.clip if isinstance(self.clip, tuple) else (-(self.clip or np.inf), self.clip or np.inf)
         scaled = paid * self.scale
         return float(np.sign(scaled)) if self.clip is True else min(max(scaled, low), high)

@@ -1,8 +1,8 @@
-"""`python -m peer_samplers NAME SETTING FD`: a child of `python -m benchmarks.peers`. It speaks JSON, over the pipe FD.
+"""`python -m peer_samplers NAME SETTING FD`: a child of `python -m benchmarks.peers` with JSON over the pipe FD.
 
-It says once how it is set up, `{"ready": {"config": ..., "versions": ...}}`, or why it can't be, `{"missing": PACKAGE}`
-or `{"error": TEXT}`. Then, whenever it is told `{"warm": SECONDS, "seconds": SECONDS}`, it samples so long and answers
-`{"agent_steps": N, "seconds": SECONDS}`. When the pipe is closed, it ends.
+It first sends a description of its setup, `{"ready": {"config": ..., "versions": ...}}`, or the reason of a failure,
+`{"missing": PACKAGE}` or `{"error": TEXT}`. For each message `{"warm": SECONDS, "seconds": SECONDS}` it samples for
+these times and answers `{"agent_steps": N, "seconds": SECONDS}`. It ends when the pipe is closed.
 """
 
 import importlib.util
@@ -18,17 +18,17 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 
-SHOWN_VERSIONS = ("numpy", "torch", "gymnasium", "pettingzoo", "mpe2")  # beside the sampler's own
+SHOWN_VERSIONS = ("numpy", "torch", "gymnasium", "pettingzoo", "mpe2")  # besides the sampler's own
 
 
 def main(name: str, setting: str, fd: str) -> int:
     pipe = Connection(int(fd))
     try:
         module, sampler = _build(name, json.loads(setting))
-    except Exception as error:  # whatever a library raises is told, not lost
+    except Exception as error:  # reports any error of a library
         return _failed(pipe, error)
     _tell(pipe, {"ready": {"config": sampler.config, "versions": _versions(module.DISTRIBUTION)}})
-    with suppress(EOFError, ConnectionError):  # it is closed
+    with suppress(EOFError, ConnectionError):  # the pipe is closed
         while True:
             pace = json.loads(pipe.recv_bytes())
             try:
@@ -41,18 +41,18 @@ def main(name: str, setting: str, fd: str) -> int:
 
 
 def _build(name: str, setting: dict[str, Any]) -> tuple[Any, Any]:
-    """(its module, its Sampler)."""
+    """Return the sampler's module and its `Sampler`."""
     warnings.simplefilter("ignore")
     from peer_samplers.work import Setting
 
     module = importlib.import_module(f"peer_samplers.{name}")
     sampler = module.build(Setting(**setting))
-    sampler.collect()  # what is compiled or allocated once is so by then
+    sampler.collect()  # compiles and allocates all that is done once
     return module, sampler
 
 
 def _turn(collect: Callable[[], int], warm: float, seconds: float) -> dict[str, float]:
-    """Sample for `warm` seconds, once at least, then take the time of whole calls, for `seconds` or a little longer."""
+    """Sample for `warm` seconds, at least once, then time whole calls for at least `seconds` seconds."""
     begun = perf_counter()
     collect()
     while perf_counter() - begun < warm:
@@ -64,7 +64,7 @@ def _turn(collect: Callable[[], int], warm: float, seconds: float) -> dict[str, 
 
 
 def _versions(distribution: str) -> dict[str, str]:
-    """Name -> version; what runs from a checkout has none."""
+    """Return name -> version; packages that run from a checkout have none."""
     versions = {}
     for name in dict.fromkeys((distribution, *SHOWN_VERSIONS)):
         with suppress(metadata.PackageNotFoundError):

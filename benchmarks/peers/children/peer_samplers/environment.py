@@ -1,4 +1,4 @@
-"""No sampler, but half of its limit: the bare environments, with ready actions, in one process."""
+"""Half of the limit, not a sampler: the bare environments with ready-made actions, in one process."""
 
 import numpy as np
 

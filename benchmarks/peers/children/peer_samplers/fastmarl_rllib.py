@@ -1,4 +1,4 @@
-"""Our drop-in for RLlib, set up as RLlib's own runner is."""
+"""Our drop-in for RLlib, set up like RLlib's own runner."""
 
 from fastmarl.rllib import MultiAgentEnvRunner
 from peer_samplers.rllib import build_with

@@ -1,4 +1,4 @@
-"""Our drop-in for RLlib's old API stack, set up as RLlib's own worker is."""
+"""Our drop-in for RLlib's old API stack, set up like RLlib's own worker."""
 
 from fastmarl.rllib import RolloutWorker
 from peer_samplers.rllib_old import build_with

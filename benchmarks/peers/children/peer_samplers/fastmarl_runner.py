@@ -1,4 +1,4 @@
-"""Ours: one policy for all agents, with the default network."""
+"""Our runner: one policy for all agents, with the default network."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""No sampler, but half of its limit: the bare network, with actions by torch.distributions, on ready batches."""
+"""Half of the limit, not a sampler: the bare network on ready-made batches, with actions by torch.distributions."""
 
 import torch
 from torch.distributions import Categorical

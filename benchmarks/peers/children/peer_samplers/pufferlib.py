@@ -1,4 +1,4 @@
-"""PufferLib: its PettingZoo emulation and vector envs; the loop does what the evaluate() of its trainer does."""
+"""PufferLib: its PettingZoo emulation and vector envs, in a loop like its trainer's evaluate()."""
 
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ def build(setting: Setting) -> Sampler:
         time_R = np.zeros(rows, np.int64)
         resets = steps = 0
         while steps < TICKS * rows:
-            # Some versions send a teacher's actions, too.
+            # Some versions also send a teacher's actions.
             observations, rewards, terminated, truncated, *_, ids, _ = envs.recv()
             batch = slice(int(ids[0]), int(ids[-1]) + 1)
             t = time_R[batch.start]
@@ -35,14 +35,14 @@ def build(setting: Setting) -> Sampler:
             with torch.no_grad():
                 logits, values = net(seen)
                 actions, logp, _ = sample_logits(logits)
-            if t < TICKS:  # one that has been quicker waits for the others' record to be full
+            if t < TICKS:  # faster envs wait until the records of the others are full
                 record.observations[t, batch], record.actions[t, batch] = seen, actions
                 record.logp[t, batch], record.values[t, batch] = logp, values
                 record.rewards[t, batch] = torch.as_tensor(rewards)
                 record.terminated[t, batch] = torch.as_tensor(terminated)
                 record.truncated[t, batch] = torch.as_tensor(truncated)
                 steps += batch.stop - batch.start
-                # What is sent to an env whose episode has just ended resets it and is no step.
+                # An action sent to an env whose episode has just ended resets it and is not a step.
                 resets += int(np.count_nonzero(terminated | truncated))
             time_R[batch] += 1
             envs.send(actions.numpy())
@@ -57,13 +57,13 @@ def _vector(setting: Setting) -> tuple[Any, dict[str, Any]]:
     if not setting.num_workers:
         envs = vector.make(make, backend=vector.Serial, num_envs=setting.num_envs)
         return envs, {"backend": "Serial", "num_envs": setting.num_envs, "loop": loop}
-    # Half of the envs step while the network is asked about the others.
+    # Half of the envs step while the network computes actions for the others.
     options = {
         "num_envs": setting.num_envs,
         "num_workers": setting.num_workers,
         "batch_size": setting.num_envs // 2,
         "zero_copy": True,
-        "overwork": True,  # or it refuses more workers than physical cores
+        "overwork": True,  # otherwise it refuses more workers than physical cores
     }
     envs = vector.make(make, backend=vector.Multiprocessing, **options)
     return envs, {"backend": "Multiprocessing", **options, "loop": loop}

@@ -26,7 +26,7 @@ OBJECT_STORE_BYTES = 500_000_000
 
 
 class ModuleWithValues(DefaultPPOTorchRLModule):
-    """PPO's default module leaves the values to the learner; all others here record them when they sample."""
+    """PPO's default module with values: RLlib leaves them to the learner, all other samplers here record them."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         encoded = self.encoder(batch)[ENCODER_OUT]
@@ -63,12 +63,12 @@ def rllib_env(kind: str, config: dict) -> ParallelPettingZooEnv:
 
 
 def runners_of(setting: Setting) -> dict[str, int]:
-    """How many there are, and envs in each."""
+    """Return the number of runners, and of envs in each."""
     return {"num_env_runners": setting.num_workers, "num_envs_per_env_runner": setting.envs_per_worker}
 
 
 def config_of(setting: Setting) -> PPOConfig:
-    """What both API stacks share."""
+    """Return the config that both API stacks share."""
     logging.disable(logging.WARNING)
     register_env("work", partial(rllib_env, setting.env))
     return PPOConfig().environment("work").env_runners(**runners_of(setting), rollout_fragment_length=TICKS)
@@ -78,7 +78,7 @@ def _with_module(config: PPOConfig) -> PPOConfig:
     module = RLModuleSpec(module_class=ModuleWithValues, model_config=DefaultModelConfig(**MODEL_CONFIG))
     return (
         config.multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p")
-        # A spec for all modules keeps their value heads; a single one is for inference only.
+        # A spec for all modules keeps their value heads; a spec for one module is for inference only.
         .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"p": module}))
     )
 
@@ -86,7 +86,7 @@ def _with_module(config: PPOConfig) -> PPOConfig:
 def remote_sampler(
     setting: Setting, options: dict[str, Any], sample: Callable[[Any], list], told: dict[str, Any]
 ) -> Sampler:
-    """Of an EnvRunnerGroup with these options, in actors; what `sample` makes each of them return has agent steps."""
+    """Return a sampler of an EnvRunnerGroup in actors; `sample` makes each runner return objects with agent steps."""
     ray.init(
         num_cpus=setting.num_workers + 1,
         include_dashboard=False,
@@ -107,7 +107,7 @@ def remote_sampler(
 
 
 def _sample(runner: Any) -> list:
-    """As RLlib's synchronous_parallel_sample() asks for it; without a number, a runner makes its fragment."""
+    """Sample as RLlib's synchronous_parallel_sample() does; without a number, a runner samples one fragment."""
     episodes = runner.sample()
     runner.get_metrics()
     return episodes

@@ -1,4 +1,4 @@
-"""Sample Factory: its own sampler without a learner; batched sampling, as its documentation advises for speed."""
+"""Sample Factory: its own sampler without a learner; batched sampling, as its documentation recommends for speed."""
 
 import logging
 import tempfile
@@ -25,7 +25,7 @@ DISTRIBUTION = "sample-factory"
 
 
 class ListEnv(gym.Env):
-    """Agents by position, as Sample Factory wants them; such envs reset themselves."""
+    """Indexes agents by position, as Sample Factory requires; such envs reset themselves."""
 
     is_multiagent = True
     num_agents = AGENTS
@@ -117,7 +117,7 @@ def _options(setting: Setting) -> dict[str, Any]:
 
 
 def _model(cfg: Any, env_info: EnvInfo) -> tuple[BufferMgr, dict[int, ParameterServer]]:
-    """In serial mode a learner would hand over the model; without one, that is done here."""
+    """Create the model, which a learner would provide in serial mode."""
     buffers = BufferMgr(cfg, env_info)
     device = torch.device("cpu")
     model = create_actor_critic(cfg, env_info.obs_space, env_info.action_space)

@@ -1,4 +1,4 @@
-"""SuperSuit: agents become rows of a vector env, around which stands a plain PyTorch loop, as CleanRL has it."""
+"""SuperSuit: agents become rows of a vector env, in a plain PyTorch loop like CleanRL's."""
 
 import supersuit
 import torch

@@ -1,6 +1,6 @@
-"""Tianshou: its PettingZooEnv, which takes turns, its MultiAgentPolicy and its Collector.
+"""Tianshou: its turn-based PettingZooEnv, MultiAgentPolicy and Collector.
 
-Log-probabilities and values are not recorded: its learners compute them later. The network computes both all the same.
+Log-probabilities and values are not recorded, since its learners compute them later. The network computes both anyway.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ def tianshou_env(kind: str) -> PettingZooEnv:
 
 def build(setting: Setting) -> Sampler:
     make = partial(tianshou_env, setting.env)
-    # Its other vector env of processes can't take observations that are dicts, as PettingZooEnv's are.
+    # Its other multiprocess vector env can't handle dict observations, which PettingZooEnv has.
     vector = SubprocVectorEnv if setting.num_workers else DummyVectorEnv
     steps = TICKS * AGENTS * setting.num_envs  # a step is one agent's
     buffer = VectorReplayBuffer(steps, setting.num_envs)

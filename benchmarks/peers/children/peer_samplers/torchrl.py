@@ -1,4 +1,4 @@
-"""TorchRL: a PettingZooWrapper in its collectors; with workers, each has envs and policy of its own."""
+"""TorchRL: a PettingZooWrapper in its collectors; each worker has its own envs and policy."""
 
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ DISTRIBUTION = "torchrl"
 
 
 class TorchRLNet(Net):
-    """Its values have a last dimension."""
+    """The network with an additional last dimension of the values."""
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits, values = super().forward(observations)
@@ -51,7 +51,7 @@ def build(setting: Setting) -> Sampler:
     else:
         collector = Collector(make, _policy(), frames_per_batch=frames, total_frames=-1)
         told = {"collector": "Collector", "envs": "SerialEnv" if setting.num_envs > 1 else "PettingZooWrapper"}
-    torch.set_num_threads(1)  # collectors set it
+    torch.set_num_threads(1)  # collectors change it
     batches = iter(collector)
 
     def collect() -> int:

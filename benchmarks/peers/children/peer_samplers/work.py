@@ -1,4 +1,4 @@
-"""The work that all of them do: the environments, the network, and how much of it."""
+"""The work of all samplers: the environments, the network, and its amount."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ OBSERVATION_SIZE = 18
 ACTIONS = 5
 HIDDENS = (64, 64)
 MODEL_CONFIG: dict[str, Any] = {"fcnet_hiddens": [*HIDDENS], "fcnet_activation": "tanh", "vf_share_layers": True}
-TICKS = 64  # steps of every env in one call of collect()
+TICKS = 64  # steps of every env per call of collect()
 
-torch.set_num_threads(1)  # for everybody: the networks are too small for more
+torch.set_num_threads(1)  # for all samplers: the networks are too small for more
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is to be sampled."""
+    """The work to sample."""
 
     env: str
     """"spread": mpe2's simple_spread_v3; "free": an env of the same spaces that costs nothing."""
     num_envs: int
     num_workers: int
-    """Processes that step them; 0: all in one process."""
+    """Processes that step them; 0 steps all in this process."""
 
     @property
     def envs_per_worker(self) -> int:
@@ -40,18 +40,18 @@ class Setting:
 
 @dataclass
 class Sampler:
-    """One way to do the work, ready to run."""
+    """A sampler that is set up and ready to run."""
 
     collect: Callable[[], int]
     """Records about TICKS steps of every env, with actions, log-probabilities and values; returns the number of agent
-    steps, actions that were taken by an agent."""
+    steps (actions of single agents)."""
     config: dict[str, Any]
-    """How the sampler was set up, in its own terms."""
+    """Description of the setup, in the sampler's own terms."""
     close: Callable[[], object] = field(default=lambda: None)
 
 
 class FreeEnv(ParallelEnv):
-    """simple_spread's agents, spaces and episode length, with everything ready beforehand."""
+    """simple_spread's agents, spaces and episode length, with ready-made dicts."""
 
     metadata = {"name": "free", "render_modes": []}  # noqa: RUF012  as PettingZoo has it
     render_mode = None
@@ -100,12 +100,12 @@ def spread() -> Any:
 
 
 def make_env(kind: str, *_: Any) -> Any:
-    """A ParallelEnv; libraries that pass a config to what makes their envs may do so."""
+    """Return a ParallelEnv; further arguments are ignored, since some libraries pass a config."""
     return FreeEnv() if kind == "free" else spread()
 
 
 def make_aec_env(kind: str) -> Any:
-    """The same, turn by turn."""
+    """Return the turn-based version of the environment."""
     if kind == "free":
         return parallel_to_aec(FreeEnv())
     return simple_spread_v3.env(N=AGENTS, max_cycles=MAX_CYCLES, continuous_actions=False)
@@ -129,7 +129,7 @@ class Net(torch.nn.Module):
 
 
 class Record:
-    """What a training loop keeps of TICKS steps of so many rows (an agent of an env): tensors [T, row, ...]."""
+    """The record of TICKS steps that a training loop keeps: tensors [T, row, ...]; a row is one agent of one env."""
 
     def __init__(self, rows: int) -> None:
         self.observations = torch.zeros(TICKS, rows, OBSERVATION_SIZE)
