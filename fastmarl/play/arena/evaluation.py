@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.config import DEFAULT_MODULE_ID, is_integer
+from fastmarl.core.config import is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.play.arena.players import Role, roles_of, runner_of
+from fastmarl.play.arena.players import roles_by_id, runner_of
 from fastmarl.play.policy import Policy
 from fastmarl.report.tables import Table
 
@@ -199,8 +199,7 @@ def _runner_for(
         return nullcontext(players)
     if env is None:
         raise ConfigError("policies and modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
-    roles = roles_of(players)
-    by_id = {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
+    by_id = roles_by_id(players)
     defaults: dict[str, Any] = {"num_envs_per_env_runner": num_envs}
     if isinstance(players, Policy) and len(by_id) > 1:
         defaults["policy_mapping_fn"] = players.policy_mapping_fn
