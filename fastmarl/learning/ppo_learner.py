@@ -89,6 +89,9 @@ class PPOLearner:
         gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
         self._gradients = CompiledGradients(self._module, gradients)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.parameters):,} parameters, {self.backend}>"
+
     @torch.inference_mode(False)  # and with gradients, whatever the caller has switched off
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Do all epochs over a batch.
