@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError, ModuleOutputError
-from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.distributions.base import Distribution
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
 
 
 def ppo_loss(
-    module: RLModule,
+    module: torch.nn.Module,
     rows: Mapping[str, Any],
     *,
     clip: float = 0.2,
@@ -30,7 +30,8 @@ def ppo_loss(
     Optimization Algorithms", equations 7 and 9.
 
     Args:
-        module: acted when the rows were sampled, maybe with older weights.
+        module: acted when the rows were sampled, maybe with older weights: an RLModule, or any torch module that was
+            given to a runner.
         rows: tensors [n, ...], or [B, T, ...] of recurrent modules: "obs", "actions", "action_logp", "advantages",
             "value_targets"; and if they are there, "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or
             [B, T], without which all rows count.
@@ -52,7 +53,7 @@ def ppo_loss(
         BatchError: a column is missing, or does not have one number for each row, or "loss_mask" is not bool.
         ModuleOutputError: the module puts out no values, or not one for each row.
     """
-    needed = needed_columns(rows, vf_coeff, kl_coeff)
+    module, needed = as_rl_module(module), needed_columns(rows, vf_coeff, kl_coeff)
     outputs = module.forward_train(module_inputs(rows))
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     logp = distribution.logp(rows[Columns.ACTIONS])
@@ -106,11 +107,11 @@ def _divergence(
 def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:
     """Of each row, 0 where it doesn't count."""
     if Columns.VF_PREDS not in outputs:
-        raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the outputs, got "
-                                f"{list(outputs)}")  # fmt: skip
+        raise ModuleOutputError(type(module._net()).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the "
+                                f"outputs, got {list(outputs)}")  # fmt: skip
     values, targets = outputs[Columns.VF_PREDS], rows[Columns.VALUE_TARGETS]
     if values.shape != targets.shape:
-        raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} of shape "
+        raise ModuleOutputError(type(module._net()).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} of shape "
                                 f"{tuple(targets.shape)}, one for each row, got {tuple(values.shape)}")  # fmt: skip
     error = values - targets
     return error.masked_fill(~rows[Columns.LOSS_MASK], 0.0) if Columns.LOSS_MASK in rows else error

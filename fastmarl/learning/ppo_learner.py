@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
-from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
@@ -36,7 +36,7 @@ class PPOLearner:
     module itself computes. Autograd does all else.
 
     Args:
-        module: its parameters are moved into one tensor, see `flat_parameters()`.
+        module: as in `ppo_loss()`. Its parameters are moved into one tensor, see `flat_parameters()`.
         lr, adam_eps: of Adam. Schedulers take `optimizer`.
         epochs: passes over the rows of an update.
         num_minibatches: into which an epoch's rows are divided.
@@ -58,7 +58,7 @@ class PPOLearner:
 
     def __init__(
         self,
-        module: RLModule,
+        module: torch.nn.Module,
         *,
         lr: float = 3e-4,
         adam_eps: float = 1e-5,
@@ -81,12 +81,16 @@ class PPOLearner:
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
         self._check_sizes()
         self.parameters: FlatParameters = flat_parameters(module)
+        self._module = as_rl_module(module)
         self._trained = _trained(module)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)
         self.backend = "autograd: there was no update yet"
         gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
-        self._gradients = CompiledGradients(module, gradients)
+        self._gradients = CompiledGradients(self._module, gradients)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.parameters):,} parameters, {self.backend}>"
 
     @torch.inference_mode(False)  # and with gradients, whatever the caller has switched off
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
@@ -157,7 +161,7 @@ class PPOLearner:
             return rows
         except NotDenseError as reason:
             self.backend = f"autograd: {reason}"
-            return _AutogradRows(self.module, self.parameters, batch, options)
+            return _AutogradRows(self._module, self.parameters, batch, options)
 
     def _limit_norm(self, gradient: Tensor) -> float:
         """Scale the gradient down to `max_grad_norm`; returns its norm before."""
@@ -181,7 +185,7 @@ class _Steps:
         (self._fused or self._optimizer).step()
 
 
-def _trained(module: RLModule) -> set[torch.nn.Parameter]:
+def _trained(module: torch.nn.Module) -> set[torch.nn.Parameter]:
     parameters = (each for part in parts_of(module) for each in part._parameters.values())
     return {each for each in parameters if each is not None and each.requires_grad}
 

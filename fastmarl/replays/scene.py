@@ -23,6 +23,7 @@ from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
 from fastmarl.core.store.block import Key
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED, LaneTable
 from fastmarl.core.store.store import RowStore
+from fastmarl.core.weakly import weakly
 from fastmarl.replays.fragment import fragment_of
 from fastmarl.replays.meta import changed_versions
 from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part
@@ -84,12 +85,12 @@ class Scene:
         self._late_rewards = meta["post_death"] == "accumulate"
         self._module_ids = list(actions.modules)
         known = [frozenset(possible_agents_of(env))]
-        self._table = LaneTable(known, self._module_for, post_death=meta["post_death"], respawn=meta["respawn"])
+        self._table = LaneTable(known, weakly(self._module_for), post_death=meta["post_death"], respawn=meta["respawn"])
         self._spaces: dict[Hashable, Spaces] = {}
         self._env = env
         self._made = -1  # env steps that are whole
         self._forms: dict[Hashable, _ActionForm] = {}
-        AgentSpaces(self._table, self._spaces_of)
+        AgentSpaces(self._table, weakly(self._spaces_of))
         for agent in known[0]:
             self._spaces_of(0, agent)
         self._store = RowStore(self._make_layouts(), self._module_ids, self._table, 1)

@@ -28,15 +28,16 @@ class VideoFile:
     """An mp4 file that is written frame by frame. It gets its name when it is whole.
 
     Args:
-        path: ends in .mp4; folders on its way are made.
+        path: ends in .mp4; missing parent folders are made.
         fps: frames a second.
+        overwrite: replace a file of this name. False: number the file on, as in "film-2.mp4".
 
     Raises:
         ConfigError: the path has another ending, `fps` is no number above 0, or imageio-ffmpeg is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike, fps: float):
-        self._path = Path(path)
+    def __init__(self, path: str | os.PathLike, fps: float, *, overwrite: bool = True):
+        self._path, self._overwrites = Path(path), overwrite
         if self._path.suffix.lower() != ".mp4":
             raise ConfigError(f"a video's path must end in .mp4, got {os.fspath(path)!r}")
         if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
@@ -50,7 +51,7 @@ class VideoFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"can't write {os.fspath(path)!r}: {error.strerror}") from error
-        self._part = self._path.with_name(f".{self._path.stem}.part.mp4")
+        self._part = _part_of(self._path)
         self._ffmpeg, self._fps = imageio_ffmpeg, fps
         self._writer: Any = None
         self._shape: tuple[int, ...] | None = None
@@ -64,6 +65,9 @@ class VideoFile:
             RecordingError: it can't be written.
         """
         if self._shape is None:
+            if not self._overwrites:
+                self._path = _free_path(self._path)
+                self._part = _part_of(self._path)
             self._shape = frame.shape
             height, width, _ = _even(frame).shape
             self._writer = self._ffmpeg.write_frames(
@@ -124,6 +128,33 @@ def _give_up(writer: Any, part: Path, pid: int) -> None:
     if os.getpid() == pid:
         writer.close()
         part.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    """Return where a video is written until it is whole."""
+    return path.with_name(f".{path.stem}.part.mp4")
+
+
+def _free_path(path: Path) -> Path:
+    """Return this path, or the first numbered one that is free, and reserve it."""
+    free, number = path, 1
+    while not _reserve(free):
+        number += 1
+        free = path.with_stem(f"{path.stem}-{number}")
+    return free
+
+
+def _reserve(path: Path) -> bool:
+    """Create the path's part, unless another run has done so, or the video exists; returns whether it is ours."""
+    part = _part_of(path)
+    try:
+        part.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    if path.exists():
+        part.unlink()
+        return False
+    return True
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
@@ -201,7 +232,8 @@ class VideoCallback(Callbacks):
 
     Args:
         path: the folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
-            Those of runners with a worker_index above 0, and of envs after the first, are told apart by it.
+            Names also have a worker_index above 0, and the index of an env after the first. A name that is taken, as by
+            an earlier run, is numbered on: `<name_prefix>-episode-<k>-2.mp4`.
         episode_trigger: `(number of the episode) -> bool`: whether a video of it is made.
         step_trigger: `(number of the env step) -> bool`: whether a video begins there. With neither: episodes 0, 1, 8,
             27, ..., 1000, 2000, ...
@@ -247,14 +279,15 @@ class VideoCallback(Callbacks):
         self._most_frames = video_length or math.inf
         self._env_indices = frozenset(env_indices)
         self._files: dict[int, tuple[VideoFile, int]] = {}  # by env index: what is being written, its frames so far
-        self._listeners: Any = None  # of the runner
+        self._listeners: weakref.ref[Any]  # the runner's listeners hold this object
         self._n_episodes = self._n_steps = 0
 
     def on_environment_created(self, *, env: Any, env_runner: Any, **kwargs: Any) -> None:
         """Look whether the chosen envs can render; videos that were being made are given up."""
-        self._listeners = getattr(env_runner, "_listeners", None)
-        if self._listeners is None:
+        listeners = getattr(env_runner, "_listeners", None)
+        if listeners is None:
             raise ConfigError(f"VideoCallback is for fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
+        self._listeners = weakref.ref(listeners)
         self._drop(self._files)
         if isinstance(env.envs[0], ArrayEnv):
             raise ConfigError(f"VideoCallback is for single envs, but {_name(env.envs[0])} is a batch that steps by "
@@ -292,15 +325,17 @@ class VideoCallback(Callbacks):
 
     def _listen(self) -> None:
         """Hear of steps only while that is needed: in every step a runner makes a chunk for who listens."""
+        listeners: Any = self._listeners()
         if self._files or self._step_trigger is not None:
-            self._listeners.add("on_episode_step", self._on_step)
+            listeners.add("on_episode_step", self._on_step)
         else:
-            self._listeners.remove("on_episode_step", self._on_step)
+            listeners.remove("on_episode_step", self._on_step)
 
     def _begin(self, env: Any, env_index: int, name: str, env_runner: Any) -> None:
         worker = f"-worker-{env_runner.worker_index}" if env_runner.worker_index else ""
         which = f"-env-{env_index}" if env_index else ""
-        file = VideoFile(self._folder / f"{self._prefix}{worker}{which}-{name}.mp4", frames_per_second(env, self._fps))
+        path = self._folder / f"{self._prefix}{worker}{which}-{name}.mp4"
+        file = VideoFile(path, frames_per_second(env, self._fps), overwrite=False)
         self._files[env_index] = file, 0
         self._listen()
         self._add(env, env_index)

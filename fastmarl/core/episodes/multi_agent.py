@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Self
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from fastmarl.core.episodes.getters import AgentID
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import owned
 from fastmarl.core.errors import EpisodeError
+from fastmarl.core.html_table import html_table
 from fastmarl.core.public import public
 
 SAVED = (
@@ -20,6 +22,7 @@ SAVED = (
     "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed", "env_states",
 )  # fmt: skip
 SAVED_IF_BUILT = ("open_actions", "early_rewards")
+MOST_SHOWN = 20  # agents, in a notebook
 
 
 @public("fastmarl.episodes")
@@ -107,6 +110,20 @@ class MultiAgentEpisode(BuiltEpisode):
         return (f"MultiAgentEpisode(id_={self.id_!r}, env_t={self.env_t_started}..{self.env_t}, "
                 f"agents={len(self.agent_episodes)}, agent_steps={self.agent_steps()}, return={self.get_return():g}, "
                 f"done={self.is_done})")  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        ends = {(False, False): "", (True, False): "terminated", (False, True): "truncated", (True, True): "both"}
+        rows = [
+            (agent, each.module_id, len(each), f"{each.get_return():g}", ends[each.is_terminated, each.is_truncated])
+            for agent, each in islice(self.agent_episodes.items(), MOST_SHOWN)
+        ]
+        more = len(self.agent_episodes) - len(rows)
+        state = "done" if self.is_done else "not done"
+        title = (
+            f"Episode {self.id_}: env steps {self.env_t_started} to {self.env_t}, return {self.get_return():g}, {state}"
+        )
+        notes = [f"... and {more:,} more agents"] if more else []
+        return html_table(("agent", "module", "steps", "return", "end"), rows, title=title, notes=notes)
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""

@@ -10,6 +10,7 @@ from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerStoppedError
 from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.html_table import html_table
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
@@ -83,12 +84,31 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         name = type(self).__name__
         if "_state" not in vars(self):
             return f"<{name}, not made>"
-        env, steps = self.config.env, self._resources.counts.lifetime.env_steps
-        of_env = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
         envs = f"{self.num_envs} env{'s' * (self.num_envs > 1)}"
-        device = next((parameter.device for parameter in self.module.parameters()), self.config.device)
-        return (f"<{name} of {of_env}: {envs}, modules {list(self.module)} on {device}, {steps:,} env steps sampled"
-                f"{', stopped' * self._stopped}>")  # fmt: skip
+        steps = self.num_env_steps_sampled_lifetime
+        return (f"<{name} of {self._env_name()}: {envs}, modules {list(self.module)} on {self._device()}, "
+                f"{steps:,} env steps sampled{', stopped' * self._stopped}>")  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        if "_state" not in vars(self):
+            return html_table((), [(repr(self),)])
+        counts = self._resources.counts.lifetime
+        rows = [
+            ("env", self._env_name()),
+            ("envs", f"{self.num_envs:,}"),
+            ("modules", ", ".join(self.module)),
+            ("device", self._device()),
+            ("env steps sampled", f"{counts.env_steps:,}"),
+            ("episodes ended", f"{counts.episodes:,}"),
+        ]
+        return html_table((), rows, title=f"{type(self).__name__}{', stopped' * self._stopped}")
+
+    def _env_name(self) -> str:
+        env = self.config.env
+        return env if isinstance(env, str) else getattr(env, "__name__", repr(env))
+
+    def _device(self) -> str:
+        return str(next((parameter.device for parameter in self.module.parameters()), self.config.device))
 
     # Properties.
 

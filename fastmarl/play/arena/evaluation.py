@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.config import DEFAULT_MODULE_ID, is_integer
+from fastmarl.core.config import is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.play.arena.players import Role, roles_of, runner_of
+from fastmarl.play.arena.players import roles_by_id, runner_of
 from fastmarl.play.policy import Policy
 from fastmarl.report.tables import Table
 
@@ -29,7 +29,7 @@ COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean retur
 
 
 @public("fastmarl.play")
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Returns:
     """Returns of several episodes, which are taken to be independent: those of equal seeds, or of greedy policies in
     an environment without chance, are not.
@@ -39,6 +39,11 @@ class Returns:
     """
 
     returns: np.ndarray
+
+    def __repr__(self) -> str:
+        n = len(self.returns)
+        return (f"<{type(self).__name__} of {n} episode{'s' * (n != 1)}: mean {self.mean:,.4g}, standard error "
+                f"{self.standard_error:.3g}>")  # fmt: skip
 
     @property
     def mean(self) -> float:
@@ -84,7 +89,7 @@ class Returns:
         return self.mean - half, self.mean + half
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PartialReturns(Returns):
     """Returns of one agent or module, in the episodes in which it took part.
 
@@ -96,7 +101,7 @@ class PartialReturns(Returns):
 
 
 @public("fastmarl.play")
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Evaluation(Returns):
     """What `evaluate()` has found: `returns` are those of all agents together, in the order of the episodes.
 
@@ -119,6 +124,9 @@ class Evaluation(Returns):
     def __str__(self) -> str:
         """The table as text."""
         return self.table().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
         """A row for all, for each agent, and for each module."""
@@ -199,8 +207,7 @@ def _runner_for(
         return nullcontext(players)
     if env is None:
         raise ConfigError("policies and modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
-    roles = roles_of(players)
-    by_id = {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
+    by_id = roles_by_id(players)
     defaults: dict[str, Any] = {"num_envs_per_env_runner": num_envs}
     if isinstance(players, Policy) and len(by_id) > 1:
         defaults["policy_mapping_fn"] = players.policy_mapping_fn

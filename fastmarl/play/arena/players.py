@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.config import DEFAULT_MODULE_ID, EnvRunnerConfig
 from fastmarl.core.connectors.base import ConnectorPiece
 from fastmarl.core.connectors.env_to_module import KINDS
 from fastmarl.core.errors import ConfigError, shown
@@ -53,6 +53,18 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
     if isinstance(player, Mapping) and player and all(map(_is_module, player.values())):
         return {module_id: Role(module) for module_id, module in player.items()}
     raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}")
+
+
+def roles_by_id(player: Any) -> dict[Any, Role]:
+    """Return roles by module id: a policy's own ids, or the default one for a single module.
+
+    Raises:
+        ConfigError: as `roles_of()`.
+    """
+    if isinstance(player, Policy):
+        return _roles_in(player)
+    roles = roles_of(player)
+    return {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
 
 
 def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:

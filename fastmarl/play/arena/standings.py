@@ -32,7 +32,7 @@ PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "pay
 
 
 @public("fastmarl.play")
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Tournament:
     """The games of P players, and their figures. In matrices [P, P], the row is a player and the column its opponent,
     in the order of `names`; nobody plays against itself.
@@ -102,6 +102,12 @@ class Tournament:
     def __str__(self) -> str:
         """The table as text."""
         return self.table().as_text()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {list(self.names)}: {len(self.players):,} games>"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
         """A row for each player, the best first."""
