@@ -206,7 +206,7 @@ class RunnerMetrics:
         return {**counted, **self._times(), **self._episode_statistics()}
 
     def _readers(self) -> dict[str, Callable[[], Any]]:
-        """Return the functions that read the counters, by metric. As the logger has them, they hold this object weakly."""
+        """Return the functions that read the counters, by metric. They hold this object weakly."""
         count, metrics = weakly(self._count), weakref.proxy(self)
         return {
             **{
