@@ -24,22 +24,27 @@ def main() -> int:
     """Print what is missing; returns the exit code."""
     logging.getLogger("griffe").setLevel(logging.ERROR)  # the build of the pages shows its warnings
     package = griffe.load("fastmarl", search_paths=[ROOT], resolve_aliases=True, docstring_parser="google")
-    missing = [line for path in paths() for line in undocumented(package[path.removeprefix("fastmarl.")], path)]
+    missing = [
+        line
+        for path, with_inherited in shown()
+        for line in undocumented(package[path.removeprefix("fastmarl.")], path, with_inherited)
+    ]
     print(*missing, sep="\n", end="\n" if missing else "")
     return int(bool(missing))
 
 
-def paths() -> Iterator[str]:
-    """Yield every public path that a page of the reference shows."""
+def shown() -> Iterator[tuple[str, bool]]:
+    """Yield (path, True if with inherited members) for everything public that a page of the reference shows."""
     for page in sorted(PAGES.glob("*.md")):
-        yield from re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)
+        blocks = re.findall(r"^::: (\S+)((?:\n +.*)*)", page.read_text(), re.MULTILINE)
+        yield from ((path, "inherited_members: true" in options) for path, options in blocks)
 
 
-def undocumented(thing: Any, path: str) -> Iterator[str]:
+def undocumented(thing: Any, path: str, with_inherited: bool) -> Iterator[str]:
     """Yield a line for each function in `thing`, a function or a class, with parameters that are not described."""
     if thing.is_class:
         yield from _missing_of(thing, path, described=_fields(thing) | _of_constructor(thing))
-        for name, method in thing.members.items():
+        for name, method in (thing.all_members if with_inherited else thing.members).items():
             if method.is_function and method.docstring and not name.startswith("_"):  # others are not shown
                 yield from _missing_of(method, f"{path}.{name}", described=_of_bases(thing, name))
     elif thing.is_function:
