@@ -105,7 +105,7 @@ def _divergence(
 
 
 def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:
-    """Of each row, 0 where it doesn't count."""
+    """Return each row's value error, 0 where the row doesn't count."""
     if Columns.VF_PREDS not in outputs:
         raise ModuleOutputError(type(module._net()).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the "
                                 f"outputs, got {list(outputs)}")  # fmt: skip
@@ -149,7 +149,7 @@ def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:
-    """The mean over the rows that count, of n, where the others are 0; 0 if none counts."""
+    """Return a mean over the rows that count, of n, where the others are 0; 0 if none counts."""
     if mask is None:
         return torch.mean if n else torch.sum
     total = mask.sum().clamp(min=1)

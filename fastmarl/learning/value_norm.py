@@ -59,7 +59,7 @@ class ValueNorm(torch.nn.Module):
         return (values - mean) / std
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """What the value function predicts, in the values' own unit."""
+        """Return predictions of the value function in the values' own unit."""
         mean, std = self._mean_and_std()
         return values * std + mean
 

@@ -1,4 +1,4 @@
-"""The front: observations in, actions out."""
+"""`Policy`: observations in, actions out, without a runner."""
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -37,10 +37,10 @@ class Policy:
     action = policy.act(observation, agent_id="agent_0")
     ```
 
-    Made by `from_checkpoint()` or `from_runner()`. There are no envs. Statistics of connectors are used and stay as
-    they are. Of every agent it keeps what its module's next action depends on: recurrent state, earlier observations,
-    actions and rewards, as far as the module or its connectors look at them. `reset()` forgets that; call it when an
-    episode begins. A policy works on the CPU, for one thread at a time; make one for each thread.
+    Made by `from_checkpoint()` or `from_runner()`; needs no envs. Connectors use their statistics without updating
+    them. For each agent the policy keeps what the next action depends on: recurrent state, earlier observations,
+    actions and rewards, as far as the module or its connectors look at them. Call `reset()` when an episode begins, to
+    forget that. A policy works on the CPU, for one thread at a time; make one for each thread.
 
     Attributes:
         options: of the runner.
@@ -205,9 +205,9 @@ class Policy:
 
         Args:
             obs: as the env sends it; see `get_spaces()`.
-            agent_id: whose. Agents with a history are told apart by it.
+            agent_id: the agent; histories are kept by it.
             module_id: which one acts; None: the only one, or what the mapping function says.
-            reward: what the agent was paid since its last observation, for connectors that show it to the module.
+            reward: the agent's reward since its last observation, for connectors that show it to the module.
             action_mask: numbers, 0 rules a choice out, for agents whose masks are not in observations.
             state: None: the policy keeps what belongs to the agent. A dict: the caller does; {} stands before the first
                 observation, and with each action comes the next state, which `checkpoint.save_state()` can hold.
@@ -277,9 +277,9 @@ class Policy:
                 of_module.setdefault(self._find(agent_id, module_id), {})[agent_id] = each
             rewards, infos, actions = rewards or {}, infos or {}, {}
             for agents, of_agents in of_module.items():
-                paid = {agent_id: rewards[agent_id] for agent_id in of_agents if agent_id in rewards}
-                told = {agent_id: infos[agent_id] for agent_id in of_agents if agent_id in infos}
-                actions.update(agents.act(of_agents, paid, told, explore=explore))
+                their_rewards = {agent_id: rewards[agent_id] for agent_id in of_agents if agent_id in rewards}
+                their_infos = {agent_id: infos[agent_id] for agent_id in of_agents if agent_id in infos}
+                actions.update(agents.act(of_agents, their_rewards, their_infos, explore=explore))
             return {agent_id: actions[agent_id] for agent_id in obs}
         except MultiAgentEnvError as error:
             raise _without_env(error) from error
@@ -289,7 +289,7 @@ class Policy:
             self._is_busy = False
 
     def reset(self, agent_id: Hashable = None) -> None:
-        """Forget what is kept of an agent, its module included; of all agents, if none is named."""
+        """Forget an agent's history and its module; all agents', if none is named."""
         if self._is_busy:
             raise _busy("reset()")
         for agents in self._agents.values():
@@ -300,7 +300,7 @@ class Policy:
             self._module_of.pop(agent_id, None)
 
     def _find(self, agent_id: Hashable, module_id: str | None) -> ModuleAgents:
-        """The agents of the module that acts for this one."""
+        """Return the agents of the module that acts for this agent."""
         if module_id is not None:
             if module_id not in self._agents:
                 raise ConfigError(f"module_id={module_id!r} is none of the modules {list(self._agents)}")
@@ -324,6 +324,6 @@ def _busy(method: str) -> PolicyBusyError:
 
 
 def _without_env(error: MultiAgentEnvError) -> MultiAgentEnvError:
-    """The same of an agent alone."""
+    """Return the error without the number of an env."""
     _, agent_id, env_t, problem = error.args
     return type(error)(None, agent_id.agent_id if isinstance(agent_id, Guest) else agent_id, env_t, problem)

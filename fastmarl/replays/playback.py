@@ -1,4 +1,4 @@
-"""Makes a recorded episode again."""
+"""Replays recorded episodes: the env plays the recorded actions once more."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Replay:
     @property
     def episode(self) -> MultiAgentEpisode:
         """The episode, once it has been played to its end. Observations are those that the env has sent, before any
-        connectors; rewards are those paid; actions those that the env was sent.
+        connectors; rewards are the env's; actions are those that the env was sent.
 
         Raises:
             RecordingError: it has not, or it is in several chunks, because an agent has respawned: see `chunks`.
@@ -166,7 +166,7 @@ def replay(
 def _make_env(
     folder: Path, recorded: RecordedEpisode, env: Any, given: Mapping[str, Any], render_mode: str | None
 ) -> Any:
-    """The env that the record names, or the given one."""
+    """Make the env that the record names, or the given one."""
     meta = recorded.meta
     if env is None:
         env = _named_env(folder, meta)
@@ -188,7 +188,7 @@ def _make_env(
 
 
 def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
-    """The env that the record names, unless that could be any function."""
+    """Return the name of the recorded env, unless it could be any function."""
     name = meta["env"]
     if name is None:
         raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "

@@ -51,7 +51,7 @@ class ReplayStep(NamedTuple):
 
 
 class _ActionForm:
-    """What an action looks like to an env, and in a store.
+    """The form of an action for an env, and in a store.
 
     Attributes:
         keys: of its leaves, as modules' outputs have them.
@@ -65,7 +65,7 @@ class _ActionForm:
         ]
 
     def fits(self, leaves: list[np.ndarray]) -> bool:
-        """Whether arrays [1, ...] are an action of this space, as far as shapes and kinds of numbers go."""
+        """Return True if arrays [1, ...] fit this space by their shapes and kinds of numbers."""
         own = [(leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves]
         return [(leaf.shape[1:], leaf.dtype.kind) for leaf in leaves] == own
 
@@ -109,7 +109,7 @@ class Scene:
         return self._module_ids.index(self._actions.module_of[name])
 
     def _make_layouts(self) -> list[RowLayout]:
-        """Of the modules, as they were when the record was made."""
+        """Return the modules' layouts, as they were when the record was made."""
         layouts = []
         for module_id, form in self._actions.modules.items():
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]

@@ -25,7 +25,7 @@ NO_IMAGE = 'make the env with render_mode="rgb_array", as in env_config={"render
 
 
 class VideoFile:
-    """An mp4 file that is written frame by frame. It gets its name when it is whole.
+    """An mp4 file that is written frame by frame. It gets its name when it is complete.
 
     Args:
         path: ends in .mp4; missing parent folders are made.
@@ -85,7 +85,7 @@ class VideoFile:
             raise self._failed("it has ended") from error
 
     def finish(self) -> None:
-        """All frames are there.
+        """Complete the video: all frames were added.
 
         Raises:
             ConfigError: there is none.
@@ -103,7 +103,7 @@ class VideoFile:
             self.close()
 
     def _check(self) -> None:
-        """Raises RecordingError if the file can't be read to its end: nobody tells that ffmpeg has failed."""
+        """Raise RecordingError if the file can't be read to its end: ffmpeg does not report its failures."""
         command = [self._ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self._part), "-c", "copy", "-f", "null", "-"]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
@@ -117,14 +117,14 @@ class VideoFile:
                               f"disk full?")  # fmt: skip
 
     def close(self) -> None:
-        """Leave nothing of a video that was not finished."""
+        """Remove a video that was not finished."""
         self._writer = None
         if self._give_up is not None:
             self._give_up()
 
 
 def _give_up(writer: Any, part: Path, pid: int) -> None:
-    """Leave nothing of a video, also of one that nobody has closed; a process that was forked leaves it alone."""
+    """Remove an unfinished video, closed or not. A forked process leaves it alone."""
     if os.getpid() == pid:
         writer.close()
         part.unlink(missing_ok=True)
@@ -158,13 +158,13 @@ def _reserve(path: Path) -> bool:
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """With an even height and width, which the codec needs: the last row and column are there twice."""
+    """Return a frame of even height and width, as the codec needs: the last row and column are doubled."""
     height, width = frame.shape[0] % 2, frame.shape[1] % 2
     return np.pad(frame, ((0, height), (0, width), (0, 0)), "edge") if height or width else frame
 
 
 def frame_of(env: Any) -> np.ndarray:
-    """uint8 [height, width, 3]: what the env renders.
+    """Return the env's rendered frame, uint8 [height, width, 3].
 
     Raises:
         ConfigError: that is no image.
@@ -184,7 +184,7 @@ def frame_of(env: Any) -> np.ndarray:
 
 
 def frames_per_second(env: Any, fps: float | None) -> float:
-    """`fps`, or else what the env says, or else the usual number."""
+    """Return `fps`, or else the env's own rate, or else the usual one."""
     if fps is not None:
         return fps
     metadata = _attribute(env, "metadata")
@@ -193,7 +193,7 @@ def frames_per_second(env: Any, fps: float | None) -> float:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    """Of the env, or of what it wraps, also in a worker process; None: nobody has it."""
+    """Return an attribute of the env or of what it wraps, also in a worker process; None: there is none."""
     if isinstance(env, RemoteEnv):
         try:
             return env.call(name)
@@ -210,13 +210,13 @@ def _name(env: Any) -> str:
 
 
 def capped_cubic(episode: int) -> bool:
-    """Gymnasium's usual choice: episodes whose number is a cube, and from 1000 on every 1000th."""
+    """Choose episodes as Gymnasium does: those whose number is a cube, and from 1000 on every 1000th."""
     return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
 
 
 @public("fastmarl.replays")
 class VideoCallback(Callbacks):
-    """Writes videos of chosen episodes, with the words of Gymnasium's `RecordVideo`.
+    """Writes videos of chosen episodes; its arguments are those of Gymnasium's `RecordVideo`.
 
     ```python
     config = fastmarl.EnvRunnerConfig(
@@ -227,8 +227,8 @@ class VideoCallback(Callbacks):
     ```
 
     Only the envs in `env_indices` are rendered, and only while a video is being made. Episodes and steps are counted
-    over these envs together. While a video is being made, and always with a `step_trigger`, the runner makes a chunk of
-    every env in every step for it, as for any `on_episode_step`; else it costs next to nothing.
+    over these envs together. During a video, and always with a `step_trigger`, the runner makes a chunk of every env in
+    every step, as for any `on_episode_step`; at other times the callback costs next to nothing.
 
     Args:
         path: the folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
@@ -240,7 +240,7 @@ class VideoCallback(Callbacks):
         video_length: frames of a video at most, each of one episode. 0: up to the end of the episode.
         name_prefix: of the files.
         fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
-        env_indices: of the envs that are watched.
+        env_indices: indices of the envs to film.
 
     Raises:
         ConfigError: an argument can't be right, imageio-ffmpeg is not installed, or, when the envs are made, they can't
@@ -283,7 +283,7 @@ class VideoCallback(Callbacks):
         self._n_episodes = self._n_steps = 0
 
     def on_environment_created(self, *, env: Any, env_runner: Any, **kwargs: Any) -> None:
-        """Look whether the chosen envs can render; videos that were being made are given up."""
+        """Check that the chosen envs can render; drop unfinished videos."""
         listeners = getattr(env_runner, "_listeners", None)
         if listeners is None:
             raise ConfigError(f"VideoCallback is for fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
@@ -301,7 +301,7 @@ class VideoCallback(Callbacks):
                                   f"{NO_IMAGE}")  # fmt: skip
 
     def on_episode_start(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
-        """Begin a video, if this episode is to have one."""
+        """Begin a video, if the trigger chooses this episode."""
         if env_index not in self._env_indices:
             return
         self._drop([env_index])
@@ -310,7 +310,7 @@ class VideoCallback(Callbacks):
             self._begin(env.envs[env_index], env_index, f"episode-{number}", env_runner)
 
     def _on_step(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
-        """Add a frame, if there is a video; begin one, if it is time."""
+        """Add a frame to a running video, or begin one if the trigger chooses this step."""
         if env_index not in self._env_indices:
             return
         number, self._n_steps = self._n_steps, self._n_steps + 1
@@ -324,7 +324,7 @@ class VideoCallback(Callbacks):
         self._finish(env_index)
 
     def _listen(self) -> None:
-        """Hear of steps only while that is needed: in every step a runner makes a chunk for who listens."""
+        """Listen to steps only while needed: for a listener, the runner makes a chunk in every step."""
         listeners: Any = self._listeners()
         if self._files or self._step_trigger is not None:
             listeners.add("on_episode_step", self._on_step)
@@ -358,7 +358,7 @@ class VideoCallback(Callbacks):
             file.finish()
 
     def _drop(self, env_indices: Collection[int]) -> None:
-        """Give up these envs' videos: their episodes were dropped."""
+        """Drop these envs' videos: their episodes were dropped."""
         for env_index in list(env_indices):
             if env_index in self._files:
                 self._files.pop(env_index)[0].close()

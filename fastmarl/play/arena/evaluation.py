@@ -55,7 +55,7 @@ class Returns:
         return math.nan if len(self.returns) < 2 else float(self.returns.std(ddof=1)) / math.sqrt(len(self.returns))
 
     def confidence_interval(self, level: float = 0.95, *, method: str = "t") -> tuple[float, float]:
-        """Return bounds of the mean that hold it in a share `level` of all experiments. Needs scipy.
+        """Return bounds that contain the true mean in a share `level` of all experiments. Needs scipy.
 
         Args:
             method: "t": mean ± t * standard error, t a quantile of Student's distribution with N - 1 degrees of
@@ -103,7 +103,7 @@ class PartialReturns(Returns):
 @public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Evaluation(Returns):
-    """What `evaluate()` has found: `returns` are those of all agents together, in the order of the episodes.
+    """The result of `evaluate()`: `returns` are those of all agents together, in the order of the episodes.
 
     Attributes:
         lengths: int64 [N], env steps of each episode.
@@ -160,7 +160,7 @@ def evaluate(
     explore: bool = False,
     **options: Any,
 ) -> Evaluation:
-    """Play whole episodes, and sum up what they return.
+    """Play whole episodes, and summarise their returns.
 
     Rewards are as recorded: a runner's `reward_scale` and `clip_rewards` are in them. A reward that reached no
     transition, such as that of an agent that never acted, is in none.
@@ -196,7 +196,7 @@ def evaluate(
 def _runner_for(
     players: Any, env: Any, options: Mapping[str, Any], num_envs: int
 ) -> AbstractContextManager[MultiAgentEnvRunner]:
-    """The given runner, which goes on; or one that is stopped in the end.
+    """Return the given runner, which stays open, or a new one that is stopped in the end.
 
     Raises:
         ConfigError: the arguments don't go together.
@@ -215,7 +215,7 @@ def _runner_for(
 
 
 def _summed_up(chunks: Sequence[MultiAgentEpisode], number_of: Mapping[str, int]) -> Evaluation:
-    """The figures of the episodes that have a number by their id; each may have several chunks."""
+    """Summarise the episodes that have a number by their id; each may have several chunks."""
     n = len(number_of)
     lengths, seeds = np.zeros(n, np.int64), list[int | None]([None] * n)
     by_agent, by_module = _by_episode(n), _by_episode(n)
