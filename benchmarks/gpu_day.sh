@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds, tests and measures the GPU path on a machine with a GPU and no network, within 6 minutes:
 #
-#     make gpu-kit                 # where there is a network; then copy the working tree there, with build/gpu_kit
+#     make gpu-kit                 # on a machine with a network; then copy the working tree, with build/gpu_kit
 #     bash benchmarks/gpu_day.sh
 #
-# That machine needs Python 3.11 or newer with its headers, a C compiler, torch, NumPy, numba, Cython, setuptools,
+# The GPU machine needs Python 3.11 or newer with its headers, a C compiler, torch, NumPy, numba, Cython, setuptools,
 # safetensors, pytest and hypothesis. Logs go to $OUT, or build/gpu_day. A step that fails does not stop the others; the
-# exit status is 0 only if all have passed. Without a GPU the same runs on the CPU, and the step "gpu" has failed.
+# exit status is 0 only if all pass. Without a GPU, everything runs on the CPU and the step "gpu" fails.
 # PATIENCE=3 triples the time limits.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ step() { # NAME SECONDS COMMAND...
     local name=$1 limit=$(($2 * ${PATIENCE:-1})) begun=$SECONDS result=passed
     shift 2
     timeout --kill-after 2 "$limit" "$@" >"$logs/$name.log" 2>&1 || {
-        result="FAILED ($?)" failed=1 # 124 and 137: the time was up
+        result="FAILED ($?)" failed=1 # 124 and 137: timed out
         tail -n 40 "$logs/$name.log"
     }
     steps+=("| $name | $result | $((SECONDS - begun)) | $(tail -n 1 "$logs/$name.log" | tr -d '|=' | cut -c 1-80) |")
@@ -44,7 +44,7 @@ print(torch.cuda.get_device_name(), "CUDA", torch.version.cuda, "cuDNN", torch.b
 
 step build 90 "$python" setup.py --quiet build_ext --inplace
 
-# Without our configuration, which asks for a certain pytest and its plugins, and makes errors of warnings.
+# Without our configuration, which requires a certain pytest and its plugins, and turns warnings into errors.
 step tests 120 "$python" -m pytest -c /dev/null --rootdir . -v --tb short -p no:cacheprovider -o faulthandler_timeout=60 \
     tests/core/test_graph*.py $(grep -rl 'mark\.gpu' tests --include 'test_*.py')
 

@@ -49,8 +49,8 @@ def _measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Itera
     wanted = settings(args.env, args.envs, args.workers)
     if not wanted:
         raise ConfigError(
-            f"--envs {args.envs} --workers {args.workers}: workers need simple_spread, and at least two envs each, "
-            "as many for all"
+            f"--envs {args.envs} --workers {args.workers}: workers need simple_spread and "
+            "equal shares of the envs, at least two each"
         )
     pace = Pace(
         rounds=args.rounds, seconds=args.seconds, start_timeout=args.start_timeout, turn_timeout=args.turn_timeout

@@ -102,9 +102,9 @@ class BareEnvs:
         for index, (i, actions) in enumerate(self._steps):
             if actions is not None and list(acting[i]) != list(actions):
                 raise EnvCheckError(
-                    f"{type(_without_adapter(self._envs[i])).__name__}: other agents act after the same reset(seed) "
-                    "and the same actions, so it can't be stepped with ready-made ones; let its randomness come from "
-                    "that seed alone"
+                    f"{type(_without_adapter(self._envs[i])).__name__}: different agents act after the same "
+                    "reset(seed) and actions, so it can't be stepped with ready-made actions; derive all randomness "
+                    "from that seed"
                 )
             acting[i] = _who_acts(self._play(index))
 
@@ -206,7 +206,9 @@ def _check_acted(loop: BareEnvs | BareBatch) -> None:
         EnvCheckError: no agent has acted.
     """
     if not loop.agent_steps:
-        raise EnvCheckError(f"no agent has acted in {loop.env_steps:,} env steps, so there is no time of an agent step")
+        raise EnvCheckError(
+            f"no agent has acted in {loop.env_steps:,} env steps, so the time per agent step is undefined"
+        )
 
 
 def _without_adapter(env: Any) -> Any:

@@ -20,7 +20,7 @@ from fastmarl.distributed.weights import NewestWeights
 
 T = TypeVar("T")
 
-LOOKS_EVERY_S = 1.0  # for runners that have timed out
+LOOKS_EVERY_S = 1.0  # seconds between looks for runners that have timed out
 NO_LIMIT = -1
 COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
 DURING = {"start": "making its runner", "sample": "sampling", "stop": "closing its envs"}

@@ -195,8 +195,7 @@ class EnvRunnerGroup(FleetOwner):
 
         Args:
             in_flight: calls that are queued at a runner, so that it doesn't wait for the learner; at least 1. The
-                weights of its results are up to this number of its own calls old. A runner in this process always has
-                1.
+                weights of its results are up to this number of its own calls old. In this process it is always 1.
 
         Raises:
             Exception: see `sample()`. The next `sample_ready()` continues with the remaining parts.

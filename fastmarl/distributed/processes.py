@@ -124,9 +124,7 @@ class Processes(Actors):
         return RemoteSamplerError(index, f"has raised {problem}")
 
     def start(self) -> HostProcess:
-        """Return a handle. The process itself starts with the call of `RunnerHost.start()`, so that a fork inherits the
-        plan.
-        """
+        """Return a handle; the process itself starts with the call of `start`, so that a fork inherits the plan."""
         return HostProcess()
 
     def call(self, handle: HostProcess, method: str, *args: Any) -> Hashable:

@@ -118,8 +118,9 @@ class ParquetReader:
     ) -> Iterator[Batch]:
         """Yield a module's steps in batches of `batch_size` rows.
 
-        A batch has "obs", "actions" and the module's outputs, with their original nesting; "rewards", "terminateds",
-        "truncateds", "t", "env_t"; and the original "eps_id" (of the episode) and "agent_id" as object arrays [n].
+        A batch has "obs", "actions" and the module's outputs, with their original nesting; "rewards" (float64),
+        "terminateds" and "truncateds" (bool), "t" and "env_t" (int64); and the original "eps_id" (of the episode) and
+        "agent_id" as object arrays [n].
 
         Steps are in file order, one trajectory after another. All steps of a batch have the same form: if the module's
         recorded outputs changed at some point, the batch before that point is shorter. Recurrent states and infos are

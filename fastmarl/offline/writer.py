@@ -84,7 +84,10 @@ class ParquetWriter:
         weakref.finalize(self, self._thread.begin_end).atexit = False
 
     def write(self, episodes: Iterable[MultiAgentEpisode]) -> None:
-        """Queue chunks of episodes, as `sample()` returns them.
+        """Queue chunks of episodes.
+
+        Args:
+            episodes: the chunks, as `sample()` returns them.
 
         Raises:
             EpisodeError: an item is not a fastmarl episode. None of them is written.

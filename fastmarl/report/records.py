@@ -96,7 +96,7 @@ def _objects(data: bytes, where: str) -> list[dict[str, Any]]:
             objects.append(dict(value))
             text = text[end:].lstrip()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: expected one JSON object a line, to add another; got {text:.40}") from error
+        raise ConfigError(f"{where}: expected one JSON object per line, got {text:.40}") from error
     return objects
 
 

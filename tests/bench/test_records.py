@@ -61,7 +61,7 @@ def test_the_latest_row_of_each_kind_counts(tmp_path):
 def test_other_files_are_refused_and_stay(tmp_path, text):
     file = tmp_path / "figures.json"
     file.write_bytes(text)
-    with pytest.raises(ConfigError, match=r"--json .*figures.json: expected one JSON object a line"):
+    with pytest.raises(ConfigError, match=r"--json .*figures.json: expected one JSON object per line"):
         RecordFile(file, "run")
     assert file.read_bytes() == text
 

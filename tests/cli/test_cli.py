@@ -109,7 +109,7 @@ def test_a_batch_has_a_limit_too():
 
 def test_an_environment_that_does_not_repeat_has_no_limit():
     config = fastmarl.EnvRunnerConfig(env=Unrepeatable, env_config={"agents": 8})
-    with pytest.raises(EnvCheckError, match="Unrepeatable: other agents act after the same reset"):
+    with pytest.raises(EnvCheckError, match="Unrepeatable: different agents act after the same reset"):
         measure_efficiency(config, rounds=1, seconds=0.01)
 
 
