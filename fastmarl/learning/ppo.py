@@ -36,9 +36,10 @@ def ppo_loss(
             "value_targets"; and if they are there, "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or
             [B, T], without which all rows count.
         clip: how far the probabilities' ratio may go from 1.
-        vf_coeff, entropy_coeff: weights of the value error (mean of squares) and of the entropy. If `vf_coeff` is 0, as
-            where the critic is a net of its own, neither values nor "value_targets" are needed.
-        vf_clip: if given, a row's squared value error counts up to this.
+        vf_coeff: weight of the value error (mean of squares). If it is 0, as with a critic in a network of its own,
+            neither values nor "value_targets" are needed.
+        vf_clip: upper bound of a row's squared value error; None: no bound.
+        entropy_coeff: weight of the entropy.
         kl_coeff: weight of the divergence of the module's policy from the one that acted, as in RLlib; the column
             "action_dist_inputs" [n, k] has that one's.
         stats: gets "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating KL Divergence": mean of

@@ -37,14 +37,19 @@ class PPOLearner:
 
     Args:
         module: as in `ppo_loss()`. Its parameters are moved into one tensor, see `flat_parameters()`.
-        lr, adam_eps: of Adam. Schedulers take `optimizer`.
+        lr: Adam's learning rate. Schedulers take `optimizer`.
+        adam_eps: Adam's epsilon.
         epochs: passes over the rows of an update.
-        num_minibatches: into which an epoch's rows are divided.
-        minibatch_size: rows of each (sequences, with memory), instead of `num_minibatches`.
-        clip, vf_coeff, vf_clip, entropy_coeff, kl_coeff: see `ppo_loss()`.
-        max_grad_norm: longer gradients are scaled down to this; None: they are not.
-        generator: for the order of rows; None: torch's own.
-        compiled: False: always use autograd.
+        num_minibatches: number of minibatches into which an epoch's rows are divided.
+        minibatch_size: rows of each (sequences, if the module is recurrent), instead of `num_minibatches`.
+        clip: see `ppo_loss()`.
+        vf_coeff: see `ppo_loss()`.
+        vf_clip: see `ppo_loss()`.
+        entropy_coeff: see `ppo_loss()`.
+        kl_coeff: see `ppo_loss()`.
+        max_grad_norm: norm to which longer gradients are scaled down; None: they are not.
+        generator: random generator for the order of rows; None: torch's global one.
+        compiled: use compiled gradients where possible; False: always use autograd.
 
     Attributes:
         backend: "compiled", or "autograd" and the reason why; known after the first update.

@@ -42,10 +42,16 @@ class Policy:
     actions and rewards, as far as the module or its connectors look at them. Call `reset()` when an episode begins, to
     forget that. A policy works on the CPU, for one thread at a time; make one for each thread.
 
-    Attributes:
-        options: of the runner.
+    Args:
+        options: the runner's options.
         parts: module id -> the module and its connectors.
-        policy_mapping_fn: as it was given.
+        policy_mapping_fn: see `from_checkpoint()`.
+        seed: see `from_checkpoint()`.
+
+    Attributes:
+        options: the argument of that name.
+        parts: the argument of that name.
+        policy_mapping_fn: the argument of that name.
     """
 
     def __init__(
@@ -104,17 +110,18 @@ class Policy:
         policy_mapping_fn: Callable[..., str] | None = None,
         seed: int | None = None,
     ) -> Self:
-        """The modules that a runner had when `save_to_path()` wrote this folder.
+        """Restore the modules that a runner had when `save_to_path()` wrote a folder.
 
         Default nets and fastmarl's own connectors are made from what the checkpoint says. Objects of other classes
         must be given; the policy works with copies of them.
 
         Args:
+            path: the folder.
             modules: module id -> an object of the module's class, which takes over the saved weights.
             connectors: module id -> all of the module's connectors, in order.
             policy_mapping_fn: `(agent_id, episode) -> module id`, called with None as the episode and once for each
                 agent until it is reset. None: with several modules, `act()` needs a `module_id`.
-            seed: for `explore=True`; at least 0.
+            seed: seed of the draws with `explore=True`, at least 0; None: other draws each time.
 
         Raises:
             CheckpointError: the folder is missing, damaged, or was written by another version; a module or connector
@@ -289,7 +296,7 @@ class Policy:
             self._is_busy = False
 
     def reset(self, agent_id: Hashable = None) -> None:
-        """Forget an agent's history and its module; all agents', if none is named."""
+        """Forget the history and the module of the agent `agent_id`; None: those of all agents."""
         if self._is_busy:
             raise _busy("reset()")
         for agents in self._agents.values():

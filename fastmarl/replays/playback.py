@@ -37,8 +37,9 @@ class Replay:
     Args:
         recording: a folder, or what was read from it.
         episode: its number or id.
-        env, env_config: in place of the recorded ones, as in `EnvRunnerConfig`; `env_config` is merged into what is on
-            record. `env` is needed where the record names a class or function that this program has not used yet.
+        env: replaces the recorded one, as in `EnvRunnerConfig`; needed if the record names a class or function that
+            this program has not used yet.
+        env_config: merged into the recorded one.
         render_mode: is added to the `env_config`, unless that has one; None: it is not.
 
     Attributes:
@@ -134,8 +135,9 @@ def replay(
     Args:
         run: the folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
         episode: its number or id.
-        env, env_config: in place of the recorded ones; `env_config` is merged into what is on record. `env` is needed
-            where the record names a class or function that this program has not used yet.
+        env: replaces the recorded one, as in `EnvRunnerConfig`; needed if the record names a class or function that
+            this program has not used yet.
+        env_config: merged into the recorded one.
         video: an mp4 file to write; needs `pip install "fastmarl[video]"`.
         fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
         render_mode: with `video`, is added to `env_config`, unless that is given one; None: it is not.

@@ -51,6 +51,7 @@ class RecordedEpisode:
         is_terminated, is_truncated: how it ended; both False: it was running when the record ended, or was dropped.
         is_failed: its env failed, and it was cut where it stood.
         missing: why it can't be replayed; "": it can.
+        parts: its parts in the record's blocks, in order.
     """
 
     number: int
@@ -175,7 +176,7 @@ class Recording:
                 of_id[-1].parts.append(part)
 
     def read(self, episode: RecordedEpisode) -> EpisodeActions:
-        """Its actions.
+        """Return the actions of `episode`.
 
         Raises:
             RecordingError: some are missing, or damaged.

@@ -129,7 +129,7 @@ class Evaluation(Returns):
         return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
-        """A row for all, for each agent, and for each module."""
+        """Return a table of this `title`, with a row for all, for each agent, and for each module."""
         rows = [("all", self), *((f"agent {agent}", found) for agent, found in self.by_agent.items())]
         rows += [(f"module {module_id}", found) for module_id, found in self.by_module.items()]
         figures = [
@@ -139,8 +139,11 @@ class Evaluation(Returns):
         return Table.of(title, COLUMNS, figures, [f"mean length: {self.lengths.mean():,.1f} env steps"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a row for each episode: its number, reset seed, length and return, and the returns of each agent and
-        module, empty where they took no part."""
+        """Write a CSV file to `path`, with a row for each episode.
+
+        Columns are the episode's number, reset seed, length and return, and the returns of each agent and module, empty
+        if they took no part.
+        """
         columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1": two
         columns += [(f"module:{module_id}", found.by_episode) for module_id, found in self.by_module.items()]
         with Path(path).open("w", newline="") as file:
@@ -183,7 +186,7 @@ def evaluate(
 
     Raises:
         ConfigError: a number is impossible, or the arguments don't go together.
-        Else what `MultiAgentEnvRunner.evaluate()` raises.
+        Exception: any error of `MultiAgentEnvRunner.evaluate()`.
     """
     if not is_integer(episodes) or episodes < 1:
         raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")

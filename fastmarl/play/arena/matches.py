@@ -71,7 +71,7 @@ def tournament(
     Raises:
         ConfigError: there are fewer than two players or not two sides, a number is impossible, or a player's modules
             are not those of the sides; `sides` is neither a dict nor a function.
-        Else what `MultiAgentEnvRunner.sample()` raises.
+        Exception: any error of `MultiAgentEnvRunner.sample()`.
     """
     seats = _seats(players)
     _check(episodes, sides, prior, options)

@@ -110,7 +110,7 @@ class Tournament:
         return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
-        """A row for each player, the best first."""
+        """Return a table of this `title`, with a row for each player, the best first."""
         games, wins, draws = self.games.sum(1), self.wins.sum(1), self.draws.sum(1)
         figures = [
             {
@@ -128,7 +128,7 @@ class Tournament:
         return Table.of(title, COLUMNS, figures, ["±: standard error of the rating"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a row for each player and opponent, with the player's rating in each of its rows."""
+        """Write a CSV file to `path`, with a row for each player and opponent that repeats the player's rating."""
         losses = self.games - self.wins - self.draws
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
