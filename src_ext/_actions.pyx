@@ -44,6 +44,7 @@ cdef class ActionDicts:
         table: the LaneTable.
         modules: list of ModuleActions, by module index.
     """
+    cdef object __weakref__                 # the table's, which this one holds
     cdef object table
     cdef readonly list modules              # of ModuleActions
     cdef const lane_t[::1] module_L
@@ -53,7 +54,7 @@ cdef class ActionDicts:
     def __init__(self, table, list modules):
         self.table = table
         self.modules = modules
-        table.on_grow.append(self.bind_lanes)
+        table.readers.add(self)
         self.bind_lanes()
 
     def bind_lanes(self):

@@ -64,7 +64,7 @@ cdef class Scatter:
         self.modules = modules
         self.envs = table.envs
         self.done_lanes = []
-        table.on_grow.append(self.bind_lanes)
+        table.readers.add(self)
         self.bind_lanes()
 
     def bind_lanes(self):

@@ -30,6 +30,7 @@ class Efficiency:
     """Times in microseconds per agent step (one action of one agent), each the median over the rounds."""
 
     envs: int
+    """Number of the runner's environments."""
     agents: float
     """Mean number of agents that act in one step of an env."""
     env_us: float
@@ -39,6 +40,7 @@ class Efficiency:
     limit_us: float
     """Both together."""
     runner_us: float
+    """The runner's `sample()`."""
     efficiency: float
     """Median of the rounds' ratios limit / runner."""
     rounds: tuple[float, ...]

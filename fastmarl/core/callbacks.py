@@ -32,14 +32,20 @@ class Callbacks:
     """Base class with all events as no-ops; override those that you need.
 
     All arguments are passed by keyword, and more may be added later: end your signature with `**kwargs` and name only
-    the ones you use. One object is created per runner, so attributes of `self` last as long as the runner. `env_runner`
-    is the `MultiAgentEnvRunner`, `metrics_logger` its `metrics`.
+    the ones you use. One object is created per runner, so attributes of `self` last as long as the runner.
     """
 
     def on_environment_created(
         self, *, env_runner: Any, metrics_logger: Any, env: Any, env_context: Any, **kwargs: Any
     ):
-        """Called after the environments (`env.envs`) were created from the `env_config` in `env_context`."""
+        """Called after the environments were created.
+
+        Args:
+            env_runner: The `MultiAgentEnvRunner`.
+            metrics_logger: Its `metrics`, a `MetricsLogger`.
+            env: All environments; `env.envs` lists them.
+            env_context: The `env_config` that they were created from.
+        """
 
     def on_episode_created(
         self,
@@ -52,7 +58,16 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ):
-        """Called when an empty episode was created for environment `env_index`, which is not reset yet."""
+        """Called when an empty episode was created for an environment that is not reset yet.
+
+        Args:
+            episode: The episode, a `MultiAgentEpisode`.
+            env_runner: The `MultiAgentEnvRunner`.
+            metrics_logger: Its `metrics`, a `MetricsLogger`.
+            env: All environments; `env.envs` lists them.
+            rl_module: Its `module`, a `MultiRLModule`.
+            env_index: Index of the episode's environment in `env.envs`.
+        """
 
     def on_episode_start(
         self,
@@ -65,7 +80,10 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ):
-        """Called after environment `env_index` was reset; `episode` holds its first observations."""
+        """Called after environment `env_index` was reset; `episode` holds its first observations.
+
+        `env_runner`, `metrics_logger`, `env` and `rl_module` are those of `on_episode_created()`.
+        """
 
     def on_episode_step(
         self,
@@ -78,7 +96,10 @@ class Callbacks:
         env_index: int,
         **kwargs: Any,
     ):
-        """Called after environment `env_index` was stepped; `episode` holds the outcome."""
+        """Called after environment `env_index` was stepped; `episode` holds the outcome.
+
+        `env_runner`, `metrics_logger`, `env` and `rl_module` are those of `on_episode_created()`.
+        """
 
     def on_episode_end(
         self,
@@ -95,11 +116,15 @@ class Callbacks:
         """Called when the episode of environment `env_index` is over.
 
         `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned, as far as
-        they belong to the episode's last 100,000 env steps.
+        they belong to the episode's last 100,000 env steps. `env_runner`, `metrics_logger`, `env` and `rl_module` are
+        those of `on_episode_created()`.
         """
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any):
-        """Called when `sample()` is about to return `samples`."""
+        """Called when `sample()` is about to return `samples`, a list of episodes.
+
+        `env_runner` and `metrics_logger` are those of `on_episode_created()`.
+        """
 
 
 def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, tuple[Listener, ...]]:

@@ -19,14 +19,9 @@ CHOICES = {
     "env_worker_start_method": ("spawn", "fork"),
     "failed_episodes": ("truncate", "discard"),
     "inference_dtype": ("float32", "bfloat16"),
-    "torch_compile_worker_dynamo_mode": (
-        None,
-        "default",
-        "reduce-overhead",
-        "max-autotune",
-        "max-autotune-no-cudagraphs",
-    ),
-}
+    "torch_compile_worker_dynamo_mode": (None, "default", "reduce-overhead", "max-autotune",
+                                         "max-autotune-no-cudagraphs"),
+}  # fmt: skip
 AT_LEAST = {
     "num_envs_per_env_runner": 1,
     "rollout_fragment_length": 1,
@@ -68,6 +63,7 @@ class EnvRunnerConfig:
     `remote` (True in a worker process) and `recreated_worker` (True if `incarnation` > 0), and with RLlib's methods
     `copy_with_overrides()` and `set_defaults()`. Gymnasium's and PettingZoo's classes get it as keyword arguments."""
     num_envs_per_env_runner: int = 1
+    """Number of envs of the runner."""
     gym_env_vectorize_mode: str = "sync"
     """"sync": envs are stepped one after the other in this process. "async": they are stepped in parallel in worker
     processes, with the same results; see docs/parallel.md."""
@@ -111,8 +107,7 @@ class EnvRunnerConfig:
     An error if there is no such module."""
     env_to_module_connector: Any = None
     """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of
-    them, or a function `(env, spaces, device)` that returns these and is called for each module; or a dict of these by
-    module id."""
+    them, or a function `(env, spaces, device)` that returns these for a module; or a dict of these by module id."""
     module_to_env_connector: Any = None
     """Changes modules' outputs and actions: one or several `fastmarl.connectors.OutputConnector`, in the forms of
     `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the recorded actions, unless
@@ -124,24 +119,23 @@ class EnvRunnerConfig:
     device: str = "cpu"
     """Device of the modules: "cpu", "cuda" (or "cuda:1"), or "auto", which is a GPU if there is one."""
     num_gpus_per_env_runner: float = 0
-    """Above 0: modules run on a GPU, even if `device` is "cpu". With a fraction f, 1 / f runners share each GPU: if
-    several are visible, runner `worker_index` (counted from 1) gets number (worker_index - 1) * f, rounded down. Memory
-    is not divided."""
+    """Above 0: modules run on a GPU, even if `device` is "cpu". With a fraction f, 1 / f runners share each GPU but not
+    its memory: of several visible ones, runner `worker_index` gets number (worker_index - 1) * f, rounded down."""
     cuda_graphs: bool = True
-    """On a GPU, launch the forward passes of all modules that allow it as one CUDA graph, see docs/inference.md. False:
-    launch operations one by one."""
+    """On a GPU, launch the forward passes of all modules that allow it as one CUDA graph, see docs/inference.md."""
     inference_dtype: str = "float32"
-    """"bfloat16": torch's autocast uses it in the forward passes for acting; weights and recorded data keep their
-    dtypes."""
+    """"bfloat16": used by torch's autocast in forward passes for acting. Weights and data keep their dtypes."""
     torch_compile_worker: bool = False
     """Compile the forward methods of modules that lean inference does not run with `torch.compile`."""
     torch_compile_worker_dynamo_backend: str = "inductor"
+    """`backend` of `torch.compile`."""
     torch_compile_worker_dynamo_mode: str | None = None
-    """`backend` and `mode` of `torch.compile`."""
+    """`mode` of `torch.compile`."""
     lean_inference: bool = True
     """On the CPU, replace torch by compiled code in the forward passes of default networks if results are equal up to
     rounding, see docs/inference.md. False: torch runs all modules."""
     explore: bool = True
+    """Sample actions in a sample() call without `explore`; False: take the most likely ones."""
     normalize_actions: bool = True
     """Modules act in [-1, 1]; bounded Box actions are scaled to the space's bounds for the env."""
     clip_actions: bool = False
@@ -151,13 +145,13 @@ class EnvRunnerConfig:
     """Env steps (or agent steps) of each env in one sample() call without a number. "auto": each env's share of
     `train_batch_size_per_learner`, see `get_rollout_fragment_length()`."""
     train_batch_size_per_learner: int = 4000
-    """With rollout_fragment_length="auto": the total number of steps of one such call on all `num_env_runners` runners,
-    per learner."""
+    """With rollout_fragment_length="auto": total steps of one such call on `num_env_runners` runners, per learner."""
     num_learners: int = 0
     """With rollout_fragment_length="auto": number of learners that the batches are for; 0 counts as one."""
     batch_mode: str = "truncate_episodes"
     """"complete_episodes": a sample() call without a number returns one whole episode of each env instead."""
     count_steps_by: str = "env_steps"
+    """Unit of `rollout_fragment_length` and `num_timesteps`: "env_steps" or "agent_steps"."""
     keep_dtype: bool = False
     """Record float64 observations unchanged; otherwise as float32, which modules get in any case."""
     episodes_to_numpy: bool = True
@@ -185,8 +179,7 @@ class EnvRunnerConfig:
 
     seed: int | None = None
     """Every reset of an env gets a seed derived from (seed, worker_index, incarnation, env index, number of the reset).
-    With this `MultiAgentEpisode.reset_seed` and its actions, an episode can be reproduced. None: envs are not
-    seeded."""
+    An episode can be reproduced from this `reset_seed` and its actions. None: envs are not seeded."""
     worker_index: int = 0
     """Runners with equal seeds but different worker_index draw from different streams."""
     incarnation: int = 0
@@ -198,14 +191,21 @@ class EnvRunnerConfig:
     """Number of runners that sample for one learner; set by the creator of a group. Modules that explore by a schedule
     get as `t` the env steps that this runner has made in its life, times this number."""
     metrics_num_episodes_for_smoothing: int = 100
+    """Number of last episodes that the means in `get_metrics()` cover."""
     callbacks_class: Any = None
     """A class with RLlib's `on_...` methods, or a list of such classes."""
     callbacks_on_environment_created: Any = None
+    """A function, or a list of functions, called as `Callbacks.on_environment_created()` is."""
     callbacks_on_episode_created: Any = None
+    """Functions for `on_episode_created()`."""
     callbacks_on_episode_start: Any = None
+    """Functions for `on_episode_start()`."""
     callbacks_on_episode_step: Any = None
+    """Functions for `on_episode_step()`."""
     callbacks_on_episode_end: Any = None
+    """Functions for `on_episode_end()`."""
     callbacks_on_sample_end: Any = None
+    """Functions for `on_sample_end()`."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -339,14 +339,14 @@ class EnvRunnerConfig:
         return max(1, length + ((index - 1) * envs < rest and rest > 0))
 
     def is_policy_to_train(self, module_id: str, batch: Any = None) -> bool:
-        """Apply `policies_to_train` to a module (and to a batch, if it is a callable that takes one)."""
+        """Apply `policies_to_train` to the module `module_id` (and to a batch, if it is a callable that takes one)."""
         chosen = self.policies_to_train
         if chosen is None:
             return True
         return bool(chosen(module_id, batch)) if callable(chosen) else module_id in chosen
 
     def module_id_for(self, agent_id: Hashable, episode: Any) -> str:
-        """Return the result of the mapping function, or the id of the only module."""
+        """Return the result of the mapping function for `agent_id` and `episode`, or the id of the only module."""
         if self.policy_mapping_fn is None:
             return next(iter(self.module_specs))
         return self.policy_mapping_fn(agent_id, episode)

@@ -182,8 +182,7 @@ class EnvRunnerLostError(FastmarlError, RuntimeError):
 class RemoteEnvRunnerError(FastmarlError, RuntimeError):
     """A runner of an `EnvRunnerGroup` raised an error that can't be pickled, or its result can't be unpickled.
 
-    Args:
-        problem: The error's type and message.
+    The message has the error's type and text.
     """
 
 

@@ -153,8 +153,8 @@ class EnvRunnerGroup(FleetOwner):
     ) -> list[SamplePart]:
         """Call `sample()` of every runner once, with the newest weights.
 
-        Args:
-            num_timesteps, num_episodes, explore, random_actions, force_reset: see `MultiAgentEnvRunner.sample()`.
+        `num_timesteps`, `num_episodes`, `explore`, `random_actions` and `force_reset` are those of
+        `MultiAgentEnvRunner.sample()`.
 
         Returns:
             The parts, in the order of the runners. A runner that is being replaced has none; if no runner delivers, the
@@ -190,9 +190,10 @@ class EnvRunnerGroup(FleetOwner):
         You can leave the loop at any time: calls under way continue, and the next `sample_ready()` or `sample()`
         returns their results. Other methods may be called within the loop.
 
+        `num_timesteps`, `num_episodes`, `explore`, `random_actions` and `force_reset` are passed to each call; see
+        `MultiAgentEnvRunner.sample()`.
+
         Args:
-            num_timesteps, num_episodes, explore, random_actions, force_reset: passed to each call; see
-                `MultiAgentEnvRunner.sample()`.
             in_flight: calls that are queued at a runner, so that it doesn't wait for the learner; at least 1. The
                 weights of its results are up to this number of its own calls old. In this process it is always 1.
 

@@ -44,7 +44,8 @@ class GridWorld(EnvOfArrays):
         num_envs: Number E of copies in the batch.
         num_agents: Number of agents, named "agent_0", ...
         size: Number of rows and of columns.
-        num_food, num_hazards: Number on the grid at any time.
+        num_food: Number of cells with food at any time.
+        num_hazards: Number of hazards.
         view: Number of cells that agents see in each direction.
         max_steps: Maximum number of steps of an episode.
 

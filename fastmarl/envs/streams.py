@@ -21,7 +21,13 @@ def new_streams(num_envs: int) -> np.ndarray:
 
 
 def seed_streams(streams_E: np.ndarray, env_indices: np.ndarray, seeds: Sequence[int] | None) -> None:
-    """Restart the streams of some envs, each from its seed; without seeds they continue."""
+    """Restart the streams of some envs, each from its seed.
+
+    Args:
+        streams_E: All streams, uint64 [E], changed in place.
+        env_indices: Indices of the envs, integers [k].
+        seeds: One seed for each of them; None: their streams continue.
+    """
     if seeds is not None:
         _seed_streams(streams_E, env_indices, np.array([seed & _MASK for seed in seeds], np.uint64))
 
@@ -41,20 +47,23 @@ def _mixed(bits):
 
 @njit(cache=True, nogil=True)
 def random_bits(streams_E, e):
-    """Return the next 64 bits of env e's stream, as uint64."""
+    """Return the next 64 bits, uint64, of the stream of env `e` in `streams_E`."""
     streams_E[e] += _STEP
     return _mixed(streams_E[e])
 
 
 @njit(cache=True, nogil=True)
 def uniform(streams_E, e, low, high):
-    """Draw a float64 in [low, high), in steps of (high - low) / 2**53."""
+    """Draw a float64 in [low, high) from `streams_E[e]`, in steps of (high - low) / 2**53."""
     return low + (high - low) * (np.float64(random_bits(streams_E, e) >> np.uint64(11)) * 2.0**-53)
 
 
 @njit(cache=True, nogil=True)
 def below(streams_E, e, n):
-    """Draw an int64 in 0 ... n - 1, for n < 2**32; probabilities differ by a relative n / 2**32 at most."""
+    """Draw an int64 in 0 ... n - 1, for n < 2**32, from `streams_E[e]`.
+
+    Probabilities differ by a relative n / 2**32 at most.
+    """
     return np.int64(((random_bits(streams_E, e) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
 
 

@@ -1,4 +1,4 @@
-"""All parameters of a module as one tensor, so that an optimizer has one to look after instead of many."""
+"""All parameters of a module as one tensor, so that an optimizer steps one tensor instead of many."""
 
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,7 +11,7 @@ AGAIN = "call flat_parameters() again, and make an optimizer of what it returns,
 
 
 class FlatPart(NamedTuple):
-    """A parameter that is a part of flat ones."""
+    """A parameter that is part of a flat tensor."""
 
     parameter: torch.nn.Parameter
     gradient: Tensor
@@ -21,8 +21,8 @@ class FlatPart(NamedTuple):
 
 
 class FlatParameters(torch.nn.Parameter):
-    """What `flat_parameters()` returns. `grad` is never None: the parameters' gradients are parts of it, and to set it
-    to None fills it with zeros."""
+    """The tensor that `flat_parameters()` returns. `grad` is never None: the parameters' gradients are parts of it, and
+    setting it to None fills it with zeros."""
 
     _parts: list[FlatPart]
     _gradient: Tensor

@@ -29,18 +29,17 @@ class MetricsWriter:
 
     Nested names are joined: `{"stage_time_ms": {"env": 1.0}}` is "stage_time_ms/env".
 
-    A line of the CSV file is whole as soon as `write()` returns, also if the process ends then. The columns are those
-    that have come so far. Where a new one comes, the file is written again, beside the old one, whose place it takes.
-    What was not given at a step is empty.
+    A line of the CSV file is complete as soon as `write()` returns, even if the process ends then. When a new metric
+    appears, the file is rewritten with another column. Metrics that a step lacks are empty.
 
     Args:
         csv_path: of the CSV file; None: there is none.
         tensorboard_folder: for TensorBoard's events; None: there are none.
-        resume_step: go on after this step, as from a checkpoint: what was written of later ones is dropped. None: the
-            file begins anew.
+        resume_step: go on after this step, as from a checkpoint; lines of later steps are dropped. None: start a new
+            file.
 
     Raises:
-        ConfigError: TensorBoard is wished for and not installed, or the file to go on with is none of this class.
+        ConfigError: TensorBoard is asked for and not installed, or the file to resume was not written by this class.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class MetricsWriter:
         self._file = None if csv_path is None else _CsvFile(Path(csv_path), resume_step)
 
     def write(self, step: int, *metrics: Mapping[str, Any]) -> None:
-        """Write what is known of a step.
+        """Write a step's metrics.
 
         Args:
-            step: such as the number of env steps so far; an integer above those before.
+            step: an integer that grows from call to call, such as the number of env steps so far.
             metrics: nested dicts of numbers, or of arrays or tensors with one. Of two with the same name, the later
-                counts. Those that are None, as percentiles of nothing, are left out. None is named "step".
+                one counts. None values, as percentiles of nothing, are left out. No name may be "step".
 
         Raises:
             ConfigError: something is no number, or the writer was closed. Nothing was written.
@@ -97,7 +96,7 @@ class MetricsWriter:
 
 
 class _CsvFile:
-    """A CSV file that is whole after each line."""
+    """A CSV file that is complete after each line."""
 
     def __init__(self, path: Path, resume_step: int | None):
         self._path = path
@@ -121,7 +120,7 @@ class _CsvFile:
         self._file.close()
 
     def _read(self) -> list[list[str]]:
-        """All lines, the columns' names first; a last one that is not whole is left out."""
+        """Return all lines, the columns' names first, without a last line that is incomplete."""
         data = self._path.read_bytes()
         try:
             lines = list(csv.reader(io.StringIO(data[: data.rfind(b"\n") + 1].decode())))
@@ -134,7 +133,7 @@ class _CsvFile:
         return lines
 
     def _replace(self, columns: list[str], rows: list[list[str]]) -> None:
-        """Have these in the file, and append to it from now on."""
+        """Replace the file's content, and append to it from now on."""
         replace_file(self._path, _lines([columns, *rows]))
         self._file = self._path.open("ab", buffering=0)  # each line is one call of the system
         self._columns = columns
@@ -147,7 +146,7 @@ def _lines(rows: Iterable[list[str]]) -> bytes:
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers by joined names."""
+    """Return numbers by their joined names."""
     found: dict[str, float] = {}
     for key, value in metrics.items():
         name = f"{prefix}{key}"

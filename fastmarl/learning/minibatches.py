@@ -14,7 +14,7 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 def minibatches(
     batch: Mapping[str, Any], size: int, epochs: int = 1, generator: torch.Generator | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Minibatches of rows in random order, another one in each epoch.
+    """Yield minibatches of rows in a random order, a new one for each epoch.
 
     The columns of a dtype lie side by side in one matrix, so that a minibatch is gathered by one operation for each
     dtype. Its tensors are parts of what was gathered: later minibatches don't change them.
@@ -24,7 +24,7 @@ def minibatches(
             "state_in" [n, ...]: they stay whole.
         size: rows of each; the last one of an epoch has what is left.
         epochs: passes over the batch.
-        generator: for the order; None: torch's own.
+        generator: draws the order; None: torch's own.
 
     Raises:
         BatchError: columns have different numbers of rows, lie on different devices, or there are none.

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError, ModuleOutputError
-from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.distributions.base import Distribution
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
 
 
 def ppo_loss(
-    module: RLModule,
+    module: torch.nn.Module,
     rows: Mapping[str, Any],
     *,
     clip: float = 0.2,
@@ -30,14 +30,16 @@ def ppo_loss(
     Optimization Algorithms", equations 7 and 9.
 
     Args:
-        module: acted when the rows were sampled, maybe with older weights.
+        module: acted when the rows were sampled, maybe with older weights: an RLModule, or any torch module that was
+            given to a runner.
         rows: tensors [n, ...], or [B, T, ...] of recurrent modules: "obs", "actions", "action_logp", "advantages",
             "value_targets"; and if they are there, "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or
             [B, T], without which all rows count.
         clip: how far the probabilities' ratio may go from 1.
-        vf_coeff, entropy_coeff: weights of the value error (mean of squares) and of the entropy. If `vf_coeff` is 0, as
-            where the critic is a net of its own, neither values nor "value_targets" are needed.
-        vf_clip: if given, a row's squared value error counts up to this.
+        vf_coeff: weight of the value error (mean of squares). If it is 0, as with a critic in a network of its own,
+            neither values nor "value_targets" are needed.
+        vf_clip: upper bound of a row's squared value error; None: no bound.
+        entropy_coeff: weight of the entropy.
         kl_coeff: weight of the divergence of the module's policy from the one that acted, as in RLlib; the column
             "action_dist_inputs" [n, k] has that one's.
         stats: gets "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating KL Divergence": mean of
@@ -52,7 +54,7 @@ def ppo_loss(
         BatchError: a column is missing, or does not have one number for each row, or "loss_mask" is not bool.
         ModuleOutputError: the module puts out no values, or not one for each row.
     """
-    needed = needed_columns(rows, vf_coeff, kl_coeff)
+    module, needed = as_rl_module(module), needed_columns(rows, vf_coeff, kl_coeff)
     outputs = module.forward_train(module_inputs(rows))
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     logp = distribution.logp(rows[Columns.ACTIONS])
@@ -104,13 +106,13 @@ def _divergence(
 
 
 def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:
-    """Of each row, 0 where it doesn't count."""
+    """Return each row's value error, 0 where the row doesn't count."""
     if Columns.VF_PREDS not in outputs:
-        raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the outputs, got "
-                                f"{list(outputs)}")  # fmt: skip
+        raise ModuleOutputError(type(module._net()).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the "
+                                f"outputs, got {list(outputs)}")  # fmt: skip
     values, targets = outputs[Columns.VF_PREDS], rows[Columns.VALUE_TARGETS]
     if values.shape != targets.shape:
-        raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} of shape "
+        raise ModuleOutputError(type(module._net()).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} of shape "
                                 f"{tuple(targets.shape)}, one for each row, got {tuple(values.shape)}")  # fmt: skip
     error = values - targets
     return error.masked_fill(~rows[Columns.LOSS_MASK], 0.0) if Columns.LOSS_MASK in rows else error
@@ -148,7 +150,7 @@ def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:
-    """The mean over the rows that count, of n, where the others are 0; 0 if none counts."""
+    """Return a mean over the rows that count, of n, where the others are 0; 0 if none counts."""
     if mask is None:
         return torch.mean if n else torch.sum
     total = mask.sum().clamp(min=1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
-from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
@@ -36,15 +36,20 @@ class PPOLearner:
     module itself computes. Autograd does all else.
 
     Args:
-        module: its parameters are moved into one tensor, see `flat_parameters()`.
-        lr, adam_eps: of Adam. Schedulers take `optimizer`.
+        module: as in `ppo_loss()`. Its parameters are moved into one tensor, see `flat_parameters()`.
+        lr: Adam's learning rate. Schedulers take `optimizer`.
+        adam_eps: Adam's epsilon.
         epochs: passes over the rows of an update.
-        num_minibatches: into which an epoch's rows are divided.
-        minibatch_size: rows of each (sequences, with memory), instead of `num_minibatches`.
-        clip, vf_coeff, vf_clip, entropy_coeff, kl_coeff: see `ppo_loss()`.
-        max_grad_norm: longer gradients are scaled down to this; None: they are not.
-        generator: for the order of rows; None: torch's own.
-        compiled: False: always use autograd.
+        num_minibatches: number of minibatches into which an epoch's rows are divided.
+        minibatch_size: rows of each (sequences, if the module is recurrent), instead of `num_minibatches`.
+        clip: see `ppo_loss()`.
+        vf_coeff: see `ppo_loss()`.
+        vf_clip: see `ppo_loss()`.
+        entropy_coeff: see `ppo_loss()`.
+        kl_coeff: see `ppo_loss()`.
+        max_grad_norm: norm to which longer gradients are scaled down; None: they are not.
+        generator: random generator for the order of rows; None: torch's global one.
+        compiled: use compiled gradients where possible; False: always use autograd.
 
     Attributes:
         backend: "compiled", or "autograd" and the reason why; known after the first update.
@@ -58,7 +63,7 @@ class PPOLearner:
 
     def __init__(
         self,
-        module: RLModule,
+        module: torch.nn.Module,
         *,
         lr: float = 3e-4,
         adam_eps: float = 1e-5,
@@ -81,12 +86,16 @@ class PPOLearner:
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
         self._check_sizes()
         self.parameters: FlatParameters = flat_parameters(module)
+        self._module = as_rl_module(module)
         self._trained = _trained(module)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)
         self.backend = "autograd: there was no update yet"
         gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
-        self._gradients = CompiledGradients(module, gradients)
+        self._gradients = CompiledGradients(self._module, gradients)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.parameters):,} parameters, {self.backend}>"
 
     @torch.inference_mode(False)  # and with gradients, whatever the caller has switched off
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
@@ -157,7 +166,7 @@ class PPOLearner:
             return rows
         except NotDenseError as reason:
             self.backend = f"autograd: {reason}"
-            return _AutogradRows(self.module, self.parameters, batch, options)
+            return _AutogradRows(self._module, self.parameters, batch, options)
 
     def _limit_norm(self, gradient: Tensor) -> float:
         """Scale the gradient down to `max_grad_norm`; returns its norm before."""
@@ -181,7 +190,7 @@ class _Steps:
         (self._fused or self._optimizer).step()
 
 
-def _trained(module: RLModule) -> set[torch.nn.Parameter]:
+def _trained(module: torch.nn.Module) -> set[torch.nn.Parameter]:
     parameters = (each for part in parts_of(module) for each in part._parameters.values())
     return {each for each in parameters if each is not None and each.requires_grad}
 

@@ -59,7 +59,7 @@ def _fit(array: np.ndarray) -> np.ndarray:
 
 
 def _others(column: Any) -> list[str]:
-    """What a column has that is no array of numbers."""
+    """Describe what in a column is no array of numbers."""
     if isinstance(column, list):
         return ["a list"]
     leaves = [leaf for _, leaf in flatten_struct(column)]

@@ -54,12 +54,12 @@ class ValueNorm(torch.nn.Module):
         self.weight.lerp_(torch.ones_like(self.weight), 1 - kept)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Values as the value function predicts them; as they are, before the first `update()`."""
+        """Convert `values` to the scale of the value function's predictions; no change before the first `update()`."""
         mean, std = self._mean_and_std()
         return (values - mean) / std
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """What the value function predicts, in the values' own unit."""
+        """Return predictions of the value function in the values' own unit."""
         mean, std = self._mean_and_std()
         return values * std + mean
 

@@ -8,13 +8,13 @@ import torch
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
-from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import ValueNorm
 
 
-def value_fn_of(module: RLModule, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
+def value_fn_of(module: torch.nn.Module, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
     """A module as the `value_fn` of `add_gae()`: observations [k, ...], nested as the space, -> values float32 [k].
 
     Args:
@@ -24,9 +24,10 @@ def value_fn_of(module: RLModule, value_norm: ValueNorm | None = None) -> Callab
     Raises:
         ConfigError: the module is recurrent: its values depend on states, which observations don't tell.
     """
+    module = as_rl_module(module)
     if module.is_stateful():
         raise ConfigError(
-            f"value_fn_of() can't ask {type(module).__name__}, which is recurrent; give add_gae() last_values, see "
+            f"value_fn_of() can't ask {_name(module)}, which is recurrent; give add_gae() last_values, see "
             f"last_values_of()"
         )
 
@@ -36,7 +37,9 @@ def value_fn_of(module: RLModule, value_norm: ValueNorm | None = None) -> Callab
     return value_fn
 
 
-def last_values_of(module: RLModule, batch: Mapping[str, Any], value_norm: ValueNorm | None = None) -> np.ndarray:
+def last_values_of(
+    module: torch.nn.Module, batch: Mapping[str, Any], value_norm: ValueNorm | None = None
+) -> np.ndarray:
     """Values of a batch's "final_obs", as the `last_values` of `add_gae()` and its like.
 
     A recurrent module is asked for what it would say next: with the state after each trajectory's last step, and the
@@ -54,12 +57,12 @@ def last_values_of(module: RLModule, batch: Mapping[str, Any], value_norm: Value
         BatchError: the module is recurrent, and the batch has no "state_out".
         ModuleOutputError: the module puts out no values.
     """
-    inputs = {Columns.OBS: batch[Columns.FINAL_OBS]}
+    module, inputs = as_rl_module(module), {Columns.OBS: batch[Columns.FINAL_OBS]}
     if not module.is_stateful():
         return _values(module, inputs, value_norm, "last_values_of()").cpu().numpy()
     if Columns.STATE_OUT not in batch:
         raise BatchError(
-            f"last_values_of() needs {Columns.STATE_OUT!r} of {type(module).__name__}, which is recurrent; make the "
+            f"last_values_of() needs {Columns.STATE_OUT!r} of {_name(module)}, which is recurrent; make the "
             f"batch with columns(episodes, outputs=[..., {Columns.STATE_OUT!r}])"
         )
     last_S = np.cumsum(batch[Columns.SEQ_LENS]) - 1
@@ -73,7 +76,11 @@ def _values(module: RLModule, inputs: dict[str, Any], value_norm: ValueNorm | No
     with torch.no_grad():
         outputs = module.forward_train(to_tensors(inputs, device=device))
         if Columns.VF_PREDS not in outputs:
-            raise ModuleOutputError(type(module).__name__, f"{asked_by} needs {Columns.VF_PREDS!r} among the outputs, "
+            raise ModuleOutputError(_name(module), f"{asked_by} needs {Columns.VF_PREDS!r} among the outputs, "
                                     f"got {list(outputs)}")  # fmt: skip
         values = outputs[Columns.VF_PREDS]
         return values if value_norm is None else value_norm.denormalize(values)
+
+
+def _name(module: RLModule) -> str:
+    return type(module._net()).__name__

@@ -83,7 +83,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
                               f"ways to say the same; put a MeanStdFilter among the connectors instead")  # fmt: skip
 
     def policy_spec(self, policy_id: str) -> PolicySpec:
-        """Return a policy's entry in `policies` as a PolicySpec."""
+        """Return the entry of `policy_id` in `policies` as a PolicySpec."""
         return as_policy_spec(self.module_specs[policy_id])
 
     def _check_mapping_fn(self) -> None:
@@ -100,7 +100,7 @@ class RolloutWorkerConfig(EnvRunnerConfig):
                                   f"output_max_file_size and output_compress_columns")  # fmt: skip
 
     def runner_config(self, mapping_fn: Callable[..., str] | None) -> EnvRunnerConfig:
-        """Return the config of the worker's runner, with this mapping function."""
+        """Return the config of the worker's runner, with `mapping_fn` as its `policy_mapping_fn`."""
         of_runner = {option.name: getattr(self, option.name) for option in fields(EnvRunnerConfig)}
         of_runner["policy_mapping_fn"] = mapping_fn
         of_runner["output"] = None  # the worker writes

@@ -27,7 +27,7 @@ class MeanStdFilter:
         self.rs, self.buffer = ([moments.copy() for moments in each] for each in (rs, buffer))
 
     def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False) -> None:
-        """Merge another filter's buffer into `rs`; with `with_buffer`, take over its buffer, too."""
+        """Merge the buffer of the filter `other` into `rs`; with `with_buffer`, take over its buffer, too."""
         self._check_like(other.buffer)
         rs = [moments.copy() for moments in self.rs]
         for moments, change in zip(rs, other.buffer, strict=True):
@@ -35,7 +35,7 @@ class MeanStdFilter:
         self._become(rs, other.buffer if with_buffer else self.buffer)
 
     def sync(self, other: "MeanStdFilter") -> None:
-        """Copy another filter's statistics, buffer included."""
+        """Copy the statistics of the filter `other`, buffer included."""
         self._check_like(other.rs)
         self._become(other.rs, other.buffer)
 

@@ -104,7 +104,7 @@ class PolicyWorker:
         return gradients, {**infos, "batch_count": samples.count}
 
     def apply_gradients(self, grads: Any) -> None:
-        """Update each policy that learns with gradients from `compute_gradients()`."""
+        """Update each policy that learns with `grads` from `compute_gradients()`."""
         of_policies = grads if isinstance(grads, dict) else {DEFAULT_POLICY_ID: grads}
         for policy_id, gradients in of_policies.items():
             if self._learns(policy_id):
@@ -134,7 +134,7 @@ class PolicyWorker:
     # Policies.
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY_ID) -> Policy | None:
-        """Return the policy of this id, or None."""
+        """Return the policy `policy_id`, or None if there is none."""
         return self.policy_map.get(policy_id)
 
     def add_policy(
@@ -157,7 +157,8 @@ class PolicyWorker:
             policy_id: id of the policy.
             policy_cls: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
             policy: the policy itself, instead of `policy_cls`, `config` and `module_spec`.
-            observation_space, action_space: spaces of its module; None: those of the agents mapped to it.
+            observation_space: observation space of its module; None: that of the agents mapped to it.
+            action_space: action space of its module; None: that of the agents mapped to it.
             config: options of this policy.
             policy_state: initial state, from `policy.get_state()`.
             policy_mapping_fn: mapping function of episodes that begin from now on; None: unchanged.
@@ -220,13 +221,17 @@ class PolicyWorker:
             self.set_is_policy_to_train(policies_to_train)
 
     def set_policy_mapping_fn(self, policy_mapping_fn: Callable[..., str] | None = None) -> None:
-        """Set the mapping function of episodes that begin from now on; None: leave it unchanged."""
+        """Map agents by `policy_mapping_fn` in episodes that begin from now on; None: leave the function unchanged."""
         if policy_mapping_fn is not None:
             self._runner.set_policy_mapping_fn(for_runner(policy_mapping_fn, self))
             self.policy_mapping_fn = policy_mapping_fn
 
     def set_is_policy_to_train(self, is_policy_to_train: ToTrain) -> None:
-        """Choose the policies that learn, by their ids or by a function `(policy id, batch or None) -> bool`."""
+        """Choose the policies that learn.
+
+        Args:
+            is_policy_to_train: their ids, or a function `(policy id, batch or None) -> bool`.
+        """
         self.is_policy_to_train = learns_if(is_policy_to_train)
 
     def get_policies_to_train(self, batch: Any = None) -> set[str]:
@@ -234,7 +239,7 @@ class PolicyWorker:
         return {policy_id for policy_id in self.policy_map if self._learns(policy_id, batch)}
 
     def for_policy(self, func: Callable[..., Any], policy_id: str = DEFAULT_POLICY_ID, **kwargs: Any) -> Any:
-        """Call func(policy, ...) and return its result."""
+        """Call func(policy, ...) for the policy `policy_id`, and return its result."""
         return func(self._known(policy_id), **kwargs)
 
     def foreach_policy(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
@@ -281,7 +286,7 @@ class PolicyWorker:
         return self.global_vars
 
     def set_global_vars(self, global_vars: Mapping[str, Any], policy_ids: Collection[str] | None = None) -> None:
-        """Update `global_vars`, and pass them to those of these policies (None: of all) that learn."""
+        """Update `global_vars`, and pass them to the policies that learn, those in `policy_ids` if it is given."""
         others = {name: value for name, value in global_vars.items() if name != "num_grad_updates_per_policy"}
         updates = global_vars.get("num_grad_updates_per_policy", {})
         self.global_vars["num_grad_updates_per_policy"].update(updates)
@@ -312,7 +317,7 @@ class PolicyWorker:
         return taken
 
     def sync_filters(self, new_filters: Mapping[str, MeanStdFilter]) -> None:
-        """Copy the statistics of filters from `get_filters()`, of this worker or another, into this worker's."""
+        """Copy the statistics of `new_filters`, from `get_filters()` of this worker or another, into this worker's."""
         views = self.filters
         if missing := sorted(views.keys() - new_filters.keys()):
             raise ConfigError(f"expected a filter for each of {list(views)}, got none for {missing}")

@@ -32,8 +32,9 @@ def to_minari(
         reader: the recorded episodes.
         dataset_id: name in Minari's folder `MINARI_DATASETS_PATH`, for example "NAMESPACE/NAME-v0".
         module_id: the module whose steps are exported.
-        observation_space, action_space: spaces of one agent, as in `runner.get_spaces()[module_id]`; the files don't
-            have them.
+        observation_space: observation space of one agent, as in `runner.get_spaces()[module_id]`; the files don't have
+            spaces.
+        action_space: action space of one agent, from there, too.
         options: passed to `minari.create_dataset_from_buffers()`, for example `description`. The default of
             `jpeg_encoding` is False here, so that images are stored without loss.
 

@@ -58,7 +58,7 @@ class ParquetReader:
         return sorted(self.info["modules"])
 
     def check_module(self, module_id: str) -> None:
-        """Check that the folder has steps of this module.
+        """Check that the folder has steps of the module `module_id`.
 
         Raises:
             ConfigError: it has none.
@@ -67,7 +67,7 @@ class ParquetReader:
             raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {module_ids}")
 
     def num_rows(self, module_id: str | None = None) -> int:
-        """Return the number of agent steps of one module, or of all modules (None).
+        """Return the number of agent steps of the module `module_id`, or of all modules if it is None.
 
         Raises:
             OfflineError: a file is missing or was only partly copied.

@@ -1,4 +1,4 @@
-"""Trained policies at play: alone, evaluated, and against each other. See docs/deploy.md."""
+"""Trained policies: acting alone, evaluated, and playing against each other. See docs/deploy.md."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A module, and the agents for whom it acts: what is kept of them, and how they act next."""
+"""A module and the agents for which it acts: their histories, and their next actions."""
 
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any
@@ -42,7 +42,7 @@ class AgentTable(LaneTable):
 
 
 class Guest:
-    """Stands for an agent whose state the caller carries, while it acts."""
+    """Stands in, for one action, for an agent whose state the caller keeps."""
 
     def __init__(self, agent_id: Hashable):
         self.agent_id = agent_id
@@ -52,20 +52,20 @@ class Guest:
 
 
 class ModuleAgents:
-    """One module, and the agents for whom it acts.
+    """One module and the agents for which it acts.
 
-    They are recorded as a runner's agents are, each in a lane of its own, as if they were in one env in which those
-    act that are observed. So connectors and recurrent states find what they look up; older rows are dropped.
+    Agents are recorded as in a runner, each in its own lane, as if they shared one env in which an agent acts when it
+    is observed. Connectors and recurrent states find what they look up there; older rows are dropped.
 
     Args:
-        module_id, module: on the CPU, and nobody else's.
-        connectors: the module's, and nobody else's.
+        module_id, module: on the CPU; not shared.
+        connectors: the module's; not shared.
         options: of the runner.
         generator, rng: for exploration.
 
     Attributes:
         observation_space, action_space: of what agents observe, and of their actions.
-        is_quick: whether `act_quickly()` may know the action.
+        is_quick: True if `act_quickly()` can return an action.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class ModuleAgents:
 
     @property
     def backend(self) -> str:
-        """What runs the module, as in `MultiAgentEnvRunner.inference_backends`."""
+        """The backend that runs the module, as in `MultiAgentEnvRunner.inference_backends`."""
         return self._inference.backend
 
     def act_quickly(self, obs: Any) -> Any:
-        """The likeliest action for an observation, where nothing is kept of agents and nothing is masked; None: only
-        `act()` can tell, or say what is wrong."""
+        """Return the likeliest action for an observation, where agents have no history and no mask; None: call `act()`,
+        which also raises errors."""
         if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype != self._dtype:
             return None
         self._in_row[...] = obs
@@ -128,11 +128,11 @@ class ModuleAgents:
     def act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], *, explore: bool
     ) -> dict[Any, Any]:
-        """Agent id -> action, of all that are observed, in one forward pass.
+        """Return actions by agent id for all observed agents, in one forward pass.
 
         Args:
             obs: agent id -> observation.
-            rewards: agent id -> what it was paid since its last observation.
+            rewards: agent id -> its reward since its last observation.
             infos: agent id -> info, with or without an action mask.
 
         Raises:
@@ -149,13 +149,13 @@ class ModuleAgents:
         """As `act()`, in the same block."""
         env, record, store = self._table.envs[0], self._table.record(0), self._store
         first, new = store.acting_from[0], [agent for agent in obs if agent not in env.lane_of]
-        paid, early = self._rewards_of(rewards), dict(record.early_rewards)
+        before, early = self._rewards_of(rewards), dict(record.early_rewards)
         try:
             store.scatter.write_step(0, dict(obs), dict(rewards) if self._keeps else {}, GOING_ON, {}, dict(infos))
             self._answer(first, explore)
             actions = self._actions.of(env)
         except BaseException:
-            self._take_back(first, paid)
+            self._take_back(first, before)
             self.forget(new)
             record.early_rewards = early
             raise
@@ -175,13 +175,13 @@ class ModuleAgents:
         *,
         explore: bool,
     ) -> tuple[Any, dict[str, Any]]:
-        """(action, state after it) of an agent that is in this state; nothing is kept of it here.
+        """Return (action, next state) of an agent in this state; nothing is kept of the agent.
 
         Args:
-            state: what this has returned for the agent's last observation; {}: it is the first.
+            state: the one returned for the agent's last observation; {}: there was none.
 
         Raises:
-            ConfigError: it is no such state, or a connector does not say what it keeps by agent.
+            ConfigError: the state is not this module's, or a connector does not declare what it keeps by agent.
             Else what `act()` raises.
         """
         if not self._keeps:
@@ -210,7 +210,7 @@ class ModuleAgents:
                     del outputs[key]
 
     def forget(self, agents: Collection[Hashable] | None = None) -> None:
-        """Keep nothing of these agents; None: of any."""
+        """Forget these agents; None: all of them."""
         table = self._table
         env, record = table.envs[0], table.record(0)
         gone = set(env.lane_of if agents is None else agents)
@@ -224,7 +224,7 @@ class ModuleAgents:
             record.early_rewards = {}
 
     def info_of(self, agent_id: Hashable, action_mask: Any) -> dict[str, Any]:
-        """The info with this mask, if there is one.
+        """Return an info with this mask, or an empty one.
 
         Raises:
             ActionMaskError: none can be given, or it does not consist of numbers.
@@ -240,14 +240,14 @@ class ModuleAgents:
         return {MASK: row}
 
     def _mask_problem(self) -> str:
-        """Why an action mask can't be given beside an observation; "" if it can."""
+        """Say why an action mask can't be given beside an observation; "" if it can."""
         if not choices_of(self.action_space):
             return f"action_mask is for Discrete and MultiDiscrete actions, and these are of {self.action_space}"
         key = self._masks.key
         return "" if key is None else f"action_mask is in its observation, obs[{key!r}], and can't be given beside it"
 
     def _answer(self, first: int, explore: bool) -> None:
-        """The module answers to the rows from `first` on."""
+        """Run the module on the rows from `first` on."""
         store, inference = self._store, self._inference
         if store.connects:
             store.connect()
@@ -265,32 +265,32 @@ class ModuleAgents:
     # Calls that fail, and rows that are no longer needed.
 
     def _rewards_of(self, agents: Collection[Hashable]) -> dict[int, float]:
-        """Row -> its reward so far, of these agents' last rows."""
+        """Return the rewards so far of these agents' last rows, by row."""
         lane_of, row_L = self._table.envs[0].lane_of, self._table.row_L
         rows = [int(row_L[lane_of[agent]]) for agent in agents if agent in lane_of]
         return {row: float(self._store.blocks[0].reward_R[row]) for row in rows}
 
-    def _take_back(self, first: int, paid: dict[int, float]) -> None:
-        """Agents are as they were when there were `first` rows, with these rewards."""
+    def _take_back(self, first: int, rewards: dict[int, float]) -> None:
+        """Restore the agents to when there were `first` rows, with these rewards by row."""
         table, block = self._table, self._store.blocks[0]
         if block is not INACTIVE:
             for row in range(self._store.rows[0].n - 1, first - 1, -1):
                 lane = block.lane_R[row]
                 table.row_L[lane] = block.prev_R[row]
                 table.count_L[lane] -= 1
-            for row, reward in paid.items():
+            for row, reward in rewards.items():
                 block.reward_R[row] = reward
             self._cut(first)
         self._env_actions.forget()
 
     def _cut(self, n: int) -> None:
-        """Have `n` rows: nobody needs those behind them."""
+        """Drop the rows from `n` on."""
         store = self._store
         if store.blocks[0] is not INACTIVE:
             store.rows[0].n = store.acting_from[0] = store.blocks[0].n_connected = n
 
     def _renew(self) -> None:
-        """Begin another block with the rows that are still needed."""
+        """Start a new block with the rows that are still needed."""
         self._store.renew_blocks()
         self._table.envs[0].env_t = 0
         self._renew_at = max(LEAST_ROWS, 2 * self._store.rows[0].n)
@@ -328,7 +328,7 @@ class ModuleAgents:
     def _state_of(self, guest: Guest) -> dict[str, Any]:
         store, table = self._store, self._table
         lane = table.envs[0].lane_of[guest]
-        table.t_started_L[lane] += 1  # its first step is over, and does not begin its memory anew
+        table.t_started_L[lane] += 1  # its first step is over: its memory is not reset
         numbers = np.full(len(table.row_L), -1)
         numbers[lane] = 0
         rows = store.rows_of(lane)[-1 - self._connectors.min_lookback_rows :]

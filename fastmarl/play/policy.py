@@ -1,4 +1,4 @@
-"""The front: observations in, actions out."""
+"""`Policy`: observations in, actions out, without a runner."""
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -37,15 +37,21 @@ class Policy:
     action = policy.act(observation, agent_id="agent_0")
     ```
 
-    Made by `from_checkpoint()` or `from_runner()`. There are no envs. Statistics of connectors are used and stay as
-    they are. Of every agent it keeps what its module's next action depends on: recurrent state, earlier observations,
-    actions and rewards, as far as the module or its connectors look at them. `reset()` forgets that; call it when an
-    episode begins. A policy works on the CPU, for one thread at a time; make one for each thread.
+    Made by `from_checkpoint()` or `from_runner()`; needs no envs. Connectors use their statistics without updating
+    them. For each agent the policy keeps what the next action depends on: recurrent state, earlier observations,
+    actions and rewards, as far as the module or its connectors look at them. Call `reset()` when an episode begins, to
+    forget that. A policy works on the CPU, for one thread at a time; make one for each thread.
+
+    Args:
+        options: the runner's options.
+        parts: module id -> the module and its connectors.
+        policy_mapping_fn: see `from_checkpoint()`.
+        seed: see `from_checkpoint()`.
 
     Attributes:
-        options: of the runner.
-        parts: module id -> the module and its connectors.
-        policy_mapping_fn: as it was given.
+        options: the argument of that name.
+        parts: the argument of that name.
+        policy_mapping_fn: the argument of that name.
     """
 
     def __init__(
@@ -104,17 +110,18 @@ class Policy:
         policy_mapping_fn: Callable[..., str] | None = None,
         seed: int | None = None,
     ) -> Self:
-        """The modules that a runner had when `save_to_path()` wrote this folder.
+        """Restore the modules that a runner had when `save_to_path()` wrote a folder.
 
         Default nets and fastmarl's own connectors are made from what the checkpoint says. Objects of other classes
         must be given; the policy works with copies of them.
 
         Args:
+            path: the folder.
             modules: module id -> an object of the module's class, which takes over the saved weights.
             connectors: module id -> all of the module's connectors, in order.
             policy_mapping_fn: `(agent_id, episode) -> module id`, called with None as the episode and once for each
                 agent until it is reset. None: with several modules, `act()` needs a `module_id`.
-            seed: for `explore=True`; at least 0.
+            seed: seed of the draws with `explore=True`, at least 0; None: other draws each time.
 
         Raises:
             CheckpointError: the folder is missing, damaged, or was written by another version; a module or connector
@@ -205,9 +212,9 @@ class Policy:
 
         Args:
             obs: as the env sends it; see `get_spaces()`.
-            agent_id: whose. Agents with a history are told apart by it.
+            agent_id: the agent; histories are kept by it.
             module_id: which one acts; None: the only one, or what the mapping function says.
-            reward: what the agent was paid since its last observation, for connectors that show it to the module.
+            reward: the agent's reward since its last observation, for connectors that show it to the module.
             action_mask: numbers, 0 rules a choice out, for agents whose masks are not in observations.
             state: None: the policy keeps what belongs to the agent. A dict: the caller does; {} stands before the first
                 observation, and with each action comes the next state, which `checkpoint.save_state()` can hold.
@@ -277,9 +284,9 @@ class Policy:
                 of_module.setdefault(self._find(agent_id, module_id), {})[agent_id] = each
             rewards, infos, actions = rewards or {}, infos or {}, {}
             for agents, of_agents in of_module.items():
-                paid = {agent_id: rewards[agent_id] for agent_id in of_agents if agent_id in rewards}
-                told = {agent_id: infos[agent_id] for agent_id in of_agents if agent_id in infos}
-                actions.update(agents.act(of_agents, paid, told, explore=explore))
+                their_rewards = {agent_id: rewards[agent_id] for agent_id in of_agents if agent_id in rewards}
+                their_infos = {agent_id: infos[agent_id] for agent_id in of_agents if agent_id in infos}
+                actions.update(agents.act(of_agents, their_rewards, their_infos, explore=explore))
             return {agent_id: actions[agent_id] for agent_id in obs}
         except MultiAgentEnvError as error:
             raise _without_env(error) from error
@@ -289,7 +296,7 @@ class Policy:
             self._is_busy = False
 
     def reset(self, agent_id: Hashable = None) -> None:
-        """Forget what is kept of an agent, its module included; of all agents, if none is named."""
+        """Forget the history and the module of the agent `agent_id`; None: those of all agents."""
         if self._is_busy:
             raise _busy("reset()")
         for agents in self._agents.values():
@@ -300,7 +307,7 @@ class Policy:
             self._module_of.pop(agent_id, None)
 
     def _find(self, agent_id: Hashable, module_id: str | None) -> ModuleAgents:
-        """The agents of the module that acts for this one."""
+        """Return the agents of the module that acts for this agent."""
         if module_id is not None:
             if module_id not in self._agents:
                 raise ConfigError(f"module_id={module_id!r} is none of the modules {list(self._agents)}")
@@ -324,6 +331,6 @@ def _busy(method: str) -> PolicyBusyError:
 
 
 def _without_env(error: MultiAgentEnvError) -> MultiAgentEnvError:
-    """The same of an agent alone."""
+    """Return the error without the number of an env."""
     _, agent_id, env_t, problem = error.args
     return type(error)(None, agent_id.agent_id if isinstance(agent_id, Guest) else agent_id, env_t, problem)

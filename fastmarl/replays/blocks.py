@@ -117,7 +117,7 @@ def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
 
 
 def cant_read(path: Path, error: OSError) -> RecordingError:
-    """What to raise for an error of the system."""
+    """Return the error to raise for one of the system."""
     return RecordingError(f"can't read {path}, of a record of actions: {error.strerror or error}")
 
 

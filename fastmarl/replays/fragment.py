@@ -1,5 +1,5 @@
-"""What one call of `sample()` adds to a record of actions: who did what in which episode, and fingerprints of what they
-saw and were paid, by which a replay is held against the record.
+"""The part of a record of actions that one call of `sample()` adds: the actions of each episode, and fingerprints of
+observations and rewards, with which a replay is compared.
 
 Axes in names: C chunk, T entry (an agent's stay in a chunk), N row that has acted, or that has come.
 """
@@ -43,7 +43,7 @@ def fragment_of(
     *,
     late_rewards: bool,
 ) -> Fragment | None:
-    """What the call has recorded, which is about to end; None if that is nothing.
+    """Return the record of a call that is about to end; None if it is empty.
 
     Args:
         store: with the call's rows.
@@ -117,7 +117,7 @@ def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
     """Add the episodes' ids: what they begin with alike to the words, which are returned, and the rest as bytes."""
     try:
         number = np.frombuffer(bytes.fromhex("".join(ids)), np.uint8).reshape(len(ids), ID_BYTES)
-    except ValueError:  # of episodes that go on from somebody's own state
+    except ValueError:  # of episodes that continue from a state of the user's
         return {"run": "", "ids": ids}
     if (number[:, :RUN_BYTES] == number[0, :RUN_BYTES]).all():
         arrays["number"] = number[:, RUN_BYTES:]

@@ -1,4 +1,4 @@
-"""What a record says about the run: which env, with which options, and by which versions."""
+"""The description of a run in a record: the env, its options, and versions of packages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLATFORM: dict[str, Callable[[], str]] = {
 
 
 def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
-    """What JSON can hold, of a runner's config and one of its envs."""
+    """Describe a runner's config and one of its envs in JSON."""
     return {
         "format": FORMAT,
         "env": env_name(config.env),
@@ -86,7 +86,7 @@ def _env_class(env: Any) -> tuple[str, str]:
 
 
 def _versions(env: Any) -> dict[str, str]:
-    """Of what an episode may depend on."""
+    """Return the versions that an episode may depend on."""
     packages = ["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]]
     names = dict.fromkeys([*PLATFORM, *packages, "fastmarl"])
     return {name: here for name in names if (here := _version_here(name))}
@@ -103,7 +103,7 @@ def _version_here(name: str) -> str:
 
 
 def changed_versions(meta: Mapping[str, Any]) -> str:
-    """What is of another version here than on record, in words; empty if nothing is."""
+    """Describe the packages whose versions differ from the record's; empty if none does."""
     pairs = [(name, recorded, _version_here(name)) for name, recorded in meta["versions"].items()]
     changed = [f"{name} {recorded} (here {here or 'none'})" for name, recorded, here in pairs if recorded != here]
     return ", ".join(changed)

@@ -1,4 +1,4 @@
-"""Makes a recorded episode again."""
+"""Replays recorded episodes: the env plays the recorded actions once more."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Replay:
     Args:
         recording: a folder, or what was read from it.
         episode: its number or id.
-        env, env_config: in place of the recorded ones, as in `EnvRunnerConfig`; `env_config` is merged into what is on
-            record. `env` is needed where the record names a class or function that this program has not used yet.
+        env: replaces the recorded one, as in `EnvRunnerConfig`; needed if the record names a class or function that
+            this program has not used yet.
+        env_config: merged into the recorded one.
         render_mode: is added to the `env_config`, unless that has one; None: it is not.
 
     Attributes:
@@ -92,7 +93,7 @@ class Replay:
     @property
     def episode(self) -> MultiAgentEpisode:
         """The episode, once it has been played to its end. Observations are those that the env has sent, before any
-        connectors; rewards are those paid; actions those that the env was sent.
+        connectors; rewards are the env's; actions are those that the env was sent.
 
         Raises:
             RecordingError: it has not, or it is in several chunks, because an agent has respawned: see `chunks`.
@@ -134,8 +135,9 @@ def replay(
     Args:
         run: the folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
         episode: its number or id.
-        env, env_config: in place of the recorded ones; `env_config` is merged into what is on record. `env` is needed
-            where the record names a class or function that this program has not used yet.
+        env: replaces the recorded one, as in `EnvRunnerConfig`; needed if the record names a class or function that
+            this program has not used yet.
+        env_config: merged into the recorded one.
         video: an mp4 file to write; needs `pip install "fastmarl[video]"`.
         fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
         render_mode: with `video`, is added to `env_config`, unless that is given one; None: it is not.
@@ -166,7 +168,7 @@ def replay(
 def _make_env(
     folder: Path, recorded: RecordedEpisode, env: Any, given: Mapping[str, Any], render_mode: str | None
 ) -> Any:
-    """The env that the record names, or the given one."""
+    """Make the env that the record names, or the given one."""
     meta = recorded.meta
     if env is None:
         env = _named_env(folder, meta)
@@ -188,7 +190,7 @@ def _make_env(
 
 
 def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
-    """The env that the record names, unless that could be any function."""
+    """Return the name of the recorded env, unless it could be any function."""
     name = meta["env"]
     if name is None:
         raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "

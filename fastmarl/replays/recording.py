@@ -22,7 +22,7 @@ from fastmarl.replays.meta import checked
 
 
 class EpisodePart(NamedTuple):
-    """What a block has of an episode: its env steps from `begin` to `end`.
+    """The part of an episode in a block: its env steps from `begin` to `end`.
 
     Attributes:
         chunk: its number in the block.
@@ -39,7 +39,7 @@ class EpisodePart(NamedTuple):
 @public("fastmarl.replays")
 @dataclass(eq=False)
 class RecordedEpisode:
-    """What the record says of an episode, without its actions.
+    """The description of an episode in the record, without its actions.
 
     Attributes:
         number: in the record: `fastmarl.replay(run, number)`.
@@ -51,6 +51,7 @@ class RecordedEpisode:
         is_terminated, is_truncated: how it ended; both False: it was running when the record ended, or was dropped.
         is_failed: its env failed, and it was cut where it stood.
         missing: why it can't be replayed; "": it can.
+        parts: its parts in the record's blocks, in order.
     """
 
     number: int
@@ -81,7 +82,7 @@ class RecordedEpisode:
 
 @dataclass
 class EpisodeActions:
-    """What was done in an episode, and the fingerprints of what came of it.
+    """The actions of an episode, and the fingerprints of their outcomes.
 
     Attributes:
         actions: env step -> agent's name -> (module, an array for each leaf of the action). The last ones may have no
@@ -175,7 +176,7 @@ class Recording:
                 of_id[-1].parts.append(part)
 
     def read(self, episode: RecordedEpisode) -> EpisodeActions:
-        """Its actions.
+        """Return the actions of `episode`.
 
         Raises:
             RecordingError: some are missing, or damaged.

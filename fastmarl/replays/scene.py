@@ -23,6 +23,7 @@ from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
 from fastmarl.core.store.block import Key
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED, LaneTable
 from fastmarl.core.store.store import RowStore
+from fastmarl.core.weakly import weakly
 from fastmarl.replays.fragment import fragment_of
 from fastmarl.replays.meta import changed_versions
 from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part
@@ -50,7 +51,7 @@ class ReplayStep(NamedTuple):
 
 
 class _ActionForm:
-    """What an action looks like to an env, and in a store.
+    """The form of an action for an env, and in a store.
 
     Attributes:
         keys: of its leaves, as modules' outputs have them.
@@ -64,7 +65,7 @@ class _ActionForm:
         ]
 
     def fits(self, leaves: list[np.ndarray]) -> bool:
-        """Whether arrays [1, ...] are an action of this space, as far as shapes and kinds of numbers go."""
+        """Return True if arrays [1, ...] fit this space by their shapes and kinds of numbers."""
         own = [(leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves]
         return [(leaf.shape[1:], leaf.dtype.kind) for leaf in leaves] == own
 
@@ -84,12 +85,12 @@ class Scene:
         self._late_rewards = meta["post_death"] == "accumulate"
         self._module_ids = list(actions.modules)
         known = [frozenset(possible_agents_of(env))]
-        self._table = LaneTable(known, self._module_for, post_death=meta["post_death"], respawn=meta["respawn"])
+        self._table = LaneTable(known, weakly(self._module_for), post_death=meta["post_death"], respawn=meta["respawn"])
         self._spaces: dict[Hashable, Spaces] = {}
         self._env = env
         self._made = -1  # env steps that are whole
         self._forms: dict[Hashable, _ActionForm] = {}
-        AgentSpaces(self._table, self._spaces_of)
+        AgentSpaces(self._table, weakly(self._spaces_of))
         for agent in known[0]:
             self._spaces_of(0, agent)
         self._store = RowStore(self._make_layouts(), self._module_ids, self._table, 1)
@@ -108,7 +109,7 @@ class Scene:
         return self._module_ids.index(self._actions.module_of[name])
 
     def _make_layouts(self) -> list[RowLayout]:
-        """Of the modules, as they were when the record was made."""
+        """Return the modules' layouts, as they were when the record was made."""
         layouts = []
         for module_id, form in self._actions.modules.items():
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]

@@ -15,7 +15,7 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 
 
 class SingleOfBatch:
-    """Plays the same episode in all envs of a batch, mostly of one, and tells what comes of the first.
+    """Plays the same episode in all envs of a batch, mostly of one, and returns the results of the first.
 
     Args:
         batch: whose `seeds_each_episode` is True.

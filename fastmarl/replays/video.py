@@ -25,18 +25,19 @@ NO_IMAGE = 'make the env with render_mode="rgb_array", as in env_config={"render
 
 
 class VideoFile:
-    """An mp4 file that is written frame by frame. It gets its name when it is whole.
+    """An mp4 file that is written frame by frame. It gets its name when it is complete.
 
     Args:
-        path: ends in .mp4; folders on its way are made.
+        path: ends in .mp4; missing parent folders are made.
         fps: frames a second.
+        overwrite: replace a file of this name. False: number the file on, as in "film-2.mp4".
 
     Raises:
         ConfigError: the path has another ending, `fps` is no number above 0, or imageio-ffmpeg is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike, fps: float):
-        self._path = Path(path)
+    def __init__(self, path: str | os.PathLike, fps: float, *, overwrite: bool = True):
+        self._path, self._overwrites = Path(path), overwrite
         if self._path.suffix.lower() != ".mp4":
             raise ConfigError(f"a video's path must end in .mp4, got {os.fspath(path)!r}")
         if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
@@ -50,7 +51,7 @@ class VideoFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"can't write {os.fspath(path)!r}: {error.strerror}") from error
-        self._part = self._path.with_name(f".{self._path.stem}.part.mp4")
+        self._part = _part_of(self._path)
         self._ffmpeg, self._fps = imageio_ffmpeg, fps
         self._writer: Any = None
         self._shape: tuple[int, ...] | None = None
@@ -64,6 +65,9 @@ class VideoFile:
             RecordingError: it can't be written.
         """
         if self._shape is None:
+            if not self._overwrites:
+                self._path = _free_path(self._path)
+                self._part = _part_of(self._path)
             self._shape = frame.shape
             height, width, _ = _even(frame).shape
             self._writer = self._ffmpeg.write_frames(
@@ -81,7 +85,7 @@ class VideoFile:
             raise self._failed("it has ended") from error
 
     def finish(self) -> None:
-        """All frames are there.
+        """Complete the video: all frames were added.
 
         Raises:
             ConfigError: there is none.
@@ -99,7 +103,7 @@ class VideoFile:
             self.close()
 
     def _check(self) -> None:
-        """Raises RecordingError if the file can't be read to its end: nobody tells that ffmpeg has failed."""
+        """Raise RecordingError if the file can't be read to its end: ffmpeg does not report its failures."""
         command = [self._ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self._part), "-c", "copy", "-f", "null", "-"]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
@@ -113,27 +117,54 @@ class VideoFile:
                               f"disk full?")  # fmt: skip
 
     def close(self) -> None:
-        """Leave nothing of a video that was not finished."""
+        """Remove a video that was not finished."""
         self._writer = None
         if self._give_up is not None:
             self._give_up()
 
 
 def _give_up(writer: Any, part: Path, pid: int) -> None:
-    """Leave nothing of a video, also of one that nobody has closed; a process that was forked leaves it alone."""
+    """Remove an unfinished video, closed or not. A forked process leaves it alone."""
     if os.getpid() == pid:
         writer.close()
         part.unlink(missing_ok=True)
 
 
+def _part_of(path: Path) -> Path:
+    """Return where a video is written until it is whole."""
+    return path.with_name(f".{path.stem}.part.mp4")
+
+
+def _free_path(path: Path) -> Path:
+    """Return this path, or the first numbered one that is free, and reserve it."""
+    free, number = path, 1
+    while not _reserve(free):
+        number += 1
+        free = path.with_stem(f"{path.stem}-{number}")
+    return free
+
+
+def _reserve(path: Path) -> bool:
+    """Create the path's part, unless another run has done so, or the video exists; returns whether it is ours."""
+    part = _part_of(path)
+    try:
+        part.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    if path.exists():
+        part.unlink()
+        return False
+    return True
+
+
 def _even(frame: np.ndarray) -> np.ndarray:
-    """With an even height and width, which the codec needs: the last row and column are there twice."""
+    """Return a frame of even height and width, as the codec needs: the last row and column are doubled."""
     height, width = frame.shape[0] % 2, frame.shape[1] % 2
     return np.pad(frame, ((0, height), (0, width), (0, 0)), "edge") if height or width else frame
 
 
 def frame_of(env: Any) -> np.ndarray:
-    """uint8 [height, width, 3]: what the env renders.
+    """Return the env's rendered frame, uint8 [height, width, 3].
 
     Raises:
         ConfigError: that is no image.
@@ -153,7 +184,7 @@ def frame_of(env: Any) -> np.ndarray:
 
 
 def frames_per_second(env: Any, fps: float | None) -> float:
-    """`fps`, or else what the env says, or else the usual number."""
+    """Return `fps`, or else the env's own rate, or else the usual one."""
     if fps is not None:
         return fps
     metadata = _attribute(env, "metadata")
@@ -162,7 +193,7 @@ def frames_per_second(env: Any, fps: float | None) -> float:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    """Of the env, or of what it wraps, also in a worker process; None: nobody has it."""
+    """Return an attribute of the env or of what it wraps, also in a worker process; None: there is none."""
     if isinstance(env, RemoteEnv):
         try:
             return env.call(name)
@@ -179,13 +210,13 @@ def _name(env: Any) -> str:
 
 
 def capped_cubic(episode: int) -> bool:
-    """Gymnasium's usual choice: episodes whose number is a cube, and from 1000 on every 1000th."""
+    """Choose episodes as Gymnasium does: those whose number is a cube, and from 1000 on every 1000th."""
     return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
 
 
 @public("fastmarl.replays")
 class VideoCallback(Callbacks):
-    """Writes videos of chosen episodes, with the words of Gymnasium's `RecordVideo`.
+    """Writes videos of chosen episodes; its arguments are those of Gymnasium's `RecordVideo`.
 
     ```python
     config = fastmarl.EnvRunnerConfig(
@@ -196,19 +227,20 @@ class VideoCallback(Callbacks):
     ```
 
     Only the envs in `env_indices` are rendered, and only while a video is being made. Episodes and steps are counted
-    over these envs together. While a video is being made, and always with a `step_trigger`, the runner makes a chunk of
-    every env in every step for it, as for any `on_episode_step`; else it costs next to nothing.
+    over these envs together. During a video, and always with a `step_trigger`, the runner makes a chunk of every env in
+    every step, as for any `on_episode_step`; at other times the callback costs next to nothing.
 
     Args:
         path: the folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
-            Those of runners with a worker_index above 0, and of envs after the first, are told apart by it.
+            Names also have a worker_index above 0, and the index of an env after the first. A name that is taken, as by
+            an earlier run, is numbered on: `<name_prefix>-episode-<k>-2.mp4`.
         episode_trigger: `(number of the episode) -> bool`: whether a video of it is made.
         step_trigger: `(number of the env step) -> bool`: whether a video begins there. With neither: episodes 0, 1, 8,
             27, ..., 1000, 2000, ...
         video_length: frames of a video at most, each of one episode. 0: up to the end of the episode.
         name_prefix: of the files.
         fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
-        env_indices: of the envs that are watched.
+        env_indices: indices of the envs to film.
 
     Raises:
         ConfigError: an argument can't be right, imageio-ffmpeg is not installed, or, when the envs are made, they can't
@@ -247,14 +279,15 @@ class VideoCallback(Callbacks):
         self._most_frames = video_length or math.inf
         self._env_indices = frozenset(env_indices)
         self._files: dict[int, tuple[VideoFile, int]] = {}  # by env index: what is being written, its frames so far
-        self._listeners: Any = None  # of the runner
+        self._listeners: weakref.ref[Any]  # the runner's listeners hold this object
         self._n_episodes = self._n_steps = 0
 
     def on_environment_created(self, *, env: Any, env_runner: Any, **kwargs: Any) -> None:
-        """Look whether the chosen envs can render; videos that were being made are given up."""
-        self._listeners = getattr(env_runner, "_listeners", None)
-        if self._listeners is None:
+        """Check that the chosen envs can render; drop unfinished videos."""
+        listeners = getattr(env_runner, "_listeners", None)
+        if listeners is None:
             raise ConfigError(f"VideoCallback is for fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
+        self._listeners = weakref.ref(listeners)
         self._drop(self._files)
         if isinstance(env.envs[0], ArrayEnv):
             raise ConfigError(f"VideoCallback is for single envs, but {_name(env.envs[0])} is a batch that steps by "
@@ -268,7 +301,7 @@ class VideoCallback(Callbacks):
                                   f"{NO_IMAGE}")  # fmt: skip
 
     def on_episode_start(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
-        """Begin a video, if this episode is to have one."""
+        """Begin a video, if the trigger chooses this episode."""
         if env_index not in self._env_indices:
             return
         self._drop([env_index])
@@ -277,7 +310,7 @@ class VideoCallback(Callbacks):
             self._begin(env.envs[env_index], env_index, f"episode-{number}", env_runner)
 
     def _on_step(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
-        """Add a frame, if there is a video; begin one, if it is time."""
+        """Add a frame to a running video, or begin one if the trigger chooses this step."""
         if env_index not in self._env_indices:
             return
         number, self._n_steps = self._n_steps, self._n_steps + 1
@@ -291,16 +324,18 @@ class VideoCallback(Callbacks):
         self._finish(env_index)
 
     def _listen(self) -> None:
-        """Hear of steps only while that is needed: in every step a runner makes a chunk for who listens."""
+        """Listen to steps only while needed: for a listener, the runner makes a chunk in every step."""
+        listeners: Any = self._listeners()
         if self._files or self._step_trigger is not None:
-            self._listeners.add("on_episode_step", self._on_step)
+            listeners.add("on_episode_step", self._on_step)
         else:
-            self._listeners.remove("on_episode_step", self._on_step)
+            listeners.remove("on_episode_step", self._on_step)
 
     def _begin(self, env: Any, env_index: int, name: str, env_runner: Any) -> None:
         worker = f"-worker-{env_runner.worker_index}" if env_runner.worker_index else ""
         which = f"-env-{env_index}" if env_index else ""
-        file = VideoFile(self._folder / f"{self._prefix}{worker}{which}-{name}.mp4", frames_per_second(env, self._fps))
+        path = self._folder / f"{self._prefix}{worker}{which}-{name}.mp4"
+        file = VideoFile(path, frames_per_second(env, self._fps), overwrite=False)
         self._files[env_index] = file, 0
         self._listen()
         self._add(env, env_index)
@@ -323,7 +358,7 @@ class VideoCallback(Callbacks):
             file.finish()
 
     def _drop(self, env_indices: Collection[int]) -> None:
-        """Give up these envs' videos: their episodes were dropped."""
+        """Drop these envs' videos: their episodes were dropped."""
         for env_index in list(env_indices):
             if env_index in self._files:
                 self._files.pop(env_index)[0].close()

@@ -66,7 +66,7 @@ class ActionWriter:
     def fragment(
         self, log: EpisodeLog, env_actions: Sequence[EnvActions], *, has_failed: bool = False
     ) -> Fragment | None:
-        """What the call has recorded, before it is ended; nothing is written yet.
+        """Return the record of a call before it ends; nothing is written yet.
 
         Args:
             env_actions: by module index.
@@ -79,11 +79,11 @@ class ActionWriter:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether there is something for `write()`."""
+        """True if `write()` has something to write."""
         return self._unwritten is not None
 
     def take(self, fragment: Fragment | None) -> None:
-        """Have `write()` add this to the file, after it has written what was taken before."""
+        """Hold this for `write()`."""
         if fragment is not None:
             head, body = encoded(fragment.arrays, fragment.words, LISTED)
             self._unwritten = _Unwritten(self._size, head, body)
@@ -128,7 +128,7 @@ class ActionWriter:
 
 
 class _Unwritten(NamedTuple):
-    """A block, and where it is to be: to write it twice is to write it once."""
+    """A block and its place in the file: writing it again changes nothing."""
 
     offset: int
     head: bytes
@@ -140,7 +140,7 @@ class _Unwritten(NamedTuple):
 
 
 def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
-    """The first of these names that is free, and its file."""
+    """Create a file under the first free name; returns both."""
     for number in range(MOST_FILES):
         path = folder / f"{stem}-{number:04}.actions"
         try:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from fastmarl.core.html_table import html_table
+
 Columns = Mapping[str, tuple[str, str]]  # key of a figure -> (heading, format)
 
 
@@ -47,6 +49,9 @@ class Table:
         lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return "\n\n".join([*([f"## {self.title}"] if self.title else []), table, *self.notes])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.heading, self.rows, title=self.title, notes=self.notes)
 
 
 def _in_a_cell(text: str) -> str:

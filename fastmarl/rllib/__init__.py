@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastmarl.rllib.versions import untested_ray
 
-if TYPE_CHECKING or untested_ray() is None:
-    from fastmarl.rllib.runner import MultiAgentEnvRunner
-else:
+if not TYPE_CHECKING and untested_ray():
     from fastmarl.rllib.stand_in import MultiAgentEnvRunner
+else:  # last, as the API reference shows the last definition
+    from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 if TYPE_CHECKING:
     from fastmarl.rllib.learner.ppo import PPOTorchLearner

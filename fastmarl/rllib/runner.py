@@ -37,6 +37,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)
     ```
 
+    Args:
+        config: RLlib's AlgorithmConfig.
+        kwargs: other arguments of RLlib's class.
+
     Attributes:
         fixes: numbers of the corrections that are switched on; see docs/differences.md.
         sampler: "exact" or "fast".
@@ -80,6 +84,9 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
         If a call fails, the next one returns the episodes that had finished. After an interrupt in `on_sample_end`, it
         returns all that was sampled.
+
+        Args:
+            arguments: those of RLlib's method.
 
         Raises:
             RunnerBusyError: a call is under way.
@@ -206,7 +213,13 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return num_steps
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the state as RLlib's method does, but without weights if there is no module."""
+        """Return the state as RLlib's method does, but without weights if there is no module.
+
+        Args:
+            components: names of the components to return; None: all.
+            not_components: names of components to leave out.
+            kwargs: passed to RLlib's method.
+        """
         if self.module is None:
             not_components = [*force_list(not_components), COMPONENT_RL_MODULE]
         return super().get_state(components, not_components=not_components, **kwargs)
@@ -272,7 +285,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             return ENV_STEP_FAILURE
 
     def restart_env(self, env_index: int, error: Exception) -> None:
-        """Create a failed env again.
+        """Create the env `env_index`, which failed with `error`, again.
 
         Raises:
             RuntimeError: `restart_failed_sub_environments` is not set.
@@ -305,7 +318,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast, self.config.disable_env_checking = fast, checks
 
     def reset_env(self, env_index: int) -> tuple[dict, dict]:
-        """Reset an env that was created again, with its first seed; returns (observations, infos)."""
+        """Reset env `env_index`, which was created again, with its first seed; returns (observations, infos)."""
         seed = None if self._seed is None else self._seed + env_index
         for attempt in range(MOST_RESTARTS):
             try:

@@ -32,7 +32,8 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
             and actions, and once more while past observations are overwritten or, in a batch, while every other env
             acts differently. If the check makes the env itself, it makes a second one that has to repeat them, too.
         seed: Seed of the first reset() and of the actions. Actions obey the masks in observations and infos.
-        post_death, respawn: As in `EnvRunnerConfig`: what agents may receive after they have finished.
+        post_death: As in `EnvRunnerConfig`. Unless it is "error", agents may receive rewards after they have finished.
+        respawn: As in `EnvRunnerConfig`. If True, agents may be observed again after they have finished.
 
     Returns:
         A report; problems are not raised. In a test: `assert report.ok, report`. `ok` is False if there are `problems`;

@@ -62,7 +62,13 @@ class ClockEnv(MultiAgentEnv):
 
 @public("fastmarl.testing")
 class CountingEnv(ClockEnv):
-    """All agents are observed at every step, with a reward of 1 for every action."""
+    """All agents are observed at every step, with a reward of 1 for every action.
+
+    Args:
+        num_agents: Number of agents, named "agent_0", ...
+        episode_length: See `ClockEnv`.
+        obs_size: See `ClockEnv`.
+    """
 
     def __init__(self, num_agents: int = 2, episode_length: int = 10, obs_size: int = 4):
         super().__init__([f"agent_{i}" for i in range(num_agents)], episode_length, obs_size)
@@ -92,6 +98,8 @@ class DyingAgentsEnv(ClockEnv):
     Args:
         stays: agent -> [(first, last), ...]: env steps of the first and last observation of each stay. The agent
             terminates at the last one; a stay that is to outlast the episode has a `last` beyond its end.
+        episode_length: See `ClockEnv`.
+        obs_size: See `ClockEnv`.
     """
 
     def __init__(self, stays: dict[Any, list[tuple[int, int]]], episode_length: int = 10, obs_size: int = 4):
@@ -115,7 +123,8 @@ class ScriptedEnv(MultiAgentEnv):
 
     Args:
         script: Pairs (observations, infos) for resets, five dicts for steps. reset() skips to the next pair.
-        observation_space, action_space: Spaces of every agent.
+        observation_space: Observation space of every agent.
+        action_space: Action space of every agent.
 
     Attributes:
         actions: All received action dicts, in order.

@@ -129,6 +129,17 @@ def even_or_odd(agent_id, episode):
     return ("even", "odd")[len(str(agent_id)) % 2]
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_the_module_of_a_policy_keeps_its_name(saved, tmp_path):
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", policies=["all"], seed=0)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        runner.save_to_path(tmp_path / "saved")
+        policy = fastmarl.Policy.from_runner(runner)
+    if saved:
+        policy = fastmarl.Policy.from_checkpoint(tmp_path / "saved")
+    assert list(fastmarl.evaluate(policy, "fastmarl.simple_spread", episodes=2).by_module) == ["all"]
+
+
 def test_rewards_are_as_recorded():
     plain, scaled = (
         fastmarl.evaluate(SPEC, Phoenix, episodes=2, respawn=True, reward_scale=scale) for scale in (1.0, 0.5)

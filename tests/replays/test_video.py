@@ -119,6 +119,22 @@ def test_a_video_that_nobody_finished_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_second_run_numbers_its_videos_on(tmp_path):
+    def film(length):
+        make = functools.partial(fastmarl.VideoCallback, tmp_path, lambda number: True, video_length=length)
+        with runner_with(make) as runner:
+            runner.sample(num_timesteps=30)
+
+    film(2)
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(first) > 1
+    (tmp_path / ".rl-video-episode-0-2.part.mp4").touch()  # of a run under way
+    film(4)
+    assert {name: (tmp_path / name).read_bytes() for name in first} == first
+    assert len(frames(tmp_path / "rl-video-episode-0-3.mp4")[0]) == 4
+    assert len(frames(tmp_path / "rl-video-episode-1-2.mp4")[0]) == 4
+
+
 @contextmanager
 def largest_file(n_bytes):
     """Limit the size of files, like a full disk, for processes that start in the block."""

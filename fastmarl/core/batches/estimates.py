@@ -30,7 +30,8 @@ def add_gae(
 
     Args:
         batch: A module's batch; its "vf_preds" [n] are used as values if present.
-        gamma, lambda_: Discount factor and trace decay, both in [0, 1].
+        gamma: Discount factor, in [0, 1].
+        lambda_: Trace decay, in [0, 1].
         value_fn: Function from observations [k, ...] to values [k], called with "final_obs", and with "obs" if the
             batch has no "vf_preds".
         last_values: Values of "final_obs", [s], used instead of `value_fn`; those of terminated agents are ignored.
@@ -56,8 +57,10 @@ def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float
     An agent's steps are the env steps at which it acts, so the next value is that of its next action.
 
     Args:
+        batch: A group's batch.
         values: Values of every env step, [T + 1, E] (from a central critic of "env_state") or [T + 1, E, A].
-        batch, gamma, lambda_: See `add_gae()`.
+        gamma: Discount factor, in [0, 1].
+        lambda_: Trace decay, in [0, 1].
     """
     active_EAT = batch[Columns.ACTIVE].transpose(1, 2, 0)
     e, a, t = np.nonzero(active_EAT)
@@ -99,11 +102,13 @@ def add_vtrace(
     Args:
         batch: A module's batch, with the log-probabilities of its actions when they were sampled: "action_logp" [n].
         logp: Log-probabilities of the same actions under the newest weights, [n].
-        gamma: See `add_gae()`.
+        gamma: Discount factor, in [0, 1].
         lambda_: Trace decay, in [0, 1].
-        clip_rho, clip_pg_rho: Upper bounds of the probability ratio in targets and in advantages.
+        clip_rho: Upper bound of the probability ratio in targets, above 0.
+        clip_pg_rho: Upper bound of the probability ratio in advantages, above 0.
         value_fn: Function from observations [k, ...] to values [k], with the newest weights.
-        values, last_values: Values of "obs" [n] and of "final_obs" [s], used instead of `value_fn`.
+        values: Values of "obs", [n], used instead of `value_fn`.
+        last_values: Values of "final_obs", [s], used instead of `value_fn`.
 
     Raises:
         BatchError: If values or log-probabilities are missing, NaN, or of a wrong number, or a factor is out of range.
@@ -145,9 +150,12 @@ def add_n_step_returns(
     "Reinforcement Learning", equation 7.1); advantages are targets minus values.
 
     Args:
-        batch, gamma: See `add_gae()`.
+        batch: A module's batch.
         n_step: Number of steps, 1 or more; there are fewer at a trajectory's end.
-        value_fn, values, last_values: See `add_vtrace()`.
+        gamma: Discount factor, in [0, 1].
+        value_fn: Function from observations [k, ...] to values [k].
+        values: Values of "obs", [n], used instead of `value_fn`.
+        last_values: Values of "final_obs", [s], used instead of `value_fn`.
 
     Raises:
         BatchError: As in `add_gae()`, or if `n_step` is not an integer of 1 or more.
@@ -178,7 +186,8 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
     """Add "returns_to_go", float32 [n], to a module's batch from `columns()`: discounted rewards from each step on.
 
     Args:
-        batch, gamma: See `add_gae()`.
+        batch: A module's batch.
+        gamma: Discount factor, in [0, 1].
         value_fn: Function from observations [k, ...] to values [k], used to bootstrap trajectories that did not
             terminate; None means no bootstrapping.
     """

@@ -39,6 +39,15 @@ class Rows:
 
     Its arrays are valid during the call only.
 
+    Args:
+        table: Agents by lane.
+        block: The recorded data of the call.
+        first: Index of the first row, or of the first final observation, in the block.
+        end: Index after the last one.
+        is_final: True if the rows are final observations.
+        explore: The argument of `sample()`; None if no module acts yet.
+        surroundings: Other objects that a connector may look at.
+
     Attributes:
         lanes: Lane of each row's agent, int32 [n]: a number below `n_lanes` that belongs to the agent from its first
             observation in an episode to its last, and is then reused.
@@ -120,7 +129,7 @@ class Rows:
         return self._surroundings
 
     def error(self, i: int, problem: str) -> ObservationError:
-        """Return an error about row `i`, to be raised, that names the env, agent and env step."""
+        """Return an error about row `i`, to be raised, with the env, agent and env step and the text `problem`."""
         lane = int(self.lanes[i])
         env_index = int(self._table.env_L[lane])
         return ObservationError(
@@ -188,6 +197,10 @@ class Connector(ConnectorPiece):
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
         """Return the space of the connector's output for one agent; called once, before anything else.
+
+        Args:
+            input_observation_space: Space of the agent's observations, after the connectors before this one.
+            input_action_space: Space of the agent's actions.
 
         Raises:
             ConfigError: If the connector can't work on these spaces.

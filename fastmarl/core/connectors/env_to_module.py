@@ -56,7 +56,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return named([each for each in self[module_id].connectors if isinstance(each, self._kind)])
 
     def put(self, module_id: str, connectors: ModuleConnectors | None) -> None:
-        """Replace a module's connectors; None removes them."""
+        """Replace the connectors of the module `module_id`; None removes them."""
         self._of_modules.pop(module_id, None)
         if connectors is not None:
             self._of_modules[module_id] = connectors
@@ -91,7 +91,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
                 connectors[name].check_state(given)
 
     def set_state(self, state: State) -> None:
-        """Restore all or part of the result of `get_state()` or `merge_states()`.
+        """Restore `state`: all or part of the result of `get_state()` or `merge_states()`.
 
         Raises:
             ConfigError: See `check_state()`; nothing changes then.

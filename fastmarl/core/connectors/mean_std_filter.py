@@ -140,7 +140,7 @@ class MeanStdFilter(Connector):
         self._moments = [Moments(*map(_moments_of, states)) for states in boxes]
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Add up what all have counted: the longest of their "base"s, which they share, and each one's "delta"."""
+        """Add up the counts of `states`: the longest "base", which they share, and each one's "delta"."""
         for state in states:
             self.check_state(state)
         merged = []

@@ -59,7 +59,8 @@ class RunningMoments:
             rows: Rows to normalise.
             out: Array for the result.
             update: Add the rows to the statistics.
-            demean, destd: Subtract the mean; divide by the standard deviation.
+            demean: Subtract the mean.
+            destd: Divide by the standard deviation.
             clip: Clip the result to -clip .. clip.
 
         Returns:
@@ -116,7 +117,7 @@ class RunningMoments:
         self._read(state)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `get_state()`.
+        """Restore `state`, a result of `get_state()`.
 
         Raises:
             ConfigError: See `check_state()`; nothing changes then.

@@ -24,7 +24,8 @@ class PrevActionsPrevRewards(Connector):
     Steps before the agent's first one are zeros. For networks that take vectors, put FlattenObservations after this.
 
     Args:
-        n_prev_actions, n_prev_rewards: Number of actions and rewards; 0 leaves the entry out.
+        n_prev_actions: Number of actions; 0 leaves their entry out.
+        n_prev_rewards: Number of rewards; 0 leaves their entry out.
     """
 
     lane_arrays = ()

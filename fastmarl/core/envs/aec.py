@@ -53,11 +53,11 @@ class AECPettingZooEnv(PettingZooAdapter):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this is a PettingZoo AECEnv."""
+        """Return True if `env` is a PettingZoo AECEnv."""
         return hasattr(env, "agent_iter") and hasattr(env, "last")
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Begin an episode; see MultiAgentEnv.
+        """Begin an episode; `seed` and `options` are passed to the env. See MultiAgentEnv.
 
         Raises:
             EnvCheckError: If no agent can act.
@@ -73,7 +73,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         return {self._turn: obs[self._turn]}, {self._turn: infos[self._turn]}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Take the action of the agent whose turn it is; see MultiAgentEnv.
+        """Take the action of the agent whose turn it is, and ignore others in `actions`; see MultiAgentEnv.
 
         Raises:
             ValueError: If its action is missing.

@@ -126,7 +126,8 @@ class ArrayEnv:
     Args:
         num_envs: Number E of copies in the batch.
         groups: Name -> ids of the group's agents, in the order of the arrays. Each id is in one group.
-        observation_spaces, action_spaces: Spaces of one agent, by the group's name.
+        observation_spaces: Observation space of one agent, by the group's name.
+        action_spaces: Action space of one agent, by the group's name.
 
     Attributes:
         may_take_turns: True if batches of this class share no mutable data. If False, `worker_num_splits` is rejected.

@@ -44,11 +44,22 @@ class MultiAgentEnv:
         return self
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Begin an episode; returns (observations, infos), dicts by agent id."""
+        """Begin an episode.
+
+        Args:
+            seed: Seed of the env's random generators; None lets them continue.
+            options: Options that the env understands.
+
+        Returns:
+            (observations, infos), dicts by agent id.
+        """
         raise NotImplementedError
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         """Take the actions of the agents that were observed last.
+
+        Args:
+            actions: Actions by agent id.
 
         Returns:
             (observations, rewards, terminateds, truncateds, infos), dicts by agent id that need not have all agents.
@@ -79,11 +90,11 @@ class MultiAgentEnv:
         """Release the env's resources."""
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
-        """Return an agent's observation space; raises EnvCheckError if there is none."""
+        """Return the observation space of the agent `agent_id`; raises EnvCheckError if there is none."""
         return _space_of(self, "observation", agent_id)
 
     def get_action_space(self, agent_id: Hashable) -> gym.Space:
-        """Return an agent's action space; raises EnvCheckError if there is none."""
+        """Return the action space of the agent `agent_id`; raises EnvCheckError if there is none."""
         return _space_of(self, "action", agent_id)
 
 

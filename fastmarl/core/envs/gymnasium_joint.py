@@ -33,7 +33,8 @@ class JointGymnasiumEnv(ResumableAdapter):
         env: A gymnasium.Env, possibly in wrappers; `unwrapped` is the env without them. `gym.make` adds a checker that
             warns once that rewards and flags are not single values; `gym.make(..., disable_env_checker=True)` avoids
             this.
-        observation_spaces, action_spaces: Spaces by agent id.
+        observation_spaces: Observation spaces by agent id.
+        action_spaces: Action spaces by agent id.
     """
 
     def __init__(self, env: Any, observation_spaces: dict[Any, gym.Space], action_spaces: dict[Any, gym.Space]):

@@ -79,7 +79,7 @@ class WrappedMultiAgentEnv(ResumableAdapter):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Step the outermost wrapper, and convert flags to dicts."""
+        """Step the outermost wrapper with `actions`, and convert flags to dicts."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         return obs, rewards, _in_dict(terminateds), _in_dict(truncateds), infos
 

@@ -97,7 +97,7 @@ class OpenSpielEnv(MultiAgentEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this is an OpenSpiel game, which requires that pyspiel has been imported."""
+        """Return True if `env` is an OpenSpiel game, which requires that pyspiel has been imported."""
         pyspiel = sys.modules.get("pyspiel")
         return pyspiel is not None and isinstance(env, pyspiel.Game)
 

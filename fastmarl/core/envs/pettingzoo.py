@@ -68,7 +68,7 @@ class ParallelPettingZooEnv(PettingZooAdapter):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this has the methods of a ParallelEnv."""
+        """Return True if `env` has the methods of a ParallelEnv."""
         methods = ("reset", "step", "observation_space", "action_space")
         return all(callable(getattr(env, name, None)) for name in methods)
 
@@ -78,7 +78,7 @@ class ParallelPettingZooEnv(PettingZooAdapter):
         return result
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """Step the env, adding `__all__` to terminateds and, if it is True, to truncateds."""
+        """Step the env with `actions`, adding `__all__` to terminateds and, if it is True, to truncateds."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         is_flagged = any(terminateds.values()) or any(truncateds.values())
         if is_flagged or not self.env.agents or (self._ended and not self._ended.isdisjoint(obs)):

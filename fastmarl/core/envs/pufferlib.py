@@ -70,7 +70,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this has the attributes of a PufferEnv."""
+        """Return True if `env` has the attributes of a PufferEnv."""
         return all(hasattr(env, name) for name in HAS)
 
     @property

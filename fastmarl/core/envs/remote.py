@@ -51,7 +51,8 @@ class RemoteEnv:
     """Represents an env in a worker process: has its agents and spaces, and can call its methods.
 
     Args:
-        worker, index: The worker, and the env's index in it.
+        worker: The worker.
+        index: Index of the env in the worker.
         description: The worker's description of the env.
     """
 
@@ -85,7 +86,7 @@ class RemoteEnv:
         return self._worker.call(self._index, name, args, kwargs)
 
     def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
-        """Begin an episode outside of the runner's recording."""
+        """Begin an episode outside of the runner's recording, with a `seed` or None."""
         return self.call("reset", seed=seed)
 
     def get_state(self) -> Any:

@@ -53,7 +53,7 @@ class VmasEnv(ArrayEnv):
 
     @staticmethod
     def adapts(env: Any) -> bool:
-        """Return True if this has the attributes of a vmas environment."""
+        """Return True if `env` has the attributes of a vmas environment."""
         return all(hasattr(env, name) for name in ("reset_at", "get_from_scenario", "terminated_truncated"))
 
     @property

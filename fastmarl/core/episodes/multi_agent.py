@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Self
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from fastmarl.core.episodes.getters import AgentID
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import owned
 from fastmarl.core.errors import EpisodeError
+from fastmarl.core.html_table import html_table
 from fastmarl.core.public import public
 
 SAVED = (
@@ -20,13 +22,15 @@ SAVED = (
     "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed", "env_states",
 )  # fmt: skip
 SAVED_IF_BUILT = ("open_actions", "early_rewards")
+MOST_SHOWN = 20  # agents, in a notebook
 
 
 @public("fastmarl.episodes")
 class MultiAgentEpisode(BuiltEpisode):
     """A chunk of one env's episode, from env step `env_t_started` to `env_t`.
 
-    The getters take the same arguments as RLlib's, see `SingleAgentEpisode`, and return a dict by agent id:
+    The getters take the same arguments as RLlib's, see `SingleAgentEpisode.get_observations()`, and return a dict by
+    agent id:
 
     env_steps: If True, indices are env steps, 0 being `env_t_started`. Agents without an item at any of them are left
         out, or get `fill` for those steps. An action, its reward and its extra outputs belong to the env step of the
@@ -43,14 +47,20 @@ class MultiAgentEpisode(BuiltEpisode):
 
     Args:
         id_: Episode id; None for a random one.
-        observations, infos: One dict by agent id per env step, starting with the lookback; None if there are none yet.
-        actions, rewards, extra_model_outputs: One dict by agent id for each env step between two observations.
-        observation_space, action_space: Spaces by agent id.
-        terminateds, truncateds: Flags by agent id, with the env's own under "__all__"; a bool sets only the latter.
+        observations: One dict by agent id per env step, starting with the lookback; None if there are none yet.
+        observation_space: Observation spaces by agent id.
+        infos: One dict by agent id per env step, like `observations`.
+        actions: One dict by agent id for each env step between two observations.
+        action_space: Action spaces by agent id.
+        rewards: One dict by agent id per env step, like `actions`.
+        terminateds: Flags by agent id, with the env's own under "__all__"; a bool sets only the latter.
+        truncateds: Flags in the form of `terminateds`.
+        extra_model_outputs: One dict by agent id per env step, like `actions`.
         env_t_started: Number of env steps before index 0.
         agent_t_started: Number of steps that each agent had made before index 0, by agent id.
         len_lookback_buffer: Number of env steps that are lookback; "auto" means all.
-        agent_episode_ids, agent_module_ids: Known ids by agent id.
+        agent_episode_ids: Known ids of agent episodes, by agent id.
+        agent_module_ids: Known module ids, by agent id.
         agent_to_module_mapping_fn: Called as `fn(agent_id, episode)` for agents without a known module id; None maps
             all to "default_policy".
 
@@ -67,9 +77,10 @@ class MultiAgentEpisode(BuiltEpisode):
 
     @classmethod
     def of_agents(cls, agent_episodes: dict[AgentID, SingleAgentEpisode], **fields: Any) -> Self:
-        """Create a chunk from these agent episodes.
+        """Create a chunk from agent episodes.
 
         Args:
+            agent_episodes: Agent episodes by agent id.
             fields: Other fields of `Chunk`. `id_`, `env_t_started` and `env_t` are required; others may be missing or
                 None.
         """
@@ -99,6 +110,20 @@ class MultiAgentEpisode(BuiltEpisode):
         return (f"MultiAgentEpisode(id_={self.id_!r}, env_t={self.env_t_started}..{self.env_t}, "
                 f"agents={len(self.agent_episodes)}, agent_steps={self.agent_steps()}, return={self.get_return():g}, "
                 f"done={self.is_done})")  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        ends = {(False, False): "", (True, False): "terminated", (False, True): "truncated", (True, True): "both"}
+        rows = [
+            (agent, each.module_id, len(each), f"{each.get_return():g}", ends[each.is_terminated, each.is_truncated])
+            for agent, each in islice(self.agent_episodes.items(), MOST_SHOWN)
+        ]
+        more = len(self.agent_episodes) - len(rows)
+        state = "done" if self.is_done else "not done"
+        title = (
+            f"Episode {self.id_}: env steps {self.env_t_started} to {self.env_t}, return {self.get_return():g}, {state}"
+        )
+        notes = [f"... and {more:,} more agents"] if more else []
+        return html_table(("agent", "module", "steps", "return", "end"), rows, title=title, notes=notes)
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""
@@ -168,6 +193,7 @@ class MultiAgentEpisode(BuiltEpisode):
         before the end of a slice can't be separated, so its hanging reward is 0 unless the chunk ends there, too.
 
         Args:
+            slice_: Slice of env steps, 0 being `env_t_started`. Its step must be 1 or None.
             len_lookback_buffer: Number of env steps of lookback to include, as far as available; None means this
                 chunk's.
         """
@@ -293,7 +319,8 @@ class MultiAgentEpisode(BuiltEpisode):
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
         """RLlib's former name for `to_numpy()`.
 
-        It can also drop agents without a transition, which `sample()` never returns.
+        Args:
+            drop_zero_len_single_agent_episodes: Drop agents without a transition, which `sample()` never returns.
         """
         if drop_zero_len_single_agent_episodes:
             self.agent_episodes = {
@@ -335,7 +362,10 @@ class MultiAgentEpisode(BuiltEpisode):
         """Restore a chunk from the result of `get_state()`; arrays are not copied.
 
         Args:
-            observation_space, action_space: Spaces by agent id.
+            state: Result of `get_state()`.
+            observation_space: Observation spaces by agent id.
+            action_space: Action spaces by agent id.
+            agent_to_module_mapping_fn: See the constructor.
 
         Raises:
             EpisodeError: If something is missing or inconsistent.

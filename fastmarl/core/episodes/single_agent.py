@@ -26,28 +26,27 @@ class SingleAgentEpisode(WrittenColumns):
     """n transitions of one agent as arrays: n + 1 observations; n actions, rewards and items of each extra output.
 
     They are preceded by `lookback` transitions that an earlier chunk holds, too. The getters take the same arguments as
-    RLlib's:
-
-    indices: None for all items but the lookback; an int for one item; a list of ints for a batch, copied; a slice for a
-        batch, as a view. 0 is the first item after the lookback. Negative indices count from the end.
-    neg_index_as_lookback: If True, negative indices count back from index 0 into the lookback instead.
-    fill: Value for items outside of the recorded range. Without it, an int out of range (alone or in a list) raises
-        IndexError, and a slice is shortened. Slices are filled on both sides; filled items of an output have its shape.
-    one_hot_discrete: Convert Discrete and MultiDiscrete leaves to float32 one-hot vectors (all zeros if filled with 0).
+    RLlib's, see `get_observations()`.
 
     Runners create these episodes. You can also build one by hand: it starts empty or with the data you pass, and grows
     through `add_env_reset()` and `add_env_step()`.
 
     Args:
         id_: Episode id; None for one made from `multi_agent_episode_id` and `agent_id`, or else a random one.
-        observations, infos: Lists of n + 1 items, or arrays [n + 1, ...]; None if there is no data yet.
-        actions, rewards: Lists of n items, or arrays [n, ...].
+        observations: List of n + 1 items, or arrays [n + 1, ...]; None if there is no data yet.
+        observation_space: Only needed for `one_hot_discrete`.
+        infos: List of n + 1 dicts.
+        actions: List of n items, or arrays [n, ...].
+        action_space: Only needed for `one_hot_discrete`.
+        rewards: List of n numbers, or array [n].
+        terminated: True if the agent terminated at the last observation.
+        truncated: True if the agent was truncated at the last observation.
         extra_model_outputs: Lists or arrays like `actions`, by name.
-        observation_space, action_space: Only needed for `one_hot_discrete`.
-        terminated, truncated: The agent's own end, at the last observation.
         t_started: Number of steps that the agent made before index 0.
         len_lookback_buffer: Number of transitions that are lookback; "auto" means all.
-        agent_id, module_id, multi_agent_episode_id: Ids of the agent, its module, and the episode it takes part in.
+        agent_id: Id of the agent.
+        module_id: Id of the agent's module.
+        multi_agent_episode_id: Id of the episode that the agent takes part in.
 
     Attributes:
         id_: Id shared by all chunks of a trajectory.
@@ -110,7 +109,11 @@ class SingleAgentEpisode(WrittenColumns):
         is_terminated: bool = False,
         is_truncated: bool = False,
     ) -> Self:
-        """Create an episode from columns, without validating them."""
+        """Create an episode from the columns in `source`, without validating them.
+
+        `agent_id`, `module_id`, `multi_agent_episode_id`, `observation_space`, `action_space`, `lookback`, `t_started`,
+        `is_terminated` and `is_truncated` become its attributes.
+        """
         episode = cls.__new__(cls)
         episode.agent_id = agent_id
         episode.module_id = module_id
@@ -165,45 +168,48 @@ class SingleAgentEpisode(WrittenColumns):
         """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""
         return _restore, (type(self), self.get_state(), self.observation_space, self.action_space)
 
-    def get_observations(
-        self,
-        indices: Indices = None,
-        *,
-        neg_index_as_lookback: bool = False,
-        fill: Any = None,
-        one_hot_discrete: bool = False,
-    ) -> Any:
-        """Return an array or nested arrays with the space's dtypes."""
+    def get_observations(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None,
+                         one_hot_discrete: bool = False) -> Any:  # fmt: skip
+        """Return an array or nested arrays with the space's dtypes.
+
+        Args:
+            indices: None for all items but the lookback; an int for one item; a list of ints for a batch, copied; a
+                slice for a batch, as a view. 0 is the first item after the lookback; negative ones count from the end.
+            neg_index_as_lookback: If True, negative indices count back from index 0 into the lookback instead.
+            fill: Value for items outside of the recorded range; slices are filled on both sides, and filled items of an
+                output have its shape. Without it, an int out of range raises IndexError, and a slice is shortened.
+            one_hot_discrete: Convert Discrete and MultiDiscrete leaves to one-hot float32 (zeros if filled with 0).
+        """
         return self.get("observations", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return a list of dicts, or one dict for an int."""
+        """Return a list of dicts, or one dict for an int.
+
+        `indices`, `neg_index_as_lookback` and `fill` are those of `get_observations()`.
+        """
         return self.get("infos", None, indices, neg_index_as_lookback, fill)
 
-    def get_actions(
-        self,
-        indices: Indices = None,
-        *,
-        neg_index_as_lookback: bool = False,
-        fill: Any = None,
-        one_hot_discrete: bool = False,
-    ) -> Any:
-        """Return the policy's raw actions as an array or nested arrays."""
+    def get_actions(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None,
+                    one_hot_discrete: bool = False) -> Any:  # fmt: skip
+        """Return the policy's raw actions as an array or nested arrays.
+
+        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are those of `get_observations()`.
+        """
         return self.get("actions", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return rewards, float64; each is the sum of the rewards between an action and the next observation."""
+        """Return rewards, float64; each is the sum of the rewards between an action and the next observation.
+
+        `indices`, `neg_index_as_lookback` and `fill` are those of `get_observations()`.
+        """
         return self.get("rewards", None, indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
-        self,
-        key: str | None = None,
-        indices: Indices = None,
-        *,
-        neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
         """Return the module's output `key`, or a dict of all outputs if it is None.
+
+        `indices`, `neg_index_as_lookback` and `fill` are those of `get_observations()`.
 
         Raises:
             KeyError: If there is no such output.
@@ -229,7 +235,7 @@ class SingleAgentEpisode(WrittenColumns):
         self._columns = {}
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "SingleAgentEpisode":
-        """Return consecutive steps as views.
+        """Return the consecutive steps `slice_` as views.
 
         Args:
             len_lookback_buffer: Number of transitions of lookback to include, as far as available; None means this
@@ -259,7 +265,7 @@ class SingleAgentEpisode(WrittenColumns):
         return cut
 
     def another(self, source: Source) -> Self:
-        """Return an episode with these columns and this one's ids, spaces and flags, without custom data."""
+        """Return an episode with the columns of `source` and this one's ids, spaces and flags, without custom data."""
         made = self.of(
             agent_id=self.agent_id,
             module_id=self.module_id,
@@ -338,7 +344,9 @@ class SingleAgentEpisode(WrittenColumns):
         observation_space: gym.Space[Any] | None = None,
         action_space: gym.Space[Any] | None = None,
     ) -> Self:
-        """Restore an episode from the result of `get_state()`; arrays are not copied.
+        """Restore an episode from `state`, the result of `get_state()`; arrays are not copied.
+
+        `observation_space` and `action_space` are those of the constructor.
 
         Raises:
             EpisodeError: If something is missing or the columns' lengths do not fit together.
@@ -355,22 +363,18 @@ class SingleAgentEpisode(WrittenColumns):
         episode.validate()
         return episode
 
-    def get(
-        self,
-        what: str,
-        key: str | None,
-        indices: Indices,
-        neg_index_as_lookback: bool = False,
-        fill: Any = None,
-        one_hot_discrete: bool = False,
-    ) -> Any:
-        """Implement the getters: `what` is the last part of a getter's name, `key` the name of an extra output."""
+    def get(self, what: str, key: str | None, indices: Indices, neg_index_as_lookback: bool = False, fill: Any = None,
+            one_hot_discrete: bool = False) -> Any:  # fmt: skip
+        """Implement the getters: `what` is the end of a getter's name, `key` the name of an extra output or None.
+
+        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are those of `get_observations()`.
+        """
         column = self.column(what, key)
         timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
         return look_up(column, timeline, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def column(self, what: str, key: str | None = None) -> Column:
-        """Return a whole column, including the lookback."""
+        """Return the whole column of `what` and `key`, see `get()`, including the lookback."""
         column = self._columns.get((what, key))
         if column is None:
             column = self._columns[what, key] = self._read(what, key)

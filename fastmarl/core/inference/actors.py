@@ -21,6 +21,7 @@ from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import EpisodeRecord, map_all
 from fastmarl.core.store.store import INACTIVE
+from fastmarl.core.weakly import weakly
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
 
@@ -63,7 +64,7 @@ class Policies:
     def __init__(self, log: EpisodeLog, policies: list[Actor]):
         self._log = log
         self._store = log.store
-        self._store.on_activate = self._evaluate
+        self._store.on_activate = weakly(self._evaluate)
         self.by_index: list[Actor | None] = list(policies)
         self.env_actions = [policy.env_actions for policy in policies]
         self._index_of = {policy.module_id: index for index, policy in enumerate(policies)}

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +14,7 @@ from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.distributions.nested import get_action_dist_cls
 from fastmarl.core.modules.masking import masked_outputs
 from fastmarl.core.public import public
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.states import check_mapping
 
 
@@ -29,7 +31,8 @@ class RLModule(torch.nn.Module):
     step T.
 
     Args:
-        observation_space, action_space: Spaces of the module's agents.
+        observation_space: Observation space of the module's agents.
+        action_space: Action space of the module's agents.
         inference_only: True if the module will only act, so that it may omit what only training needs.
         model_config: Options that the module understands.
         kwargs: Further arguments for `setup()`, available as `self.kwargs`.
@@ -86,19 +89,20 @@ class RLModule(torch.nn.Module):
         return self._forward(batch)
 
     def forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs without reference to a phase."""
+        """Return the outputs for `batch` without reference to a phase."""
         return self._forward(batch, **kwargs)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None = None, **kwargs: Any) -> dict[str, Any]:
         """Return the outputs for acting with exploration.
 
         Args:
+            batch: Inputs of the module, see the class.
             t: Number of env steps that the runner has made in its life, times `num_env_runners`; for schedules.
         """
         return self._forward_exploration(batch, t=t, **kwargs)
 
     def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Return the outputs for acting without exploration."""
+        """Return the outputs for `batch` for acting without exploration."""
         return self._forward_inference(batch, **kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -127,7 +131,8 @@ class RLModule(torch.nn.Module):
         if self.action_dist_cls is not None:
             return self.action_dist_cls
         if self.action_space is None:
-            raise ConfigError(f"{type(self).__name__} needs an action_space (or action_dist_cls) to choose actions")
+            raise ConfigError(f"{type(self._net()).__name__} needs an action_space (or action_dist_cls) to choose "
+                              f"actions; see fastmarl.modules.as_rl_module()")  # fmt: skip
         return get_action_dist_cls(self.action_space)
 
     def get_inference_action_dist_cls(self) -> type[Distribution]:
@@ -159,7 +164,7 @@ class RLModule(torch.nn.Module):
             self._read(state)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `get_state()`.
+        """Restore `state`, a result of `get_state()`.
 
         Raises:
             ConfigError: If names, shapes or kinds of numbers belong to a different network. Nothing changes then, nor
@@ -272,6 +277,33 @@ def _differences(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
     return missing + unknown + shapes + dtypes
 
 
+_SPACES: WeakKeyDictionary[torch.nn.Module, list[tuple[gym.Space, gym.Space]]] = WeakKeyDictionary()
+
+
+def _remember_spaces(module: torch.nn.Module, spaces: tuple[gym.Space, gym.Space]) -> None:
+    """Note the spaces with which a module is wrapped; only the newest of those that differ in bounds alone."""
+    others = [each for each in _SPACES.get(module, []) if _form(each) != _form(spaces)]
+    _SPACES[module] = [*others, spaces]
+
+
+def _form(spaces: tuple[gym.Space, gym.Space]) -> Any:
+    """Return what two pairs of spaces must share for a module to treat them alike."""
+    return RowLayout(spaces[0]).leaves, spaces[1]
+
+
+def _known_spaces(module: torch.nn.Module) -> tuple[gym.Space | None, gym.Space | None]:
+    """Return the spaces with which a module was wrapped.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    first, *others = _SPACES.get(module, [(None, None)])
+    if others:
+        raise ConfigError(f"this {type(module).__name__} acts for agents with different spaces; give "
+                          f"runner.module[module_id], which has those of its agents")  # fmt: skip
+    return first
+
+
 class AdaptedModule(RLModule):
     """Gives the methods of an RLModule to any torch module whose `forward(batch)` returns a dict.
 
@@ -322,13 +354,25 @@ def as_rl_module(
 ) -> RLModule:
     """Return `module` itself if it is an RLModule, with missing spaces filled in; otherwise wrap it in one.
 
+    Without spaces, a module that has acted in a runner has those of its agents there; a copy of it has none.
+
+    Args:
+        module: Any torch module whose `forward(batch)` returns a dict.
+        observation_space: Observation space of the module's agents.
+        action_space: Action space of the module's agents.
+
     Raises:
-        ConfigError: If `module` is not a torch module.
+        ConfigError: If `module` is not a torch module, or spaces are missing and its agents had different ones.
     """
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"expected a torch.nn.Module, got {module!r}")
     if not isinstance(module, RLModule):
-        return AdaptedModule(module, observation_space, action_space)
+        if observation_space is None or action_space is None:
+            known = _known_spaces(module)
+        else:
+            known = observation_space, action_space
+            _remember_spaces(module, known)
+        return AdaptedModule(module, *known)
     if module.observation_space is None:
         module.observation_space = observation_space
     if module.action_space is None:

@@ -35,9 +35,11 @@ class DefaultModelConfig:
     Kernel and stride are a number or a pair (height, width). None chooses them by the size of the image.
     """
     conv_activation: str = "relu"
+    """Activation after each convolution."""
     head_fcnet_hiddens: Sequence[int] = ()
     """Sizes of the hidden layers of the policy head and, separately, of the value head."""
     head_fcnet_activation: str = "relu"
+    """Activation of the heads' hidden layers."""
     vf_share_layers: bool = True
     """True if the policy and value heads share the layers before them."""
     free_log_std: bool = False
@@ -45,6 +47,7 @@ class DefaultModelConfig:
     use_lstm: bool = False
     """Put an LSTM between the fully connected layers and the heads."""
     lstm_cell_size: int = 256
+    """Size of the LSTM's state."""
 
     def __post_init__(self) -> None:
         for name in ("fcnet_activation", "conv_activation", "head_fcnet_activation"):
@@ -62,7 +65,7 @@ class DefaultModelConfig:
 
     @classmethod
     def of(cls, model_config: Any) -> "DefaultModelConfig":
-        """Convert a dict of fields to a config, or return a given config.
+        """Convert `model_config`, a dict of fields, to a config, or return it if it is one.
 
         Raises:
             ConfigError: If an option is unknown or its value invalid.

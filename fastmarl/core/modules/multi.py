@@ -25,7 +25,7 @@ class MultiRLModule(torch.nn.Module):
             self.add_module(module_id, module)
 
     def add_module(self, module_id: str, module: torch.nn.Module | None, *, override: bool = False) -> None:
-        """Add a module, or with `override` replace one.
+        """Add `module` under the id `module_id`, or with `override` replace one.
 
         Raises:
             ConfigError: If the id is not a string or is taken (without `override`), or the module is not a torch
@@ -41,7 +41,7 @@ class MultiRLModule(torch.nn.Module):
         self._modules[module_id] = as_rl_module(module)
 
     def remove_module(self, module_id: str) -> RLModule:
-        """Remove and return a module; raises KeyError if there is none with this id."""
+        """Remove and return the module `module_id`; raises KeyError if there is none."""
         module = self[module_id]
         del self._modules[module_id]
         return module
@@ -79,7 +79,7 @@ class MultiRLModule(torch.nn.Module):
     def forward_exploration(
         self, batch: Mapping[str, dict[str, Any]], t: int | None = None, **kwargs: Any
     ) -> dict[str, dict[str, Any]]:
-        """Map {module id: batch} to {module id: outputs}."""
+        """Map {module id: batch} to {module id: outputs}; `t` is that of `RLModule.forward_exploration()`."""
         return {
             module_id: self[module_id].forward_exploration(part, t=t, **kwargs) for module_id, part in batch.items()
         }

@@ -21,7 +21,10 @@ class RLModuleSpec:
     Args:
         module_class: An RLModule class, or another callable that takes the other fields as keyword arguments and
             returns a torch module. None selects the default network.
-        observation_space, action_space, inference_only, model_config: Arguments of `module_class`.
+        observation_space: Observation space of the module's agents.
+        action_space: Action space of the module's agents.
+        inference_only: See `RLModule`.
+        model_config: Options of the module; those of the default network are in `DefaultModelConfig`.
     """
 
     module_class: Callable[..., torch.nn.Module] | None = None
@@ -45,7 +48,7 @@ class RLModuleSpec:
 @public("fastmarl.modules")
 @dataclass
 class MultiRLModuleSpec:
-    """Specifications of all modules, by module id."""
+    """Specifications of all modules: `rl_module_specs`, by module id."""
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
 

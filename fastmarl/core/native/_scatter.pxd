@@ -7,6 +7,7 @@ from fastmarl.core.native._module_rows cimport ModuleRows
 
 
 cdef class Scatter:
+    cdef object __weakref__                 # the table's, which this one holds
     cdef object table
     cdef object grow
     cdef readonly list modules              # of ModuleRows

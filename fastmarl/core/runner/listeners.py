@@ -1,6 +1,7 @@
 """Calls a runner's callbacks."""
 
 import warnings
+import weakref
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ class Listeners:
     by_event: dict[str, tuple[Listener, ...]]
 
     def __init__(self, runner: Any, config: EnvRunnerConfig):
-        self._runner = runner
+        self._runner = weakref.ref(runner)  # which holds this object
         self._objects: list[tuple[Any, Any]] = []  # (class, object)
         self._added: list[tuple[str, Listener]] = []
         self.follow(config)
@@ -57,8 +58,9 @@ class Listeners:
         vars(self).update(_objects=objects, _added=added, by_event=by_event)
 
     def call(self, event: str, **arguments: Any) -> None:
+        runner: Any = self._runner()
         for listener in self.by_event[event]:
-            listener(env_runner=self._runner, metrics_logger=self._runner.metrics, **arguments)
+            listener(env_runner=runner, metrics_logger=runner.metrics, **arguments)
 
     def add(self, event: str, listener: Listener) -> None:
         """Call this listener, too, from now on; adding it twice has no effect."""

@@ -3,6 +3,7 @@
 The store counts in arrays; the counts get their names here, in `get_metrics()` and when a callback peeks.
 """
 
+import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from fastmarl.core.runner.metrics_logger import MetricsLogger
 from fastmarl.core.runner.nested import merged
 from fastmarl.core.runner.stats import NAN
 from fastmarl.core.states import check_keys, check_mapping, whole_number
+from fastmarl.core.weakly import weakly
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
 TIMED_STAGES = ("env", "scatter", "send")  # timed in some ticks only
@@ -80,12 +82,13 @@ class RunnerMetrics:
         self._under_way: tuple[Goal, EpisodeLog] | None = None
         self._weights_seq_no, self._module_ids = 0, list[str]()
         self._counters = self._readers()
+        times, statistics = weakly(self._times), weakly(self._episode_statistics)
         self.logger.elsewhere = {
             **self._counters,
-            **{name: partial(self._one_of, self._times, name) for name in self._times()},
-            **{name: partial(self._one_of, self._episode_statistics, name) for name in self._episode_statistics()},
+            **{name: partial(self._one_of, times, name) for name in self._times()},
+            **{name: partial(self._one_of, statistics, name) for name in self._episode_statistics()},
         }
-        self.logger.all_elsewhere = self._all
+        self.logger.all_elsewhere = weakly(self._all)
 
     # Calls of sample().
 
@@ -203,17 +206,18 @@ class RunnerMetrics:
         return {**counted, **self._times(), **self._episode_statistics()}
 
     def _readers(self) -> dict[str, Callable[[], Any]]:
-        """Return the functions that read the counters, by metric."""
+        """Return the functions that read the counters, by metric. They hold this object weakly."""
+        count, metrics = weakly(self._count), weakref.proxy(self)
         return {
             **{
-                f"{name}{life}": partial(self._count, what, bool(life))
+                f"{name}{life}": partial(count, what, bool(life))
                 for what, name in COUNTED.items()
                 for life in ("", "_lifetime")
             },
-            "unattributed_reward": lambda: self._new.unattributed_reward,
-            "num_env_step_failures": lambda: self._failures_reported + self.failures["failures"],
+            "unattributed_reward": lambda: metrics._new.unattributed_reward,
+            "num_env_step_failures": lambda: metrics._failures_reported + metrics.failures["failures"],
             **{name: partial(self.failures.__getitem__, of) for name, of in FAILED.items()},
-            "weights_seq_no": lambda: self._weights_seq_no,
+            "weights_seq_no": lambda: metrics._weights_seq_no,
         }
 
     def _count(self, what: str, of_lifetime: bool) -> Any:

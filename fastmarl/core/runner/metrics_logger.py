@@ -101,22 +101,33 @@ class MetricsLogger:
         reduce: str | None = "mean",
         **options: Any,
     ) -> None:
-        """Log each value of a nested dict, under `key` if it is given; options are those of `log_value()`."""
+        """Log each value of a nested dict.
+
+        Args:
+            value_dict: nested dict of values by key.
+            key: key under which the dict is nested; None: at the top.
+            reduce: reduction of all values, see `log_value()`.
+            options: further options of `log_value()`.
+        """
         for path, value in leaves_of(value_dict, () if key is None else path_of(key)):
             self.log_value(path, value, reduce=reduce, **options)
 
     def log_time(self, key: Key, *, reduce: str | None = None, **options: Any) -> "Timer":
-        """Log the seconds that a `with` block takes; options are those of `log_value()`."""
+        """Log the seconds that a `with` block takes; `key`, `reduce` and options are those of `log_value()`."""
         path = path_of(key)
         if path not in self._stats:
             self._add(path, reduce, **options)
         return Timer(self, path)
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Merge results of other loggers' `reduce()`, under `key` if it is given.
+        """Merge results of other loggers' `reduce()`.
 
         Each logger's mean or average counts once, however many values it is of; sums are added, extremes compared, and
         series and percentiles cover all values.
+
+        Args:
+            stats_dicts: results of `reduce()`.
+            key: key under which they are nested; None: at the top.
 
         Raises:
             ValueError: a dict has plain numbers, or values were logged here under the same key.
@@ -140,7 +151,7 @@ class MetricsLogger:
             stats.merge(several)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key | None = None) -> None:
-        """Older name of `aggregate()`, as in RLlib."""
+        """Older name of `aggregate()` in RLlib, with its arguments `stats_dicts` and `key`."""
         self.aggregate(stats_dicts, key=key)
 
     def _add(
@@ -253,7 +264,12 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any, compile: bool = True) -> Any:
-        """Return a result of `reduce()` with values in place of Stats objects."""
+        """Return a result of `reduce()` with values in place of Stats objects.
+
+        Args:
+            results: nested dict of Stats objects, or one of them.
+            compile: return one value for each key, not a list.
+        """
         if isinstance(results, dict):
             return {name: MetricsLogger.peek_results(each, compile) for name, each in results.items()}
         return results.peek(compile=compile) if hasattr(results, "peek") else results
@@ -344,7 +360,7 @@ class MetricsLogger:
         return {"stats": [[list(path), stats.get_state()] for path, stats in self._stats.items()]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace all values by those of a `get_state()`."""
+        """Replace all values by those in `state`, a result of `get_state()`."""
         self.reset()
         for keys, of_stats in state["stats"]:
             kind = self.stats_cls_lookup[of_stats["stats_cls_identifier"]]

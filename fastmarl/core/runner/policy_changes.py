@@ -198,10 +198,13 @@ class ChangesPolicies:
         return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)
 
     def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
-        """Set the function that maps agents to modules in episodes that begin from now on."""
+        """Map agents to modules by `policy_mapping_fn` in episodes that begin from now on."""
         self._check_changeable("set_policy_mapping_fn()")
         self._policy_changes.map_by(policy_mapping_fn)
 
     def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
-        """Return True if `policies_to_train` includes a module."""
+        """Return True if `policies_to_train` includes the module `module_id`.
+
+        `multi_agent_batch` is passed on if `policies_to_train` is a function.
+        """
         return self.config.is_policy_to_train(module_id, multi_agent_batch)

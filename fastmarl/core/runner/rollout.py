@@ -26,6 +26,7 @@ from fastmarl.core.store.block import own_key
 from fastmarl.core.store.lanes import FAILED, LaneTable
 from fastmarl.core.store.store import RowStore
 from fastmarl.core.vector.wiring import VectorParts
+from fastmarl.core.weakly import weakly
 
 
 class Rollout:
@@ -46,7 +47,9 @@ class Rollout:
         self._counts = resources.counts
         self.inference_options = make_inference_options(config, resources.transfer.device, resources.generator)
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
-        self.table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
+        self.table = LaneTable(
+            known_agents, weakly(self._module_for), post_death=config.post_death, respawn=config.respawn
+        )
         connectors = resources.env_to_module
         policies = [self.make_policy(*item, connectors.get(item[0])) for item in resources.module.items()]
         states = make_env_states(envs.all) if config.record_env_state else []
@@ -85,7 +88,8 @@ class Rollout:
         connectors = connectors or ModuleConnectors(
             module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
         )
-        connectors.bind(self.table, Surroundings(self._shown_to_connectors, resources.module, self._counts.logger))
+        shown = weakly(self._shown_to_connectors)
+        connectors.bind(self.table, Surroundings(shown, resources.module, self._counts.logger))
         warn_of_objects(module_id, connectors.recorded_layout)
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
         return Actor(

@@ -10,6 +10,7 @@ from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerStoppedError
 from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.html_table import html_table
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
@@ -40,10 +41,11 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
     Args:
         config: the options.
-        worker_index, num_workers: index of this runner, and number of runners; they override `worker_index` and
-            `num_env_runners` of the config.
+        worker_index: index of this runner; overrides the config's.
+        num_workers: number of runners; overrides the config's `num_env_runners`.
         recreated_worker: True if it replaces a runner that was lost; its `incarnation` is then one higher.
-        spaces, tune_trial_id: kept as attributes, not used.
+        spaces: kept as an attribute, not used.
+        tune_trial_id: kept as an attribute, not used.
         kwargs: other arguments of RLlib's class, which have no effect there either. Unknown ones raise a warning.
     """
 
@@ -82,12 +84,31 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         name = type(self).__name__
         if "_state" not in vars(self):
             return f"<{name}, not made>"
-        env, steps = self.config.env, self._resources.counts.lifetime.env_steps
-        of_env = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
         envs = f"{self.num_envs} env{'s' * (self.num_envs > 1)}"
-        device = next((parameter.device for parameter in self.module.parameters()), self.config.device)
-        return (f"<{name} of {of_env}: {envs}, modules {list(self.module)} on {device}, {steps:,} env steps sampled"
-                f"{', stopped' * self._stopped}>")  # fmt: skip
+        steps = self.num_env_steps_sampled_lifetime
+        return (f"<{name} of {self._env_name()}: {envs}, modules {list(self.module)} on {self._device()}, "
+                f"{steps:,} env steps sampled{', stopped' * self._stopped}>")  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        if "_state" not in vars(self):
+            return html_table((), [(repr(self),)])
+        counts = self._resources.counts.lifetime
+        rows = [
+            ("env", self._env_name()),
+            ("envs", f"{self.num_envs:,}"),
+            ("modules", ", ".join(self.module)),
+            ("device", self._device()),
+            ("env steps sampled", f"{counts.env_steps:,}"),
+            ("episodes ended", f"{counts.episodes:,}"),
+        ]
+        return html_table((), rows, title=f"{type(self).__name__}{', stopped' * self._stopped}")
+
+    def _env_name(self) -> str:
+        env = self.config.env
+        return env if isinstance(env, str) else getattr(env, "__name__", repr(env))
+
+    def _device(self) -> str:
+        return str(next((parameter.device for parameter in self.module.parameters()), self.config.device))
 
     # Properties.
 
@@ -272,7 +293,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
 
         Raises:
             ConfigError: a number is invalid, or a batch that steps in arrays can't be seeded for each episode.
-            Otherwise as in `sample()`. The next call of `evaluate()` returns episodes that had finished.
+            Exception: any error of `sample()`. The next call of `evaluate()` returns episodes that had finished.
         """
         self.assert_healthy()
         arguments = {"num_episodes": num_episodes, "seeds": seeds, "explore": explore}

@@ -1,5 +1,6 @@
 """Spaces of agents, stored when agents join, so that episodes need not ask an env that steps on or is closed."""
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ class AgentSpaces:
     """
 
     def __init__(self, table: LaneTable, spaces_of: Callable[[int, Hashable], Spaces]):
-        self._table = table
+        self._table: LaneTable = weakref.proxy(table)  # which holds this object
         self._spaces_of = spaces_of
         table.on_new_agent = self._note
 

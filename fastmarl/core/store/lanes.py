@@ -8,6 +8,7 @@ their numbers are reused.
 import uuid
 from collections.abc import Callable, Hashable, Iterable
 from typing import Annotated, Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class LaneTable:
         self.agent_ids: list[Hashable] = []  # by lane
         self.unattributed_reward = 0.0  # rewards of the current call that belong to no transition
         self.respawned: set[int] = set()  # envs whose chunk must be split after this step
-        self.on_grow: list[Callable[[], None]] = []  # called when the arrays have moved
+        self.readers: WeakSet[Any] = WeakSet()  # whose `bind_lanes()` is called when the arrays have moved
         self.spaces: list[dict[Hashable, Any]] = [{} for _ in known_agents]
         self.on_new_agent: Callable[[int, Hashable], None] = lambda env_index, agent_id: None
         self._free: list[int] = []
@@ -215,8 +216,8 @@ class LaneTable:
             arrays[name][:old] = getattr(self, name)
         self.agent_ids.extend([None] * (capacity - old))
         self.__dict__.update(arrays)
-        for rebind in self.on_grow:
-            rebind()
+        for reader in self.readers:
+            reader.bind_lanes()
         self._free.extend(range(capacity - 1, old - 1, -1))  # last: all arrays must have room first
 
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:

@@ -23,6 +23,7 @@ from fastmarl.core.store.block import Block, Key, OutputFormError
 from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.core.store.room import Expectation, Room
+from fastmarl.core.weakly import weakly
 
 BYTES_BESIDE = 64  # of a row, beside its observation: about those of a small module's outputs, rewards and indices
 INACTIVE: Any = None  # in place of the block of a module that has no agents
@@ -100,7 +101,7 @@ class RowStore:
         self.ended_lanes: list[int] = []
 
     def _make_scatter(self) -> Scatter:
-        return Scatter(self.table, self._grow, self.rows)
+        return Scatter(self.table, weakly(self._grow), self.rows)
 
     def _make_block(self, module: int, written: int, n_lanes: int) -> Block:
         layout, raw_layout = self.layouts_of(module)

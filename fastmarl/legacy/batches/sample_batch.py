@@ -29,7 +29,8 @@ class SampleBatch(StepColumns):
     and so on [q, ...] the recurrent states before their first steps.
 
     Args:
-        args, kwargs: the arguments of `dict`. Lists become arrays.
+        args: the arguments of `dict`. Lists become arrays.
+        kwargs: more columns by name.
         _time_major: if true, the first axis is time and the second one sequences; batches are concatenated along the
             second.
         _max_seq_len: number of steps to which sequences are padded; None: the length of the longest one.
@@ -72,7 +73,7 @@ class SampleBatch(StepColumns):
         return MultiAgentBatch({module_id or DEFAULT_POLICY_ID: self}, self.count)
 
     def concat(self, other: "SampleBatch") -> "SampleBatch":
-        """Concatenate this batch and another one, see `concat_samples()`."""
+        """Concatenate this batch and `other`, see `concat_samples()`."""
         return concat_samples([self, other])
 
     def to_rllib(self) -> Any:
@@ -129,7 +130,12 @@ class MultiAgentBatch:
 
     @staticmethod
     def wrap_as_needed(policy_batches: dict[str, SampleBatch], env_steps: int) -> "SampleBatch | MultiAgentBatch":
-        """Return the batch of "default_policy" if that is the only policy, else a MultiAgentBatch."""
+        """Return the batch of "default_policy" if that is the only policy, else a MultiAgentBatch.
+
+        Args:
+            policy_batches: policy id -> SampleBatch.
+            env_steps: number of env steps.
+        """
         if list(policy_batches) == [DEFAULT_POLICY_ID]:
             return policy_batches[DEFAULT_POLICY_ID]
         return MultiAgentBatch(policy_batches, env_steps)
@@ -172,12 +178,12 @@ class MultiAgentBatch:
         return [MultiAgentBatch(piece, last if piece is pieces[-1] else k) for piece in pieces]
 
     def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> None:
-        """Pack columns of all policies in place, see `SampleBatch.compress()`."""
+        """Pack `columns` of all policies in place, with `bulk` each as a whole; see `SampleBatch.compress()`."""
         for batch in self.policy_batches.values():
             batch.compress(bulk, columns)
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """Unpack columns of all policies in place, see `SampleBatch.decompress_if_needed()`."""
+        """Unpack `columns` of all policies in place, see `SampleBatch.decompress_if_needed()`."""
         for batch in self.policy_batches.values():
             batch.decompress_if_needed(columns)
         return self

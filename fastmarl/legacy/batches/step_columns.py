@@ -93,7 +93,7 @@ class StepColumns(dict[str, Any]):
             return default
 
     def columns(self, keys: Sequence[str]) -> list[Any]:
-        """Return the columns of these names."""
+        """Return the columns with the names `keys`."""
         return [self[key] for key in keys]
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -134,7 +134,7 @@ class StepColumns(dict[str, Any]):
         return ends | np.asarray(self[Columns.TRUNCATEDS], bool) if Columns.TRUNCATEDS in self else ends
 
     def set_training(self, training: bool = True) -> None:
-        """Set the attribute `is_training`."""
+        """Set the attribute `is_training` to `training`."""
         self.is_training = training
 
     # New batches made of this one's steps.
@@ -148,10 +148,12 @@ class StepColumns(dict[str, Any]):
         """Return the steps from `start` to `end`, without copying.
 
         Args:
-            start, end: steps, 0 or more.
-            state_start, state_end: if the policy is recurrent, the range of sequences that these steps lie in; the last
-                sequence may be cut. None: find the sequences; the first one may be cut, too, and then still has the
-                state from before its first step in this batch.
+            start: first step, 0 or more.
+            end: step after the last one.
+            state_start: if the policy is recurrent, the first sequence that these steps lie in. None: find the
+                sequences; the first one may be cut, and then still has the state from before its first step in this
+                batch.
+            state_end: sequence after the last one; the last one may be cut.
 
         Raises:
             BatchError: a step is negative, or the sequences are padded.

@@ -22,7 +22,7 @@ class OutputWriter(ABC):
 
     @abstractmethod
     def write(self, sample_batch: Any) -> None:
-        """Write a SampleBatch or MultiAgentBatch."""
+        """Write `sample_batch`, a SampleBatch or MultiAgentBatch."""
 
     def close(self) -> None:
         """Release resources; called after the last `write()`."""

@@ -36,7 +36,8 @@ def json_to_parquet(
 
     Args:
         inputs: the `inputs` of `JsonReader`; lines without a batch are skipped with a warning.
-        path, options: the arguments of `fastmarl.offline.ParquetWriter`.
+        path: folder for the files, see `fastmarl.offline.ParquetWriter`.
+        options: other arguments of `fastmarl.offline.ParquetWriter`.
 
     Returns:
         Number of agent steps written.

@@ -68,11 +68,11 @@ class Policy:
 
     @abstractmethod
     def learn_on_batch(self, samples: Any) -> dict[str, Any]:
-        """Update the module on a SampleBatch; returns statistics under "learner_stats"."""
+        """Update the module on the SampleBatch `samples`; returns statistics under "learner_stats"."""
         raise NotImplementedError(f"{type(self).__name__} needs a learn_on_batch(samples)")
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Any, dict[str, Any]]:
-        """Return (gradients, statistics) for a SampleBatch, without an update."""
+        """Return (gradients, statistics) for the SampleBatch `postprocessed_batch`, without an update."""
         raise NotImplementedError(f"{type(self).__name__} needs a compute_gradients(batch)")
 
     def apply_gradients(self, gradients: Any) -> None:
@@ -105,7 +105,7 @@ class Policy:
         self.num_grad_updates = state["num_grad_updates"]
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
-        """Set the counters from {"timestep": ..., "num_grad_updates": ... or None}."""
+        """Set the counters from `global_vars`: {"timestep": ..., "num_grad_updates": ... or None}."""
         self.global_timestep = global_vars["timestep"]
         if (updates := global_vars.get("num_grad_updates")) is not None:
             self.num_grad_updates = updates

@@ -30,7 +30,11 @@ class PolicyMap(dict[str, Policy]):
         self._max_seq_len = max_seq_len
         self._leaving: dict[str, Policy] = {}
         self._episodes_of: dict[str, Collection[str]] = {}
-        self.acting: Mapping[str, Policy] = ChainMap(self, self._leaving)
+
+    @property
+    def acting(self) -> Mapping[str, Policy]:
+        """All policies that act, removed ones in running episodes included; a view."""
+        return ChainMap(self, self._leaving)
 
     def make(self, policy_id: str, spec: PolicySpec, module: RLModule) -> Policy:
         """Make the policy of a spec, without adding it to the map."""

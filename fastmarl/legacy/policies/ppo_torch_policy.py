@@ -78,6 +78,10 @@ class PPOTorchPolicy(TorchPolicy):
     """A policy with PPO's loss and advantages; options and their defaults are RLlib's.
 
     The KL coefficient changes only in `update_kl()`, which RLlib's algorithm calls after each iteration.
+
+    Args:
+        module: the module that acts and learns.
+        config: options that differ from `DEFAULTS`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -130,7 +134,13 @@ class PPOTorchPolicy(TorchPolicy):
         add_advantages(columns, length_S, self.last_values(final_obs, final_states, ended_S), self.config)
 
     def last_values(self, obs: Any, states: list[np.ndarray], ended_S: np.ndarray) -> np.ndarray:
-        """Return the values of observations [s, ...] as float64 [s]: 0 where `ended_S`, and all 0 without a critic."""
+        """Return the values of last observations as float64 [s]: 0 where `ended_S`, and all 0 without a critic.
+
+        Args:
+            obs: observations [s, ...].
+            states: leaves of the recurrent states, each [s, ...]; none if the policy is not recurrent.
+            ended_S: true for trajectories that have ended, bool [s].
+        """
         values = np.zeros(len(ended_S))
         alive = ~ended_S
         if self.config["use_critic"] and alive.any():
@@ -138,7 +148,7 @@ class PPOTorchPolicy(TorchPolicy):
         return values
 
     def values(self, obs: Any, states: list[np.ndarray]) -> np.ndarray:
-        """Return the values, float32 [n], of observations [n, ...] and, if recurrent, states [n, ...] each."""
+        """Return the values, float32 [n], of `obs` [n, ...] and, if recurrent, `states`, each leaf [n, ...]."""
         columns = {Columns.OBS: map_struct(self._tensor, obs)}
         if states:
             n = len(flatten_struct(obs)[0][1])
@@ -223,11 +233,14 @@ class PPOTorchPolicy(TorchPolicy):
         return loss
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Return floats by RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff"."""
+        """Return statistics of the last loss on `train_batch`, as floats.
+
+        They have RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff".
+        """
         return {**super().stats_fn(train_batch), "cur_kl_coeff": self.kl_coeff}
 
     def update_kl(self, sampled_kl: float) -> float:
-        """Adapt the KL coefficient to the divergence of the last update; returns it."""
+        """Adapt the KL coefficient to `sampled_kl`, the mean divergence of the last update; returns it."""
         if sampled_kl > 2.0 * self.config["kl_target"]:
             self.kl_coeff *= 1.5
         elif sampled_kl < 0.5 * self.config["kl_target"]:

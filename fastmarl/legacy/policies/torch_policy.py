@@ -30,6 +30,10 @@ class TorchPolicy(Policy):
 
     Methods have the names of those in RLlib's `TorchPolicyV2`.
 
+    Args:
+        module: the module that acts and learns.
+        config: options that differ from `DEFAULTS`.
+
     Attributes:
         model: the module in the interface of RLlib's old API stack, for `loss()`.
         dist_class: `dist_class(logits, model)` returns the action distribution.
@@ -63,14 +67,19 @@ class TorchPolicy(Policy):
         return torch.optim.Adam(self.module.parameters(), lr=self.config["lr"])
 
     def extra_grad_process(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> dict[str, Any]:
-        """Clip the gradients' norm to `grad_clip`, after `backward()` and before the step; returns statistics."""
+        """Clip the gradients' norm to `grad_clip`; returns statistics.
+
+        Args:
+            optimizer: called after this to make its step.
+            loss: the loss, after its `backward()`.
+        """
         if self.config["grad_clip"] is None:
             return {}
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config["grad_clip"])
         return {"grad_gnorm": norm.item()}
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
-        """Return the statistics that the last loss stored in `model.tower_stats`, as floats."""
+        """Return the statistics that the last loss, on `train_batch`, stored in `model.tower_stats`, as floats."""
         return {name: float(torch.as_tensor(value).detach()) for name, value in self.model.tower_stats.items()}
 
     # Learning.
@@ -101,7 +110,7 @@ class TorchPolicy(Policy):
         return {LEARNER_STATS: info, **counts}
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Gradients, dict[str, Any]]:
-        """Compute gradients on a SampleBatch, without an update.
+        """Compute gradients on the SampleBatch `postprocessed_batch`, without an update.
 
         Returns:
             (an array for each of the module's parameters, or None without a gradient; {"learner_stats": statistics})
@@ -211,7 +220,13 @@ class TorchPolicy(Policy):
         return actions, outputs
 
     def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = True) -> tuple:
-        """Compute the action for one observation, like `compute_actions()` without the axis n."""
+        """Compute the action for one observation, like `compute_actions()` without the axis n.
+
+        Args:
+            obs: the observation.
+            state: leaves of the recurrent state; None for the initial one.
+            explore: sample the action; False: take the most likely one.
+        """
         rows = map_struct(lambda leaf: np.asarray(leaf)[None], obs)
         states = None if state is None else [np.asarray(leaf)[None] for leaf in state]
         actions, states_out, extra = self.compute_actions(rows, states, explore)
@@ -219,7 +234,7 @@ class TorchPolicy(Policy):
         return map_struct(lambda leaf: leaf[0], actions), [leaf[0] for leaf in states_out], first
 
     def compute_log_likelihoods(self, actions: Any, obs_batch: Any) -> np.ndarray:
-        """Return the log-probabilities, float32 [n], of actions [n, ...] on observations [n, ...]; not recurrent."""
+        """Return the log-probabilities, float32 [n], of actions [n, ...] on `obs_batch` [n, ...]; not recurrent."""
         with torch.no_grad():
             logits, _ = self.model({Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)})
             return _array(self.dist_class(logits, self.model).logp(map_struct(torch.as_tensor, actions)))

@@ -15,12 +15,14 @@ OF_CALLBACKS = ("custom_metrics", "hist_data", "media")
 class RolloutMetrics(NamedTuple):
     """Metrics of an episode that has ended; the fields are RLlib's.
 
-    Args:
+    Attributes:
         episode_length: number of env steps.
         episode_reward: sum of all agents' recorded rewards.
         agent_rewards: (agent id, policy id) -> sum of the agent's recorded rewards.
-        custom_metrics, hist_data, media: values that callbacks stored in `episode.custom_data` under these names.
+        custom_metrics: values that callbacks stored in `episode.custom_data` under this name.
         perf_stats: see `EnvRunnerV2.perf_stats`.
+        hist_data: values that callbacks stored like `custom_metrics`.
+        media: values that callbacks stored like `custom_metrics`.
         episode_faulty: true if an env has failed; all other fields are then empty.
         connector_metrics: always empty.
     """

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.config import DEFAULT_MODULE_ID, is_integer
+from fastmarl.core.config import is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.play.arena.players import Role, roles_of, runner_of
+from fastmarl.play.arena.players import roles_by_id, runner_of
 from fastmarl.play.policy import Policy
 from fastmarl.report.tables import Table
 
@@ -29,7 +29,7 @@ COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean retur
 
 
 @public("fastmarl.play")
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Returns:
     """Returns of several episodes, which are taken to be independent: those of equal seeds, or of greedy policies in
     an environment without chance, are not.
@@ -39,6 +39,11 @@ class Returns:
     """
 
     returns: np.ndarray
+
+    def __repr__(self) -> str:
+        n = len(self.returns)
+        return (f"<{type(self).__name__} of {n} episode{'s' * (n != 1)}: mean {self.mean:,.4g}, standard error "
+                f"{self.standard_error:.3g}>")  # fmt: skip
 
     @property
     def mean(self) -> float:
@@ -50,7 +55,7 @@ class Returns:
         return math.nan if len(self.returns) < 2 else float(self.returns.std(ddof=1)) / math.sqrt(len(self.returns))
 
     def confidence_interval(self, level: float = 0.95, *, method: str = "t") -> tuple[float, float]:
-        """Return bounds of the mean that hold it in a share `level` of all experiments. Needs scipy.
+        """Return bounds that contain the true mean in a share `level` of all experiments. Needs scipy.
 
         Args:
             method: "t": mean ± t * standard error, t a quantile of Student's distribution with N - 1 degrees of
@@ -84,7 +89,7 @@ class Returns:
         return self.mean - half, self.mean + half
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PartialReturns(Returns):
     """Returns of one agent or module, in the episodes in which it took part.
 
@@ -96,9 +101,9 @@ class PartialReturns(Returns):
 
 
 @public("fastmarl.play")
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Evaluation(Returns):
-    """What `evaluate()` has found: `returns` are those of all agents together, in the order of the episodes.
+    """The result of `evaluate()`: `returns` are those of all agents together, in the order of the episodes.
 
     Attributes:
         lengths: int64 [N], env steps of each episode.
@@ -120,8 +125,11 @@ class Evaluation(Returns):
         """The table as text."""
         return self.table().as_text()
 
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
     def table(self, title: str = "") -> Table:
-        """A row for all, for each agent, and for each module."""
+        """Return a table of this `title`, with a row for all, for each agent, and for each module."""
         rows = [("all", self), *((f"agent {agent}", found) for agent, found in self.by_agent.items())]
         rows += [(f"module {module_id}", found) for module_id, found in self.by_module.items()]
         figures = [
@@ -131,8 +139,11 @@ class Evaluation(Returns):
         return Table.of(title, COLUMNS, figures, [f"mean length: {self.lengths.mean():,.1f} env steps"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a row for each episode: its number, reset seed, length and return, and the returns of each agent and
-        module, empty where they took no part."""
+        """Write a CSV file to `path`, with a row for each episode.
+
+        Columns are the episode's number, reset seed, length and return, and the returns of each agent and module, empty
+        if they took no part.
+        """
         columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1": two
         columns += [(f"module:{module_id}", found.by_episode) for module_id, found in self.by_module.items()]
         with Path(path).open("w", newline="") as file:
@@ -152,7 +163,7 @@ def evaluate(
     explore: bool = False,
     **options: Any,
 ) -> Evaluation:
-    """Play whole episodes, and sum up what they return.
+    """Play whole episodes, and summarise their returns.
 
     Rewards are as recorded: a runner's `reward_scale` and `clip_rewards` are in them. A reward that reached no
     transition, such as that of an agent that never acted, is in none.
@@ -175,7 +186,7 @@ def evaluate(
 
     Raises:
         ConfigError: a number is impossible, or the arguments don't go together.
-        Else what `MultiAgentEnvRunner.evaluate()` raises.
+        Exception: any error of `MultiAgentEnvRunner.evaluate()`.
     """
     if not is_integer(episodes) or episodes < 1:
         raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")
@@ -188,7 +199,7 @@ def evaluate(
 def _runner_for(
     players: Any, env: Any, options: Mapping[str, Any], num_envs: int
 ) -> AbstractContextManager[MultiAgentEnvRunner]:
-    """The given runner, which goes on; or one that is stopped in the end.
+    """Return the given runner, which stays open, or a new one that is stopped in the end.
 
     Raises:
         ConfigError: the arguments don't go together.
@@ -199,8 +210,7 @@ def _runner_for(
         return nullcontext(players)
     if env is None:
         raise ConfigError("policies and modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
-    roles = roles_of(players)
-    by_id = {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
+    by_id = roles_by_id(players)
     defaults: dict[str, Any] = {"num_envs_per_env_runner": num_envs}
     if isinstance(players, Policy) and len(by_id) > 1:
         defaults["policy_mapping_fn"] = players.policy_mapping_fn
@@ -208,7 +218,7 @@ def _runner_for(
 
 
 def _summed_up(chunks: Sequence[MultiAgentEpisode], number_of: Mapping[str, int]) -> Evaluation:
-    """The figures of the episodes that have a number by their id; each may have several chunks."""
+    """Summarise the episodes that have a number by their id; each may have several chunks."""
     n = len(number_of)
     lengths, seeds = np.zeros(n, np.int64), list[int | None]([None] * n)
     by_agent, by_module = _by_episode(n), _by_episode(n)

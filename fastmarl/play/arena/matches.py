@@ -55,8 +55,8 @@ def tournament(
             their connectors play, as they are now. Modules themselves are moved to the option `device`.
         env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
         episodes: of each pair: an even number of at least 2. The time goes by this times P (P - 1) / 2.
-        sides: agent id -> side, of all agents and two sides, as a dict or a function; what a side's agents are paid
-            is added up. None: two agents, each of which is a side. The side that comes first is the first one.
+        sides: agent id -> side, of all agents and two sides, as a dict or a function; the rewards of a side's
+            agents are added up. None: two agents, each of which is a side. The side that comes first is the first one.
         explore: sample actions. False: take the most likely ones; without chance in the environment, all games of a
             pair on the same sides are then the same game.
         seed: of the environments and of drawing actions: the same seed gives the same games, unless a module draws by
@@ -71,7 +71,7 @@ def tournament(
     Raises:
         ConfigError: there are fewer than two players or not two sides, a number is impossible, or a player's modules
             are not those of the sides; `sides` is neither a dict nor a function.
-        Else what `MultiAgentEnvRunner.sample()` raises.
+        Exception: any error of `MultiAgentEnvRunner.sample()`.
     """
     seats = _seats(players)
     _check(episodes, sides, prior, options)
@@ -92,7 +92,7 @@ def schedule(num_players: int, episodes: int) -> np.ndarray:
 
 
 class Dealer:
-    """Gives each episode its game, in order.
+    """Assigns games to episodes, in order.
 
     Args:
         games: as `schedule()` makes them.
@@ -106,7 +106,7 @@ class Dealer:
         self._module_ids: list[list[str]] = []  # by player, for both sides
 
     def take_seats(self, seats: Sequence[Seat], sides: Mapping[Any, Hashable]) -> None:
-        """Learn who plays on these sides.
+        """Assign players to these sides.
 
         Raises:
             ConfigError: there are not two, or a player lacks a module for one, or has one for another.
@@ -141,7 +141,7 @@ class Dealer:
         return self._module_ids[self.games[self.game_of(episode), side]][side]
 
     def game_of(self, episode: MultiAgentEpisode) -> int:
-        """The number of the episode's game: the next one, if it has none yet, as where no agent has acted."""
+        """Return the number of the episode's game: the next one, if it has none yet, as when no agent has acted."""
         game = episode.custom_data.get(GAME)
         if game is None:
             game = episode.custom_data[GAME] = self.num_dealt
@@ -162,7 +162,7 @@ def _check(episodes: Any, sides: Any, prior: float, options: Mapping[str, Any]) 
 
 
 def _seats(players: Mapping[str, Any]) -> list[Seat]:
-    """Of each player, its modules.
+    """Return the modules of each player.
 
     Raises:
         ConfigError: there are fewer than two, one is none, or two modules would have the same id.
@@ -185,13 +185,13 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
 
 
 def _sides_in(runner: MultiAgentEnvRunner, side_of: Callable[[Any], Hashable] | None) -> dict[Any, Hashable]:
-    """The agents' sides; None: each agent is on a side of its own."""
+    """Return the agents' sides; None: each agent is on its own side."""
     agents = possible_agents_of(runner.env.envs[0])
     return {agent: agent if side_of is None else side_of(agent) for agent in agents}
 
 
 def _freeze(runner: MultiAgentEnvRunner) -> None:
-    """What connectors have learned stays as it is."""
+    """Stop connectors from updating their statistics."""
     for module in runner.env_to_module.values():
         for connector in module.connectors:
             if hasattr(connector, "update_stats"):
@@ -199,7 +199,7 @@ def _freeze(runner: MultiAgentEnvRunner) -> None:
 
 
 def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[int], None]) -> dict[str, Any]:
-    """All games: the fields of the Tournament by game."""
+    """Play all games; returns the fields of the Tournament by game."""
     n, per_call = len(dealer.games), GAMES_OF_ENV * runner.num_envs
     payoffs, lengths, seeds = np.zeros((n, 2)), np.zeros(n, np.int64), list[int | None]([None] * n)
     while left := n - dealer.num_dealt:

@@ -1,4 +1,4 @@
-"""Who plays: what users give to be evaluated, made ready to act in a runner."""
+"""Players: what users pass to be evaluated, made ready to act in a runner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.config import DEFAULT_MODULE_ID, EnvRunnerConfig
 from fastmarl.core.connectors.base import ConnectorPiece
 from fastmarl.core.connectors.env_to_module import KINDS
 from fastmarl.core.errors import ConfigError, shown
@@ -24,13 +24,13 @@ ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a 
 
 @dataclass(frozen=True)
 class Role:
-    """What acts for some agents.
+    """A module that acts for some agents, with its connectors and options.
 
     Attributes:
         module: or a spec that makes one.
         connectors: of the module, in order; the runner works with copies.
-        learned: option -> what these have learned: by connector, as `EnvToModule.get_state()` has it.
-        options: of EnvRunnerConfig, with which it was trained: what becomes of observations, rewards and actions.
+        learned: option -> the connectors' statistics, as in `EnvToModule.get_state()`.
+        options: options of EnvRunnerConfig that it was trained with, for observations, rewards and actions.
     """
 
     module: Any
@@ -40,7 +40,7 @@ class Role:
 
 
 def roles_of(player: Any) -> Role | dict[Any, Role]:
-    """One role, or several by module id. Whatever can play is turned into these here.
+    """Return a player's role, or several by module id.
 
     Raises:
         ConfigError: it can't.
@@ -55,8 +55,20 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
     raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}")
 
 
+def roles_by_id(player: Any) -> dict[Any, Role]:
+    """Return roles by module id: a policy's own ids, or the default one for a single module.
+
+    Raises:
+        ConfigError: as `roles_of()`.
+    """
+    if isinstance(player, Policy):
+        return _roles_in(player)
+    roles = roles_of(player)
+    return {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
+
+
 def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
-    """With copies of the modules: the player's own stay as they are, and where they are."""
+    """Return roles with copies of the modules: the player's own stay unchanged, on their device."""
     if isinstance(player, Policy):
         options, parts = player.options, player.parts
         modules = {module_id: copied(part.module) for module_id, part in parts.items()}
@@ -73,17 +85,17 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
 
 
 def _is_module(value: Any) -> bool:
-    """Whether it is a module or says how to make one."""
+    """Return True for a module or a spec of one."""
     return isinstance(value, (torch.nn.Module, RLModuleSpec))
 
 
 @contextmanager
 def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -> Iterator[MultiAgentEnvRunner]:
-    """A runner in which they act, by module id; it is stopped in the end.
+    """Yield a runner in which these roles act, by module id; it is stopped in the end.
 
     Args:
         env: as `EnvRunnerConfig(env=...)`.
-        options: others of EnvRunnerConfig; they prevail over those with which the players were trained.
+        options: others of EnvRunnerConfig; they override those that the players were trained with.
 
     Raises:
         ConfigError: players were trained with different values of an option that is not given.
@@ -104,7 +116,7 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
 
 
 def _common_options(roles: Mapping[str, Role], given: Mapping[str, Any]) -> dict[str, Any]:
-    """With which all roles that have options were trained; without those that are given."""
+    """Return the options that all roles were trained with, without those that are given."""
     common: dict[str, Any] = {}
     for module_id, role in roles.items():
         for name, value in role.options.items():

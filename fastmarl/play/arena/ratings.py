@@ -60,7 +60,7 @@ def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray
 
 
 def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
-    """A copy, with the prior and without a diagonal."""
+    """Return a copy with the prior added, and zeros on the diagonal."""
     scores = np.array(scores, np.float64)
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or not len(scores):
         raise ConfigError(f"scores must be a square matrix, got the shape {scores.shape}")
@@ -79,13 +79,13 @@ def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
 
 
 def check_prior(prior: Any) -> None:
-    """Raises ConfigError if it is none for `bradley_terry`."""
+    """Raise ConfigError unless `bradley_terry` takes this prior."""
     if not (isinstance(prior, Real) and 0 <= float(prior) < math.inf):
         raise ConfigError(f"prior must be a number of games of at least 0, got {prior!r}")
 
 
 def _is_connected(edges: np.ndarray) -> bool:
-    """Whether there is a way from each to each along directed edges, bool [P, P]."""
+    """Return True if directed edges, bool [P, P], lead from each player to each other."""
     return bool(np.linalg.matrix_power(edges | np.eye(len(edges), dtype=bool), len(edges)).all())
 
 

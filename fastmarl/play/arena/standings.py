@@ -1,4 +1,4 @@
-"""What a tournament has found: games, and what follows from them."""
+"""The result of a tournament: games, payoffs and ratings."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "pay
 
 
 @public("fastmarl.play")
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Tournament:
     """The games of P players, and their figures. In matrices [P, P], the row is a player and the column its opponent,
-    in the order of `names`; nobody plays against itself.
+    in the order of `names`; the diagonal is empty.
 
     Attributes:
         names: of the players.
         sides: the two sides, as they were given.
         players: int64 [N, 2], in each of the N games the number of the player on the first and on the second side.
-        payoffs: float64 [N, 2], the sum of what the agents of each side were paid, as recorded.
+        payoffs: float64 [N, 2], the sum of the recorded rewards of each side's agents.
         lengths: int64 [N], env steps.
         reset_seeds: [N], with which each game was begun; None where its environment got none.
         prior: games of each pair that ratings count in addition, as drawn.
@@ -57,23 +57,23 @@ class Tournament:
 
     @cached_property
     def games(self) -> np.ndarray:
-        """int64 [P, P]: of each pair, on both sides together."""
+        """int64 [P, P]: games of each pair, on both sides together."""
         return self._count(np.ones(len(self.players), bool))
 
     @cached_property
     def wins(self) -> np.ndarray:
-        """int64 [P, P]: games in which the player was paid more than its opponent."""
+        """int64 [P, P]: games in which the player's payoff was above its opponent's."""
         return self._count(self.payoffs[:, 0] > self.payoffs[:, 1], self.payoffs[:, 1] > self.payoffs[:, 0])
 
     @cached_property
     def draws(self) -> np.ndarray:
-        """int64 [P, P]: games in which both were paid the same."""
+        """int64 [P, P]: games with equal payoffs."""
         return self.games - self.wins - self.wins.T
 
     @cached_property
     def payoff_matrix(self) -> np.ndarray:
-        """float64 [P, P]: what the player was paid on average: the mean of its means on both sides. NaN on the
-        diagonal. Without a sum of zero, the opponent's is another one, in the entry across the diagonal."""
+        """float64 [P, P]: the player's mean payoff: the mean of its means on both sides. NaN on the diagonal. In
+        games that are not zero-sum, the opponent's is in the entry across the diagonal."""
         with np.errstate(invalid="ignore"):
             return self._moments[0].mean(0)
 
@@ -103,8 +103,14 @@ class Tournament:
         """The table as text."""
         return self.table().as_text()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {list(self.names)}: {len(self.players):,} games>"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
     def table(self, title: str = "") -> Table:
-        """A row for each player, the best first."""
+        """Return a table of this `title`, with a row for each player, the best first."""
         games, wins, draws = self.games.sum(1), self.wins.sum(1), self.draws.sum(1)
         figures = [
             {
@@ -122,7 +128,7 @@ class Tournament:
         return Table.of(title, COLUMNS, figures, ["±: standard error of the rating"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a row for each player and opponent, with the player's rating in each of its rows."""
+        """Write a CSV file to `path`, with a row for each player and opponent that repeats the player's rating."""
         losses = self.games - self.wins - self.draws
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)

@@ -164,13 +164,13 @@ class PPOTorchLearner(RLlibLearner):
         return fwd_out, loss_per_module, {}
 
     def compute_gradients(self, loss_per_module: dict, **kwargs: Any) -> Any:
-        """Compute gradients as RLlib's method does."""
+        """Compute gradients of the losses in `loss_per_module` as RLlib's method does."""
         for parameter in self._params.values():
             parameter.grad = None  # faster than RLlib's optimizers one after the other
         return super().compute_gradients(loss_per_module, **kwargs)
 
     def apply_gradients(self, gradients_dict: dict) -> None:
-        """Apply gradients as RLlib's method does."""
+        """Apply the gradients in `gradients_dict` as RLlib's method does."""
         if (
             self._grad_scalers is not None
             or self._lr_scheduler_classes is not None

@@ -17,6 +17,9 @@ class RolloutWorker(RLlibWorker):
     config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
     config.env_runners(env_runner_cls=fastmarl.rllib.RolloutWorker)
     ```
+
+    Args:
+        arguments: those of RLlib's class.
     """
 
     def __init__(self, **arguments: Any):

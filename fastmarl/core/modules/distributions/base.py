@@ -43,12 +43,12 @@ class Distribution(metaclass=_Kind):
 
     @staticmethod
     def required_input_dim(action_space: gym.Space) -> int:
-        """Return the number of logits for this action space."""
+        """Return the number of logits for `action_space`."""
         raise NotImplementedError
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> "Distribution":
-        """Create a distribution from a network's outputs, float [B, required_input_dim]."""
+        """Create a distribution from a network's outputs `logits`, float [B, required_input_dim]."""
         raise NotImplementedError
 
     @classmethod
@@ -72,15 +72,18 @@ class Distribution(metaclass=_Kind):
         return cls.from_logits(logits).to_deterministic().sample()
 
     def sample(self, generator: torch.Generator | None = None) -> Any:
-        """Draw actions [B, *action shape], without gradient."""
+        """Draw actions [B, *action shape] without gradient, with `generator` or, if None, torch's global one."""
         raise NotImplementedError
 
     def rsample(self, generator: torch.Generator | None = None) -> Any:
-        """Draw actions with a gradient with respect to the logits, if the distribution supports it."""
+        """Draw actions with a gradient with respect to the logits, if the distribution supports it.
+
+        `generator` is that of `sample()`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no samples with gradient")
 
     def logp(self, value: Any) -> Tensor:
-        """Return the log-probability (density) [B] of actions [B, *action shape]."""
+        """Return the log-probability (density) [B] of the actions `value` [B, *action shape]."""
         raise NotImplementedError
 
     def entropy(self) -> Tensor:
@@ -97,7 +100,7 @@ class Distribution(metaclass=_Kind):
 
 
 def n_logits_of(kind: type[Distribution], action_space: gym.Space | None) -> int | None:
-    """Return the number of logits that a distribution needs for this action space.
+    """Return the number of logits that a distribution of class `kind` needs for `action_space`.
 
     None means unknown: `from_logits()` was overridden, but not `required_input_dim()`.
     """

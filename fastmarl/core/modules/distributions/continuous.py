@@ -18,6 +18,10 @@ class DiagGaussian(Distribution):
     """Independent normal distributions for Box; logits are all means, followed by all log standard deviations.
 
     Actions are float32 [B, *shape] and unbounded. Class attribute `shape`: None means one axis of any length.
+
+    Args:
+        loc: Means, float [B, n].
+        log_std: Log standard deviations, float [B, n].
     """
 
     shape: ClassVar[tuple[int, ...] | None] = None

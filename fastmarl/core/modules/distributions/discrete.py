@@ -53,7 +53,10 @@ class Categorical(Distribution):
         return _draw(logp.reshape(-1, logp.shape[-1]), generator).reshape(logp.shape[:-1])
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one-hot actions [B, n] with the gradient of the probabilities ("straight through")."""
+        """Draw one-hot actions [B, n] with the gradient of the probabilities ("straight through").
+
+        `generator` is that of `sample()`.
+        """
         drawn = one_hot(self.sample(generator), self.logits.shape[-1])
         return (drawn - self.probs).detach() + self.probs
 
@@ -160,7 +163,7 @@ def _padded_columns(nvec: tuple[int, ...], device: torch.device) -> Tensor:
 
 @public("fastmarl.distributions")
 class Bernoulli(Distribution):
-    """For MultiBinary: each logit is that of a 1; actions are int8 [B, *shape] of 0 and 1.
+    """For MultiBinary: each of `logits`, float [B, n], is that of a 1; actions are int8 [B, *shape] of 0 and 1.
 
     Class attribute `shape`: None means one axis of any length.
     """

@@ -127,7 +127,7 @@ class Nothing(Distribution):
 
 
 def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
-    """Return the slices of the logits, from `begin` to `end`, that belong to one choice among several each.
+    """Return the slices of the logits of `kind`, from `begin` to `end`, that belong to one choice among several each.
 
     Logits of numbers are left out, and so are those of custom distributions, whose meaning is unknown.
     """
@@ -145,7 +145,7 @@ def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = No
 
 
 def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
-    """Return the distribution that RLlib would choose for this space. Equal spaces give the same, picklable class.
+    """Return the distribution that RLlib would choose for `action_space`. Equal spaces give the same, picklable class.
 
     Discrete: Categorical. MultiDiscrete: MultiCategorical. MultiBinary: Bernoulli. Box of floats: DiagGaussian.
     Dict and Tuple: MultiDistribution of these.
