@@ -116,7 +116,8 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
 
 def test_bundled_connectors_are_saved_with_all_their_arguments():
     kinds = Connector, OutputConnector
-    bundled = {kind for kind in vars(connectors).values() if isinstance(kind, type) and issubclass(kind, kinds)}
+    named = [getattr(connectors, name) for name in connectors.__all__]
+    bundled = {kind for kind in named if isinstance(kind, type) and issubclass(kind, kinds)}
     assert set(saved.ARGUMENTS) == bundled - {*kinds}
     for kind, names in saved.ARGUMENTS.items():
         assert tuple(inspect.signature(kind).parameters) == names
