@@ -70,7 +70,7 @@ class TorchPolicy(Policy):
         """Clip the gradients' norm to `grad_clip`; returns statistics.
 
         Args:
-            optimizer: called after this to make its step.
+            optimizer: the optimizer, which steps after this call.
             loss: the loss, after its `backward()`.
         """
         if self.config["grad_clip"] is None:
