@@ -1,5 +1,6 @@
 """A runner whose name is bound to another one is freed at once, with its workers, files and threads."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -123,6 +124,18 @@ def use(then=None, **options):
 @pytest.mark.parametrize("options", USES.values(), ids=USES)
 def test_a_runner_is_freed_by_reference_counts_alone(options):
     assert not left_behind(functools.partial(use, **options))
+
+
+@pytest.mark.parametrize("options", [{}, ASYNC, {"worker_num_splits": 2}], ids=["dicts", "workers", "in turn"])
+def test_a_runner_whose_call_has_failed_is_freed_too(options):
+    def fail():
+        runner = fastmarl.MultiAgentEnvRunner(
+            fastmarl.EnvRunnerConfig(env=FailsOften, seed=0, num_envs_per_env_runner=2, **options)
+        )
+        with contextlib.suppress(ValueError):
+            runner.sample(num_timesteps=60)
+
+    assert not left_behind(fail)
 
 
 @pytest.mark.parametrize("option", ["output", "record_actions"])

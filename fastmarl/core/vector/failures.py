@@ -47,18 +47,22 @@ class Failures:
         """
         self._counts["failures"] += 1
         self._counts["timeouts"] += isinstance(error, TimeoutError)
-        while True:
-            self._allow(env_indices, error)
-            try:
-                remake()
-                break
-            except (Exception, SystemExit) as again:
-                error = as_error(again)
+        try:
+            while self._may_restart(env_indices, error):
+                try:
+                    remake()
+                    break
+                except (Exception, SystemExit) as again:
+                    error = as_error(again)
+            else:
+                raise error
+        finally:
+            del error  # its traceback has this frame: each would keep the other
         self._counts["restarts"] += len(env_indices)
 
-    def _allow(self, env_indices: Sequence[int], error: Exception) -> None:
+    def _may_restart(self, env_indices: Sequence[int], error: Exception) -> bool:
         if not self._restarts:
-            raise error
+            return False
         for env_index in env_indices:
             n_steps = self._store.table.envs[env_index].n_steps
             if n_steps > self._steps_at_restart.get(env_index, -1):
@@ -67,7 +71,8 @@ class Failures:
             self._steps_at_restart[env_index] = n_steps
         if max(self._in_a_row[env_index] for env_index in env_indices) > self._max_restarts:
             error.add_note(f"fastmarl: this was tried again max_restarts={self._max_restarts} times in a row")
-            raise error
+            return False
+        return True
 
     def end_episode(self, env_index: int) -> int:
         """End the env's episode at its last step; return the flags for `after_step`."""

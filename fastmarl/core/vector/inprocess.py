@@ -153,7 +153,10 @@ class InProcessVector(VectorEnv):
 
     def _step_failed(self, env_index: int, error: Exception | SystemExit, after_step: AfterStep) -> None:
         """Continue with a new env, or raise the error."""
-        self._restart(env_index, error, "step()")
+        try:
+            self._restart(env_index, error, "step()")
+        finally:
+            del error  # see `Failures.restart()`
         all_done = self._failures.end_episode(env_index)
         self.n_stepping -= 1
         after_step([env_index], [all_done])
@@ -162,7 +165,10 @@ class InProcessVector(VectorEnv):
         """Recreate the env whose `call` has failed, or raise the error with a note of its origin."""
         error = as_error(raised)
         error.add_note(f"fastmarl: raised by {call} of env {env_index}")
-        self._failures.restart([env_index], error, partial(self._make_anew, env_index))
+        try:
+            self._failures.restart([env_index], error, partial(self._make_anew, env_index))
+        finally:
+            del error, raised  # see there
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]
         self._active = [self._slots[i] for i, _, _ in self._active]
 
