@@ -11,6 +11,7 @@ from torch import Tensor
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
 from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.public import public
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
@@ -21,6 +22,7 @@ COMPILED = "compiled"
 SMALLEST = 1e-6  # added to a norm by which a gradient is divided, as in torch
 
 
+@public("fastmarl.learning")
 class PPOLearner:
     """Trains a module in place, so that a runner acts with its newest weights.
 
