@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError, ModuleOutputError
-from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.learning.one_module import one_module
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
 
@@ -54,7 +55,7 @@ def ppo_loss(
         BatchError: a column is missing, or does not have one number for each row, or "loss_mask" is not bool.
         ModuleOutputError: the module puts out no values, or not one for each row.
     """
-    module, needed = as_rl_module(module), needed_columns(rows, vf_coeff, kl_coeff)
+    module, needed = one_module(module), needed_columns(rows, vf_coeff, kl_coeff)
     outputs = module.forward_train(module_inputs(rows))
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     logp = distribution.logp(rows[Columns.ACTIONS])

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
-from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.public import public
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
+from fastmarl.learning.one_module import one_module
 from fastmarl.learning.ppo import ppo_loss
 
 COMPILED = "compiled"
@@ -81,14 +82,13 @@ class PPOLearner:
         generator: torch.Generator | None = None,
         compiled: bool = True,
     ):
-        self.module = module
+        self.module, self._module = module, one_module(module)
         self.epochs, self.num_minibatches, self.minibatch_size = epochs, num_minibatches, minibatch_size
         self.clip, self.vf_coeff, self.vf_clip = clip, vf_coeff, vf_clip
         self.entropy_coeff, self.kl_coeff = entropy_coeff, kl_coeff
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
         self._check_sizes()
         self.parameters: FlatParameters = flat_parameters(module)
-        self._module = as_rl_module(module)
         self._trained = _trained(module)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)

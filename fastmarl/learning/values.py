@@ -8,8 +8,9 @@ import torch
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
-from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.spaces.structs import map_struct
+from fastmarl.learning.one_module import one_module
 from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import ValueNorm
 
@@ -24,7 +25,7 @@ def value_fn_of(module: torch.nn.Module, value_norm: ValueNorm | None = None) ->
     Raises:
         ConfigError: the module is recurrent: its values depend on states, which observations don't tell.
     """
-    module = as_rl_module(module)
+    module = one_module(module)
     if module.is_stateful():
         raise ConfigError(
             f"value_fn_of() can't ask {_name(module)}, which is recurrent; give add_gae() last_values, see "
@@ -57,7 +58,7 @@ def last_values_of(
         BatchError: the module is recurrent, and the batch has no "state_out".
         ModuleOutputError: the module puts out no values.
     """
-    module, inputs = as_rl_module(module), {Columns.OBS: batch[Columns.FINAL_OBS]}
+    module, inputs = one_module(module), {Columns.OBS: batch[Columns.FINAL_OBS]}
     if not module.is_stateful():
         return _values(module, inputs, value_norm, "last_values_of()").cpu().numpy()
     if Columns.STATE_OUT not in batch:

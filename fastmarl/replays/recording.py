@@ -130,6 +130,10 @@ class Recording:
             episode.number = number
             self._by_id.setdefault(episode.id_, []).append(episode)
 
+    def __repr__(self) -> str:
+        n = len(self)
+        return f"<{type(self).__name__} of {os.fspath(self.folder)!r}: {n:,} episode{'s' * (n != 1)}>"
+
     def __len__(self) -> int:
         return len(self.episodes)
 

@@ -79,3 +79,11 @@ def test_errors_name_the_module_that_was_given():
         ppo_loss(net, to_tensors(batch, NAMES))
     with pytest.raises(ConfigError, match=r"expected a torch.nn.Module, got 3"):
         ppo_loss(3, {})
+
+
+def test_all_modules_of_a_runner_are_not_one():
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", policies={"all": Net()}, seed=0)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for function in (value_fn_of, PPOLearner, lambda module: ppo_loss(module, {})):
+            with pytest.raises(ConfigError, match=r"expected one of the modules \['all'\], got all of them"):
+                function(runner.module)

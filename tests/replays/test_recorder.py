@@ -549,6 +549,7 @@ def test_runners_that_go_back_to_a_state_record_each_course(other_runner, worker
     resumed.stop()
     recording = Recording(tmp_path)
     assert [recorded.number for recorded in recording] == list(range(len(recording)))
+    assert repr(recording) == f"<Recording of {str(tmp_path)!r}: {len(recording)} episodes>"
     assert len(courses) == 3
     for id_, expected in courses.items():
         found = [recorded for recorded in recording if recorded.id_ == id_]

@@ -1,0 +1,18 @@
+"""The module that a loop passes to functions of this package: one module, of any class."""
+
+import torch
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.multi import MultiRLModule
+
+
+def one_module(module: torch.nn.Module) -> RLModule:
+    """Return a module as an RLModule; see `as_rl_module()`.
+
+    Raises:
+        ConfigError: it is no torch module or holds several, or its agents had different spaces.
+    """
+    if isinstance(module, MultiRLModule):
+        raise ConfigError(f"expected one of the modules {list(module)}, got all of them; see runner.module[module_id]")
+    return as_rl_module(module)
