@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,19 +18,22 @@ from fastmarl.report.records import build, usable_cores, versions
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns and raises as `Parser.run()` does."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    return _parser().run(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    return _parser(given).run(given)
 
 
-def _parser() -> Parser:
+def _parser(argv: Sequence[str]) -> Parser:
     parser = Parser(prog="fastmarl", description="Multi-agent experience for reinforcement learning, sampled fast.")
     parser.add_argument("--version", action="version", version=f"fastmarl {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sample.add_parser(commands)
-    train.add_parser(commands)
+    train.add_parser(commands, argv)
     play.add_evaluate(commands)
     play.add_tournament(commands)
     replay.add_parser(commands)
-    benchmarks = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
+    benchmarks = commands.add_parser("bench", help="measure").add_subparsers(
+        title="benchmarks", metavar="BENCHMARK", required=True
+    )
     for benchmark in bench.BENCHMARKS:
         benchmark.add_parser(benchmarks)
     _add_check_env(commands)
@@ -41,7 +45,7 @@ def _parser() -> Parser:
 def _add_check_env(commands: Any) -> None:
     parser = commands.add_parser("check-env", help="check an environment; exit code 1 if something is wrong with it")
     parser.add_argument("env", metavar="NAME", help=ENV_HELP)
-    parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="env_config")
+    parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     parser.set_defaults(run=_check_env)
 
 
@@ -50,7 +54,7 @@ def _check_env(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.testing.check import check_env
 
     search_current_folder(args.env)
-    report = check_env(args.env, args.config)
+    report = check_env(args.env, args.env_config)
     terminal.show(str(report))
     return 0 if report.ok else 1
 

@@ -374,7 +374,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _modules_beside(path: str) -> list[str]:
-    """Full names of the modules in the package that `path` should be in; none if there is no such package."""
+    """Full names of the modules and classes in what `path` should be in; none if there is no such package."""
     parent = path.rpartition(".")[0]
     try:
         package = import_module(parent)
@@ -382,7 +382,8 @@ def _modules_beside(path: str) -> list[str]:
         return []
     if parent.partition(".")[0] in HOMES:  # whose modules with environments are among the suggestions
         return []
-    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    modules = [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    return modules + [f"{parent}:{name}" for name, value in vars(package).items() if inspect.isclass(value)]
 
 
 def _unknown(name: str, reason: str, names: list[str] | None = None) -> EnvCheckError:
