@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastmarl.cli import bench, play, replay, rllib_check, sample, train
-from fastmarl.cli.arguments import ENV_HELP, Parser, json_object, search_current_folder
+from fastmarl.cli.arguments import ENV_HELP, INTERRUPTED, Parser, json_object, search_current_folder
+from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.version import __version__
 from fastmarl.report.records import build, usable_cores, versions
@@ -19,15 +20,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns and raises as `Parser.run()` does."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     given = sys.argv[1:] if argv is None else list(argv)
-    return _parser(given).run(given)
+    with EndSignals() as signals:
+        if given[:1] != ["train"]:
+            signals.release()
+        try:
+            return _parser(given, signals).run(given)
+        except KeyboardInterrupt:  # a second one while an algorithm is imported
+            return INTERRUPTED
 
 
-def _parser(argv: Sequence[str]) -> Parser:
+def _parser(argv: Sequence[str], signals: EndSignals) -> Parser:
     parser = Parser(prog="fastmarl", description="Multi-agent experience for reinforcement learning, sampled fast.")
     parser.add_argument("--version", action="version", version=f"fastmarl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sample.add_parser(commands)
-    train.add_parser(commands, argv)
+    train.add_parser(commands, argv, signals)
     play.add_evaluate(commands)
     play.add_tournament(commands)
     replay.add_parser(commands)

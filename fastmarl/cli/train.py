@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastmarl.cli.arguments import Parser, existing_folder, in_one_line, search_current_folder
 from fastmarl.cli.runs import check_trust, described, example, policy_of_run
+from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.cli.train_options import add_options, check, saved_options, with_saved
 from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean, similar
@@ -30,12 +31,13 @@ SIGNALLED = 128  # and a signal's number: the exit code, as shells have it
 
 def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
     """Run an example as a command of its own; returns as `fastmarl.cli.main()` does."""
-    parser = Parser(prog=f"python {Path(sys.argv[0]).name}", description=algorithm.help)
-    _fill(parser, algorithm)
-    return parser.run(argv)
+    with EndSignals() as signals:
+        parser = Parser(prog=f"python {Path(sys.argv[0]).name}", description=algorithm.help)
+        _fill(parser, algorithm, signals)
+        return parser.run(argv)
 
 
-def add_parser(commands: Any, argv: Sequence[str]) -> None:
+def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
     """Add the command with the options of the algorithm that `argv` names: those of all would need torch."""
     parser = commands.add_parser(
         "train", help=f"train with {', '.join(ALGORITHMS)}; write curve, picture and checkpoints; resume"
@@ -56,7 +58,7 @@ def add_parser(commands: Any, argv: Sequence[str]) -> None:
             parser._actions[-1].nargs, parser._actions[-1].required = "?", False
             name = parser.get_default("algorithm")
         if name in ALGORITHMS:
-            _fill(parser, example(name).ALGORITHM)
+            _fill(parser, example(name).ALGORITHM, signals)
     except FastmarlError as error:
         parser.error(in_one_line(error))
 
@@ -69,12 +71,14 @@ def _resumed(argv: Sequence[str], parser: Parser) -> Path | None:
     return alone.parse_known_args(argv)[0].resume
 
 
-def _fill(parser: Parser, algorithm: Algorithm) -> None:
+def _fill(parser: Parser, algorithm: Algorithm, signals: EndSignals) -> None:
     add_options(parser, algorithm)
-    parser.set_defaults(run=partial(_run, algorithm, parser))
+    parser.set_defaults(run=partial(_run, algorithm, parser, signals))
 
 
-def _run(algorithm: Algorithm, parser: Parser, args: argparse.Namespace, terminal: Terminal) -> int:
+def _run(
+    algorithm: Algorithm, parser: Parser, signals: EndSignals, args: argparse.Namespace, terminal: Terminal
+) -> int:
     """Train, show and draw; after Ctrl-C say how to go on."""
     from fastmarl.training.run_folder import RunFolder
 
@@ -95,12 +99,13 @@ def _run(algorithm: Algorithm, parser: Parser, args: argparse.Namespace, termina
     folder.write_options(algorithm.name, saved_options(args))
     terminal.show(f"training {algorithm.name} on {args.env} in {folder.path}")
     try:
-        outcome = _train(algorithm, args, folder, terminal)
+        outcome = _train(algorithm, args, folder, terminal, signals)
     except BaseException:
         if not folder.has_progress():
             folder.discard()
         raise
     finally:
+        signals.release()
         folder.unlock()
     if outcome.signal is not None:
         trust = " --trust" if args.trust else ""
@@ -131,7 +136,9 @@ def _reopen(algorithm: Algorithm, parser: Parser, args: argparse.Namespace) -> t
     return folder, args
 
 
-def _train(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal) -> Outcome:
+def _train(
+    algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal, signals: EndSignals
+) -> Outcome:
     from fastmarl.training.loop import train
 
     with terminal.status("training ...") as change, _wandb(args, folder) as log:
@@ -140,6 +147,7 @@ def _train(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, te
             args,
             folder,
             resume=args.resume is not None,
+            signal=lambda: signals.received,
             on_progress=partial(_show_progress, change),
             on_metrics=log,
             warn=lambda text: print(f"fastmarl: {text}", file=sys.stderr),

@@ -19,7 +19,6 @@ from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.learning import MetricsWriter, keep_freed_memory
 from fastmarl.training.algorithm import Algorithm, Learner
 from fastmarl.training.run_folder import CURVE, RunFolder
-from fastmarl.training.signals import EndSignals
 
 ROWS = 100  # of a learning curve
 RETURN = "episode_return_mean"
@@ -66,16 +65,18 @@ def train(
     folder: RunFolder,
     *,
     resume: bool = False,
+    signal: Callable[[], int | None] = lambda: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_metrics: Callable[[int, Mapping[str, Any]], None] = lambda step, metrics: None,
     warn: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train until the end, or until Ctrl-C or SIGTERM, after which the update under way is finished and saved.
+    """Train until the end, or until a signal, after which the update under way is finished and saved.
 
     Args:
         args: the options, with those of the algorithm.
         folder: of the run.
         resume: continue from the newest checkpoint instead of starting.
+        signal: returns the number of the signal that the run is to end for, or None.
         on_progress: is called about a hundred times a run.
         on_metrics: gets each row of the learning curve.
         warn: is called with what went wrong and does not end the run.
@@ -89,7 +90,7 @@ def train(
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # the networks are small
     keep_freed_memory()
-    with EndSignals() as signals, MultiAgentEnvRunner(algorithm.make_config(args)) as runner:
+    with MultiAgentEnvRunner(algorithm.make_config(args)) as runner:
         loop = _Loop(algorithm, args, folder, runner, warn)
         if resume:
             loop.load()
@@ -103,8 +104,8 @@ def train(
                 on_metrics(progress.env_steps, metrics)
                 on_progress(progress)
 
-            loop.run(signals, report)
-        return Outcome(loop.env_steps, loop.checkpoint, signals.received if loop.updates < loop.num_updates else None)
+            loop.run(signal, report)
+        return Outcome(loop.env_steps, loop.checkpoint, signal() if loop.updates < loop.num_updates else None)
 
 
 def _curve(folder: RunFolder, resume_step: int | None, tensorboard: bool) -> MetricsWriter:
@@ -149,11 +150,11 @@ class _Loop:
     def env_steps(self) -> int:
         return self._runner.num_env_steps_sampled_lifetime
 
-    def run(self, signals: EndSignals, report: Callable[[Mapping[str, Any], Progress], None]) -> None:
+    def run(self, signal: Callable[[], int | None], report: Callable[[Mapping[str, Any], Progress], None]) -> None:
         """Train from where it is; save at intervals and in the end."""
         begun, first_step, cpu_begun = time.monotonic(), self.env_steps, time.process_time() - self._cpu_seconds
         due, every_row = begun + self._every, max(1, self.num_updates // ROWS)
-        while self.updates < self.num_updates and signals.received is None:
+        while self.updates < self.num_updates and signal() is None:
             episodes = self._runner.sample()
             self._is_at_start = all(episode.is_done for episode in episodes)
             stats = self._learner.learn(episodes)

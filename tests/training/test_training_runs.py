@@ -14,6 +14,7 @@ import torch
 
 from fastmarl.checkpoint import load_state
 from fastmarl.cli.runs import example
+from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.train_options import parse_options
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.training import linear_schedule
@@ -49,8 +50,9 @@ def run(name, options, folder, *, interrupt_after=None, **how):
             signal.raise_signal(signal.SIGINT)
 
     resume = how.get("resume", False)
-    outcome = train(*prepared(name, options, folder, resume=resume), on_progress=on_progress, **how)
-    return outcome
+    with EndSignals() as signals:
+        how |= {"on_progress": on_progress, "signal": lambda: signals.received}
+        return train(*prepared(name, options, folder, resume=resume), **how)
 
 
 def arrays_in(tree, path=""):

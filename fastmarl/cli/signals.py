@@ -13,6 +13,8 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 class EndSignals:
     """Notes Ctrl-C and SIGTERM within a `with` block instead of interrupting it. A second one interrupts.
 
+    The block has the imports, too: an interrupt that is raised in compiled code's callbacks there may be lost.
+
     Attributes:
         received: the signal's number, or None.
     """
@@ -27,8 +29,12 @@ class EndSignals:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self.release()
+
+    def release(self) -> None:
+        """Let signals interrupt again."""
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
