@@ -50,12 +50,12 @@ class Outcome:
 
     Attributes:
         env_steps: done.
-        checkpoint: the last one; None: none could be written.
+        checkpoint: the last one.
         signal: number of the signal that ended it early; None: it is finished.
     """
 
     env_steps: int
-    checkpoint: Path | None
+    checkpoint: Path
     signal: int | None
 
 
@@ -82,7 +82,7 @@ def train(
         warn: is called with what went wrong and does not end the run.
 
     Raises:
-        CheckpointError: there is no checkpoint to resume from.
+        CheckpointError: there is no checkpoint to resume from, or the first or last one can't be written.
         ConfigError: the curve can't be written.
     """
     random.seed(args.seed)
@@ -105,6 +105,7 @@ def train(
                 on_progress(progress)
 
             loop.run(signal, report)
+        assert loop.checkpoint is not None
         return Outcome(loop.env_steps, loop.checkpoint, signal() if loop.updates < loop.num_updates else None)
 
 
@@ -168,9 +169,9 @@ class _Loop:
                 total = self.num_updates * self._steps_per_update
                 report(metrics, Progress(self.env_steps, total, rate, mean))
             if now >= due and (self._is_exact() or now >= due + self._every):
-                self.save()
+                self._try_to_save()
                 due = time.monotonic() + self._every
-        self.save()
+        self._save_at_the_end()
 
     def _is_exact(self) -> bool:
         """Return whether a run that is resumed from here is bit-identical: it needs the states of environments that
@@ -183,7 +184,11 @@ class _Loop:
         return self._envs_have_states
 
     def save(self) -> None:
-        """Write a checkpoint; one that can't be written is a warning."""
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: it can't be written.
+        """
         state = {
             "learner": self._learner.get_state(),
             "random": _random_state(),
@@ -194,9 +199,23 @@ class _Loop:
         try:
             self.checkpoint = self._folder.save_checkpoint(self.env_steps, self._save_runner, state)
         except OSError as error:
-            last = f"the last one is {self.checkpoint.name}" if self.checkpoint else "there is none yet"
-            self._warn(f"no checkpoint after {self.env_steps:,} env steps: {error.strerror or error}; {last}, and the "
-                       f"training goes on")  # fmt: skip
+            before = f"the one before is {self.checkpoint.name}" if self.checkpoint else "there is none before"
+            raise CheckpointError(f"no checkpoint after {self.env_steps:,} env steps: {error.strerror or error}; "
+                                  f"{before}") from error  # fmt: skip
+
+    def _try_to_save(self) -> None:
+        """Go on training with a warning if a checkpoint can't be written; the next one may be."""
+        try:
+            self.save()
+        except CheckpointError as error:
+            self._warn(f"{error}, and the training goes on")
+
+    def _save_at_the_end(self) -> None:
+        try:
+            self.save()
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; make room, then go on from there with --resume {self._folder.path}"
+                                  ) from error  # fmt: skip
 
     def _save_runner(self, path: Path) -> None:
         """Save the runner so that environments without a state begin the same episodes again, where these have only
