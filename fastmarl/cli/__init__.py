@@ -57,7 +57,7 @@ def _add_check_env(commands: Any) -> None:
 
 
 def _check_env(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Show the report."""
+    """Show the report of `check_env()`."""
     from fastmarl.testing.check import check_env
 
     search_current_folder(args.env)

@@ -1,4 +1,4 @@
-"""What the commands' arguments may be; all that is wrong is found before the work begins."""
+"""Argument types and shared options of the commands, and their errors, before the work begins."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _where(error: Exception) -> str:
 
 
 def integer(least: int, text: str) -> int:
-    """One of at least `least`."""
+    """An integer of at least `least`."""
     try:
         number = int(text)
     except ValueError:
@@ -197,7 +197,7 @@ def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int, *, needs_e
 
 
 def add_hiddens(parser: argparse.ArgumentParser) -> None:
-    """--hiddens"""
+    """Add --hiddens, the layers of the default nets."""
     parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
 
 

@@ -118,7 +118,7 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _even(text: str) -> int:
-    """A positive one."""
+    """An even integer above 0."""
     if (number := positive(text)) % 2:
         raise argparse.ArgumentTypeError(f"must be even, half of the games on either side, got {text!r}")
     return number
@@ -132,7 +132,7 @@ def _player(text: str) -> tuple[str, Path]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
-    """Where they play."""
+    """Add options that say where and how they play."""
     add_env_arguments(parser, num_envs, needs_env=False)
     parser.set_defaults(env_config=None)  # that of the run
     parser.add_argument(

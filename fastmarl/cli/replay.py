@@ -1,4 +1,4 @@
-"""`fastmarl replay`."""
+"""`fastmarl replay`: episodes made again from a record of actions."""
 
 from __future__ import annotations
 

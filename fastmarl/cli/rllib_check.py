@@ -1,4 +1,4 @@
-"""`fastmarl rllib-check`."""
+"""`fastmarl rllib-check`: does the drop-in accelerate a config?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Show the report."""
+    """Check the config, and show the report."""
     from fastmarl.rllib.check import check_config  # first: else it would be the user's module that misses Ray
 
     try:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _config_at(name: str) -> Any:
-    """What stands at "package.module:name", or what that function returns.
+    """Import "package.module:name"; a function is called.
 
     Raises:
         ConfigError: there is nothing of that kind.
@@ -57,7 +57,7 @@ def _config_at(name: str) -> Any:
 
 
 def _called(function: Any, name: str) -> Any:
-    """What a function returns that is called without arguments."""
+    """Call a function without arguments; returns its result."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:

@@ -58,6 +58,11 @@ def check_trust(args: argparse.Namespace) -> None:
                           f"import it")  # fmt: skip
 
 
+def trust_option(args: argparse.Namespace) -> str:
+    """Return " --trust" if commands that are given the run's folder need it."""
+    return " --trust" if args.module or ":" in args.env else ""
+
+
 def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:
     """Make the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors as the run's options say."""
     from fastmarl.core.runner.runner import MultiAgentEnvRunner

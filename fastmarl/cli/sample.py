@@ -1,4 +1,4 @@
-"""`fastmarl sample`."""
+"""`fastmarl sample`: speed, and where the time goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fastmarl train`."""
+"""`fastmarl train`: begins, resumes and finishes training runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmarl.cli.arguments import Parser, existing_folder, in_one_line, search_current_folder
-from fastmarl.cli.runs import check_trust, described, example, policy_of_run
+from fastmarl.cli.runs import check_trust, described, example, policy_of_run, trust_option
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.cli.train_options import add_options, check, saved_options, with_saved
@@ -32,7 +32,7 @@ SIGNALLED = 128  # and a signal's number: the exit code, as shells have it
 def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
     """Run an example as a command of its own; returns as `fastmarl.cli.main()` does."""
     with EndSignals() as signals:
-        parser = Parser(prog=f"python {Path(sys.argv[0]).name}", description=algorithm.help)
+        parser = Parser(prog=f"python {sys.argv[0]}", description=algorithm.help)
         _fill(parser, algorithm, signals)
         return parser.run(argv)
 
@@ -57,6 +57,8 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
             parser.set_defaults(algorithm=described(folder)["algorithm"])
             parser._actions[-1].nargs, parser._actions[-1].required = "?", False
             name = parser.get_default("algorithm")
+            if name not in ALGORITHMS:
+                raise ConfigError(f"{folder} is a run of {name}: resume it with the script that began it")
         if name in ALGORITHMS:
             _fill(parser, example(name).ALGORITHM, signals)
     except FastmarlError as error:
@@ -72,19 +74,26 @@ def _resumed(argv: Sequence[str], parser: Parser) -> Path | None:
 
 
 def _fill(parser: Parser, algorithm: Algorithm, signals: EndSignals) -> None:
-    add_options(parser, algorithm)
-    parser.set_defaults(run=partial(_run, algorithm, parser, signals))
+    defaults = add_options(parser, algorithm)
+    parser.set_defaults(run=partial(_run, algorithm, defaults, f"{parser.prog} --resume", signals))
 
 
 def _run(
-    algorithm: Algorithm, parser: Parser, signals: EndSignals, args: argparse.Namespace, terminal: Terminal
+    algorithm: Algorithm,
+    defaults: Mapping[str, Any],
+    resume_command: str,
+    signals: EndSignals,
+    parsed: argparse.Namespace,
+    terminal: Terminal,
 ) -> int:
     """Train, show and draw; after Ctrl-C say how to go on."""
     from fastmarl.training.run_folder import RunFolder
 
-    vars(args).pop("algorithm", None)
-    if args.resume:
-        folder, args = _reopen(algorithm, parser, args)
+    given = {name: value for name, value in vars(parsed).items() if name in defaults}
+    if "resume" in given:
+        folder, args = _reopen(algorithm, defaults, given)
+    else:
+        args = argparse.Namespace(**{**defaults, **given})
     check(algorithm, args)
     for name in (args.env, *args.module):
         search_current_folder(name)
@@ -108,30 +117,32 @@ def _run(
         signals.release()
         folder.unlock()
     if outcome.signal is not None:
-        trust = " --trust" if args.trust else ""
         print(f"fastmarl: interrupted after {outcome.env_steps:,} env steps; saved in {outcome.checkpoint}; go on "
-              f"with: fastmarl train --resume {folder.path}{trust}", file=sys.stderr)  # fmt: skip
+              f"with: {resume_command} {folder.path}{trust_option(args)}", file=sys.stderr)  # fmt: skip
         return SIGNALLED + outcome.signal
     _finish(algorithm, args, folder, terminal)
     return 0
 
 
-def _reopen(algorithm: Algorithm, parser: Parser, args: argparse.Namespace) -> tuple[RunFolder, argparse.Namespace]:
+def _reopen(
+    algorithm: Algorithm, defaults: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[RunFolder, argparse.Namespace]:
     """Return the folder of the run to resume, locked, and the run's options."""
     from fastmarl.training.run_folder import RunFolder
 
-    if args.folder or args.overwrite:
+    if "folder" in given or "overwrite" in given:
         raise ConfigError("--resume goes on in the folder that it names: leave out --folder and --overwrite")
-    folder, about = RunFolder(args.resume), described(args.resume)
+    path: Path = given["resume"]
+    folder, about = RunFolder(path), described(path)
     if about["algorithm"] != algorithm.name:
-        raise ConfigError(f"{args.resume} is a run of {about['algorithm']}, not of {algorithm.name}: fastmarl train "
-                          f"--resume {args.resume}")  # fmt: skip
-    args = with_saved(args, parser, about["options"], args.resume)
+        raise ConfigError(f"{path} is a run of {about['algorithm']}, not of {algorithm.name}: fastmarl train --resume "
+                          f"{path}")  # fmt: skip
+    args = with_saved(given, defaults, about)
     check_trust(args)
     newest = next(iter(folder.checkpoints()), None)
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
-        raise ConfigError(f"the run in {args.resume} is finished after {args.steps:,} env steps; give more --steps to "
-                          f"train on, or play: fastmarl evaluate {args.resume}")  # fmt: skip
+        raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
+                          f"train on, or play: fastmarl evaluate {path}")  # fmt: skip
     folder.lock()
     return folder, args
 
@@ -207,7 +218,8 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
     terminal.show(
         found.table(f"{play} play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} "
                     f"episodes of {args.env}"),
-        f"curve and checkpoints are in {folder.path}; to play with the policy: fastmarl evaluate {folder.path}",
+        f"curve and checkpoints are in {folder.path}; to play with the policy: fastmarl evaluate {folder.path}"
+        f"{trust_option(args)}",
     )  # fmt: skip
 
 

@@ -29,8 +29,23 @@ NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "episodes", "explo
 CHANGEABLE = ("steps", "checkpoint_every", "device", "tensorboard", "wandb")  # where a run is resumed
 
 
-def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
-    """Add all options; their defaults are the algorithm's."""
+def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[str, Any]:
+    """Add all options.
+
+    Returns:
+        Their defaults, which parsing leaves out: a run that is resumed needs to know what was given.
+    """
+    before = set(parser._actions)
+    _add_all(parser, algorithm)
+    defaults = {}
+    for action in set(parser._actions) - before:
+        defaults[action.dest] = action.default
+        action.help = (action.help or "") % vars(action)
+        action.default = argparse.SUPPRESS
+    return defaults
+
+
+def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     default = {"hiddens": HIDDENS, **algorithm.defaults}
     task = parser.add_argument_group("task")
     task.add_argument("--env", default=default["env"], metavar="NAME", help=f"{ENV_HELP} (default %(default)s)")
@@ -85,8 +100,8 @@ def _policy(text: str) -> str:
 def parse_options(algorithm: Algorithm, argv: Sequence[str]) -> argparse.Namespace:
     """Return the options that `fastmarl train ALGORITHM` would have with these arguments."""
     parser = Parser(prog=f"fastmarl train {algorithm.name}")
-    add_options(parser, algorithm)
-    args = parser.parse_args(argv)
+    defaults = add_options(parser, algorithm)
+    args = argparse.Namespace(**{**defaults, **vars(parser.parse_args(argv))})
     check(algorithm, args)
     return args
 
@@ -115,26 +130,27 @@ def saved_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name not in NOT_SAVED}
 
 
-def with_saved(
-    args: argparse.Namespace, parser: argparse.ArgumentParser, saved: Mapping[str, Any], folder: Path
-) -> argparse.Namespace:
-    """Return the options of a run that is resumed: saved ones, but more steps and another interval if given.
+def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Mapping[str, Any]) -> argparse.Namespace:
+    """Return the options of a run that is resumed.
+
+    Args:
+        given: options on the command line; with more steps, or another way to watch and save, the run goes on so.
+        defaults: of the options that no run saves.
+        about: what run.json says.
 
     Raises:
         ConfigError: the command line has another option than the run had, or fewer steps.
         CheckpointError: the saved options are not those of the algorithm.
     """
-    if unknown := sorted(saved.keys() ^ saved_options(args).keys()):
+    folder, saved = given["resume"], about["options"]
+    if unknown := sorted(saved.keys() ^ (defaults.keys() - set(NOT_SAVED))):
         raise CheckpointError(f"{folder}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
-    resumed = argparse.Namespace(**{**vars(args), **saved})
-    for name, value in vars(args).items():
-        if name not in saved or value == parser.get_default(name) or value == saved[name]:
-            continue
-        option = f"--{name.replace('_', '-')}"
-        if name not in CHANGEABLE:
+    for name, value in given.items():
+        if name in saved and name not in CHANGEABLE and value != saved[name]:
+            option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"--resume goes on with {option} {saved[name]}, not {value}: leave out {option}, or "
                               f"begin another run")  # fmt: skip
-        setattr(resumed, name, value)
+    resumed = argparse.Namespace(**{**defaults, **saved, **given})
     if resumed.steps < saved["steps"]:
         raise ConfigError(f"--resume can't make a run shorter: it is of {saved['steps']:,} env steps; give more")
     return resumed

@@ -106,7 +106,7 @@ class RunFolder:
     # Options.
 
     def write_options(self, algorithm: str, options: Mapping[str, Any]) -> None:
-        """Write run.json."""
+        """Write the options to run.json."""
         try:
             started = self.description()["started"]
         except CheckpointError:

@@ -19,7 +19,7 @@ from fastmarl.report.tables import Table
 
 
 class Broken(efficiency_table.ReadyDicts):
-    """Forgets `__all__`."""
+    """Leaves `__all__` out of its flags."""
 
     def step(self, action_dict):
         obs, rewards, _, truncateds, infos = super().step(action_dict)
@@ -44,7 +44,7 @@ def names():
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    """Nobody looks at the speed."""
+    """Speed does not matter in these tests."""
     monkeypatch.setattr("fastmarl.cli.sample.SECONDS", 0.02)
 
 

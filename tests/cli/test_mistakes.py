@@ -106,6 +106,8 @@ def template(tmp_path_factory):
     }.items():
         shutil.copytree(folder / "finished", folder / name)
         (folder / name / "run.json").write_text(json.dumps({**about, "options": {**about["options"], **options}}))
+    shutil.copytree(folder / "finished", folder / "of_a_script")
+    (folder / "of_a_script" / "run.json").write_text(json.dumps({**about, "algorithm": "mine"}))
     shutil.copytree(folder / "finished", folder / "no_checkpoint")
     for each in (folder / "no_checkpoint").glob("checkpoint-*"):
         shutil.rmtree(each)
@@ -205,6 +207,8 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train --resume foreign", 2, "run.json is damaged"),
     ("train --resume no_checkpoint --no-plot", 1, "has no checkpoint; begin the run again with --overwrite"),
     ("train --resume finished", 1, "is finished after 50 env steps; give more --steps to train on, or play"),
+    ("train --resume of_a_script", 2, "is a run of mine: resume it with the script that began it"),
+    ("evaluate of_a_script", 1, "the example mine is missing"),
     ("train --resume finished --steps 20", 1, "can't make a run shorter"),
     ("train --resume finished --lr 0.5", 1, "--resume goes on with --lr 0.002, not 0.5: leave out --lr"),
     ("train --resume finished --env CartPole-v1", 1, "--resume goes on with --env ready, not CartPole-v1"),
