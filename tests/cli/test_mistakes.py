@@ -164,7 +164,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     # Environments.
     ("train ippo --env-config {", 2, "--env-config: must be a JSON object, got no JSON"),
     ("train ippo --env-config [1]", 2, "--env-config: must be a JSON object, got [1]"),
-    ("train ippo --env fastmarl.simple_spread --env-config {\"agnets\":3} --no-plot", 1, "'agnets'"),
+    ('train ippo --env fastmarl.simple_spread --env-config {"max_cylces":3}', 1, "did you mean 'max_cycles'?"),
     ("train ippo --env fastmarl.simple_spraed --no-plot", 1, "did you mean 'fastmarl.simple_spread'"),
     ("train ippo --env simple_spread --no-plot", 1, "'fastmarl.simple_spread'"),
     ("train ippo --env no_such_module:Env --no-plot", 1, "the package 'no_such_module' is not installed"),

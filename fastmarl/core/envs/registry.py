@@ -25,7 +25,7 @@ from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.core.envs.pufferlib import PufferLibEnv
 from fastmarl.core.envs.suggestions import HOMES, suggestions
-from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit
+from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit, similar
 
 _registered: dict[str, Callable[[dict], Any]] = {}
 _HOMES = {  # where a package keeps its envs, if not at its top
@@ -256,9 +256,18 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
             if not _is_of_arguments(error):
                 raise
             raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200} as its keywords: "
-                                f"{error}") from error  # fmt: skip
+                                f"{error}{_option_meant(make, env_config)}") from error  # fmt: skip
 
     return create
+
+
+def _option_meant(make: Callable[..., Any], env_config: Mapping[str, Any]) -> str:
+    """Return a hint where an option is misspelt, and the signature says how it is spelt."""
+    try:
+        known = [name for name in inspect.signature(make).parameters if name != "num_envs"]
+    except (TypeError, ValueError):
+        return ""
+    return did_you_mean([name for option in env_config if option not in known for name in similar(option, known)[:1]])
 
 
 def _is_of_arguments(error: TypeError) -> bool:
