@@ -77,6 +77,7 @@ class RunFolder:
     def discard(self) -> None:
         """Remove a run without progress, and the folder if nothing else is in it."""
         self._clear()
+        self.unlock()
         (self.path / LOCK).unlink(missing_ok=True)
         with suppress(OSError):
             self.path.rmdir()
