@@ -30,18 +30,16 @@ def time_iterations(num_envs: int, iterations: int, seed: int) -> Turn:
     import torch
 
     import fastmarl
+    from fastmarl.cli.train_options import parse_options
     from fastmarl.learning import keep_freed_memory
 
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     keep_freed_memory()
-    parser = argparse.ArgumentParser()
-    ippo.add_arguments(parser)
-    args = parser.parse_args(["--num-envs", str(num_envs)])
-    args.env, args.seed = "fastmarl.simple_spread", seed
+    args = parse_options(ippo.ALGORITHM, ["--num-envs", str(num_envs), "--seed", str(seed)])
     sampling, learning, curve = [], [], []
     with fastmarl.MultiAgentEnvRunner(ippo.make_config(args)) as runner:
-        learner = ippo.Learner(runner.module[ippo.POLICY], args, iterations)
+        learner = ippo.Learner(runner, args, iterations)
         for _ in range(WARM_UP + iterations):
             began = time.process_time()
             episodes = runner.sample()

@@ -11,15 +11,17 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from plot_curves import COLORS, CURVES, RETURN, curves_of
 from scipy.stats import permutation_test
 
+from fastmarl.cli.train_options import parse_options
 from fastmarl.learning import PPOLearner
 from fastmarl.report.plots import picture
+from fastmarl.training.loop import train
+from fastmarl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
@@ -27,16 +29,15 @@ import ippo  # noqa: E402
 
 FOLDERS = {True: CURVES / "ippo_compiled", False: CURVES / "ippo_autograd"}
 LABELS = {True: "compiled", False: "autograd"}
-TASK = {"env": "fastmarl.simple_spread", "env_config": {}, "num_envs": 128, "gamma": 0.95, "epochs": 4}
-OPTIONS = {**TASK, "entropy": 0.01, "min_std": 1e-6, "steps": 1_200_000}
+STEPS = 1_200_000
 
 
 def run(compiled: bool, seed: int) -> None:
     """Train with one seed and save the curve."""
-    torch.manual_seed(seed)
     ippo.PPOLearner = partial(PPOLearner, compiled=compiled)  # type: ignore[attr-defined]
+    options = parse_options(ippo.ALGORITHM, ["--steps", str(STEPS), "--seed", str(seed)])
     with tempfile.TemporaryDirectory() as folder:
-        ippo.train(SimpleNamespace(**OPTIONS, seed=seed), Path(folder), report=lambda *numbers: None)
+        train(ippo.ALGORITHM, options, RunFolder(Path(folder)))
         FOLDERS[compiled].mkdir(parents=True, exist_ok=True)
         (FOLDERS[compiled] / f"seed_{seed}.csv").write_text((Path(folder) / "curve.csv").read_text())
 

@@ -72,7 +72,7 @@ class Learner:
 
 
 def train(args, folder):
-    """Returns the modules."""
+    """Train, and return the modules."""
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT * args.processes))
     options = {"processes": args.processes, "staleness": args.staleness}
     with (

@@ -96,7 +96,7 @@ def clone(folder, args):
 
 
 def mean_return(args, weights=None, **play):
-    """Of episodes that nobody has recorded; without weights: of random play."""
+    """Mean return of new episodes, played with these weights or, without any, at random."""
     with make_runner(100, args.seed + 3) as runner:
         if weights is None:
             episodes = [each for _ in range(-(-args.evaluation // 100)) for each in runner.sample(random_actions=True)]

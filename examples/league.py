@@ -37,7 +37,7 @@ def matchmaker(opponents, rng):
 
 
 def loss_of(module, episodes):
-    """Actor-critic with the value net as baseline; a move's return is what the player is paid until the end."""
+    """Actor-critic with the value net as baseline; a move's return is the player's reward until the end."""
     parts = [part for episode in episodes for part in episode.agent_episodes.values()]
     obs = {
         key: torch.cat([torch.as_tensor(part.get_observations()[key][:-1]) for part in parts])

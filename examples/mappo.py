@@ -3,61 +3,62 @@
 python examples/mappo.py --steps 3000000 --folder runs/mappo
 
 Random play returns about -79 an episode. 3 million env steps, a minute and a half of a core, bring greedy play to -28
-(docs/gallery.md has figures). The folder gets the learning curve and a checkpoint of the actor, from which the policy
-that is evaluated at the end is read again.
+(docs/gallery.md has figures). The folder gets the learning curve and checkpoints, from which --resume continues.
 """
 
-import argparse
-import csv
-import time
-from dataclasses import replace
-from pathlib import Path
+import sys
 
 import torch
 from torch import nn
 
 import fastmarl
 from fastmarl.batches import add_aligned_gae, aligned
+from fastmarl.cli.train import main
+from fastmarl.errors import ConfigError
 from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors
+from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
-GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
-NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 2e-3
+LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 25
 POLICY = "default_policy"
 
 
 def make_config(args):
     return fastmarl.EnvRunnerConfig(
-        env=args.env,
-        num_envs_per_env_runner=NUM_ENVS,
+        **runner_options(args),  # env, env_config, number of envs, device, seed
         rollout_fragment_length=FRAGMENT,
         rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),  # an actor, without a value head
-        model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
+        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "tanh"},
         record_env_state=True,
-        seed=args.seed,
     )
 
 
 class Learner:
     """Trains an actor in place, so that its runner acts with the newest weights, and a critic of the env's state."""
 
-    def __init__(self, actor, state_size, num_updates):
-        layers = nn.Linear(state_size, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
-        self.actor, self.critic = actor, nn.Sequential(*layers)
-        self.parameters = flat_parameters(nn.ModuleList([self.actor, self.critic]))
-        self.optimizer = torch.optim.Adam([self.parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
-        self.value_norm = ValueNorm()
+    def __init__(self, runner, args, num_updates):
+        state_space = runner.env.envs[0].state_space
+        if state_space is None or len(state_space.shape) != 1:
+            raise ConfigError(f"mappo needs an env whose state() is a vector, got the state space {state_space}; "
+                              f"train ippo instead")  # fmt: skip
+        layers = nn.Linear(state_space.shape[0], 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+        self.actor, self.critic, self.gamma = runner.module[POLICY], nn.Sequential(*layers), args.gamma
+        self.device = next(self.actor.parameters()).device
+        self.parameters = flat_parameters(nn.ModuleList([self.actor, self.critic.to(self.device)]))
+        self.optimizer = torch.optim.Adam([self.parameters], lr=args.lr, eps=1e-5, fused=True)
+        self.schedule, self.value_norm = linear_schedule(self.optimizer, num_updates), ValueNorm()
+        self.parts = {"critic": self.critic, "optimizer": self.optimizer, "schedule": self.schedule,
+                      "value_norm": self.value_norm}  # fmt: skip
 
     def batch_of(self, episodes):
         """A row for each env step of each episode, [T * E, ...]: the state, and what each agent saw and did."""
         batch = aligned(episodes, outputs=["action_logp"])[POLICY]
         states = torch.from_numpy(batch["env_state"])  # [T + 1, E, ...]
         with torch.no_grad():
-            values = self.value_norm.denormalize(self.values_of(states))
-        add_aligned_gae(batch, values, gamma=GAMMA, lambda_=LAMBDA)
+            values = self.value_norm.denormalize(self.values_of(states.to(self.device)).cpu())
+        add_aligned_gae(batch, values, gamma=self.gamma, lambda_=LAMBDA)
         batch["env_state"], batch["loss_mask"] = batch["env_state"][:-1], batch["active"]
         names = ["env_state", "loss_mask", "obs", "actions", "action_logp", "advantages", "value_targets"]
-        batch = {name: column.flatten(0, 1) for name, column in to_tensors(batch, names).items()}
+        batch = {name: column.flatten(0, 1) for name, column in to_tensors(batch, names, self.device).items()}
         active, advantages = batch["loss_mask"], batch["advantages"]
         self.value_norm.update(batch["value_targets"][active])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
@@ -65,11 +66,11 @@ class Learner:
         return batch
 
     def values_of(self, states):
-        """Of states [..., k]: [...], normalised."""
+        """Normalised values [...] of states [..., k]."""
         return self.critic(states).squeeze(-1)
 
     def loss(self, rows, stats):
-        """The actor's, of each agent's steps, and the critic's, whose value of a state stands for all agents."""
+        """Add the actor's loss on each agent's steps and the critic's, whose value of a state serves all agents."""
         values = self.values_of(rows.pop("env_state"))[:, None]  # [n, 1]
         errors = (values - rows.pop("value_targets"))[rows["loss_mask"]]
         of_agents = {name: column.flatten(0, 1) for name, column in rows.items()}
@@ -88,52 +89,20 @@ class Learner:
         self.schedule.step()
         return {name: value.item() for name, value in stats.items()}
 
+    def get_state(self):
+        return states_of(self.parts)
 
-def train(args, folder):
-    num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
-    config = make_config(args)
-    with (
-        fastmarl.MultiAgentEnvRunner(config) as runner,
-        (folder / "curve.csv").open("w", newline="", buffering=1) as file,
-    ):
-        learner = Learner(runner.module[POLICY], runner.env.envs[0].state_space.shape[0], num_updates)
-        curve = csv.writer(file)
-        curve.writerow(["env_steps", "cpu_seconds", "episode_return_mean", "entropy", "kl"])
-        begun = time.process_time()
-        for update in range(num_updates):
-            stats = learner.learn(runner.sample())
-            if update % max(1, num_updates // 100) == 0 or update == num_updates - 1:
-                metrics, seconds = runner.get_metrics(), time.process_time() - begun
-                steps, mean = metrics["num_env_steps_sampled_lifetime"], metrics["episode_return_mean"]
-                curve.writerow([steps, round(seconds, 2), mean, stats["entropy"], stats["kl"]])
-                print(f"{steps:>10} env steps  {seconds:6.1f} CPU seconds  mean return {mean:8.2f}")
-        runner.save_to_path(folder / "checkpoint")
+    def set_state(self, state):
+        load_states(self.parts, state)
 
 
-def evaluate(args, folder):
-    """Mean return of greedy play, and its standard error."""
-    config = replace(make_config(args), num_envs_per_env_runner=100)
-    with fastmarl.MultiAgentEnvRunner.from_checkpoint(folder / "checkpoint", config) as runner:
-        episodes = runner.evaluate(args.episodes, seeds=range(args.episodes))
-        returns = torch.tensor([episode.get_return() for episode in episodes])
-        return returns.mean().item(), (returns.std() / len(returns) ** 0.5).item()
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--env", default="fastmarl.simple_spread")
-    parser.add_argument("--steps", type=int, default=3_000_000, help="env steps")
-    parser.add_argument("--episodes", type=int, default=1000, help="of the evaluation")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, default=Path("runs/mappo"))
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(1)  # the networks are small
-    args.folder.mkdir(parents=True, exist_ok=True)
-    train(args, args.folder)
-    mean, error = evaluate(args, args.folder)
-    print(f"greedy play: mean return {mean:.2f} ± {error:.2f} over {args.episodes} episodes")
-
+ALGORITHM = Algorithm(
+    name="mappo",
+    help="PPO with a central critic, which sees the state of the whole environment",
+    defaults={"env": "fastmarl.simple_spread", "steps": 3_000_000, "num_envs": 128, "gamma": 0.95, "lr": 2e-3},
+    make_config=make_config,
+    make_learner=Learner,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(ALGORITHM))

@@ -1,4 +1,4 @@
-"""The same PPO, sampled by runners in processes of their own: each has envs and a copy of the policy.
+"""PPO sampled by runners in processes of their own: each has envs and a copy of the policy.
 
 python examples/runner_processes.py --iterations 100 --processes 2
 """

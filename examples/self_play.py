@@ -51,7 +51,7 @@ class Net(fastmarl.RLModule):
 
 
 class RandomPlayer(fastmarl.RLModule):
-    """Any legal move."""
+    """Plays legal moves at random."""
 
     def _forward(self, batch, **kwargs):
         return {"actions": torch.multinomial(batch["obs"]["action_mask"].float(), 1).squeeze(-1)}
@@ -89,7 +89,7 @@ class League:
         self.ratings = dict.fromkeys(self.founders, 0.0)
 
     def expected(self, opponent):
-        """What main should score in a game, from 0 (it loses) to 1 (it wins)."""
+        """The score that the ratings predict for main, from 0 (it loses) to 1 (it wins)."""
         return 1 / (1 + 10 ** ((self.ratings[opponent] - self.ratings["main"]) / 400))
 
     def player_of(self, agent_id, episode, **kwargs):

@@ -24,11 +24,11 @@ GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, ENTROPY = 0.95, 0.95, 4, 4, 0
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 1e-3
 NUM_ACTIONS = 5
 ROLES = ("hunters", "prey")
-TOUCH = 10  # what each hunter is paid for a touch
+TOUCH = 10  # reward of each hunter for a touch
 
 
 class RandomPlayer(fastmarl.RLModule):
-    """Any move."""
+    """Moves uniformly at random."""
 
     def _forward(self, batch, **kwargs):
         return {"actions": torch.randint(NUM_ACTIONS, batch["obs"].shape[:1])}
@@ -96,7 +96,7 @@ def train(args, runner):
 
 
 def evaluate(args, trained):
-    """Every team against every other: touches in an episode, and what the prey is paid."""
+    """Let every team play every other; print touches in an episode, and the prey's return."""
     players = {"trained": trained, "random": {role: RandomPlayer() for role in ROLES}}
     for hunters, prey in product(players, players):
         modules = {"hunters": players[hunters]["hunters"], "prey": players[prey]["prey"]}

@@ -47,6 +47,7 @@ _SUBMODULES = [
     "replays",
     "rllib",
     "testing",
+    "training",
 ]
 _names, __getattr__ = imported_when_used(__name__, _SUBMODULES)
 __all__ = [*_names, "__version__"]

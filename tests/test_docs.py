@@ -113,7 +113,7 @@ def test_an_example_learns(name, options, bounds, tmp_path):
     assert low < float(mean) < high
     with (tmp_path / "curve.csv").open() as file:
         first, *_, last = csv.DictReader(file)
-    assert int(last["env_steps"]) >= int(options[options.index("--steps") + 1])
+    assert int(last["step"]) >= int(options[options.index("--steps") + 1])
     assert float(last["episode_return_mean"]) > float(first["episode_return_mean"])
 
 

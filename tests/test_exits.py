@@ -235,7 +235,7 @@ def test_the_check_reports_it(where):
 
 @pytest.mark.parametrize("where", ["init", "step"])
 def test_the_command_says_so(where, capsys):
-    assert main(["check-env", f"{__name__}:Quitter", "--config", f'{{"where": ["{where}"]}}']) == 1
+    assert main(["check-env", f"{__name__}:Quitter", "--env-config", f'{{"where": ["{where}"]}}']) == 1
     said = capsys.readouterr()
     assert re.search(r"SystemExit.* in .*test_exits.py:\d+", said.out + said.err)
 

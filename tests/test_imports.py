@@ -33,7 +33,8 @@ WINGS = {  # wing -> other wings that it may import
     "play": ["report"],
     "bench": ["report"],
     "distributed": ["play"],
-    "cli": ["bench", "play", "replays", "report", "rllib", "testing"],
+    "training": ["learning", "report"],
+    "cli": ["bench", "play", "replays", "report", "rllib", "testing", "training"],
 }
 # Files of the core that load a wing, when a user asks for what is in it.
 EXCEPTIONS = {"core.runner.output": ["offline", "replays"], "core.envs.registry": ["envs"]}

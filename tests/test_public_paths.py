@@ -90,6 +90,9 @@ PUBLIC = {
     "fastmarl.testing": """
         ClockEnv CountingEnv DyingAgentsEnv ReusingEnv ScriptedEnv TurnBasedEnv check_env
     """,
+    "fastmarl.training": """
+        Algorithm linear_schedule load_states runner_options states_of
+    """,
 }
 WITH_RAY = {"fastmarl.rllib"}
 CONSTANTS = {"DEFAULT_POLICY_ID", "__version__"}

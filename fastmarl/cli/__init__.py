@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from fastmarl.cli import bench, play, replay, rllib_check, sample, train
-from fastmarl.cli.arguments import ENV_HELP, Parser, json_object, search_current_folder
+from fastmarl.cli.arguments import ENV_HELP, INTERRUPTED, Parser, json_object, search_current_folder
+from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.version import __version__
 from fastmarl.report.records import build, usable_cores, versions
@@ -17,19 +19,28 @@ from fastmarl.report.records import build, usable_cores, versions
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns and raises as `Parser.run()` does."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    return _parser().run(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    with EndSignals() as signals:
+        if given[:1] != ["train"]:
+            signals.release()
+        try:
+            return _parser(given, signals).run(given)
+        except KeyboardInterrupt:  # a second one while an algorithm is imported
+            return INTERRUPTED
 
 
-def _parser() -> Parser:
+def _parser(argv: Sequence[str], signals: EndSignals) -> Parser:
     parser = Parser(prog="fastmarl", description="Multi-agent experience for reinforcement learning, sampled fast.")
     parser.add_argument("--version", action="version", version=f"fastmarl {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sample.add_parser(commands)
-    train.add_parser(commands)
+    train.add_parser(commands, argv, signals)
     play.add_evaluate(commands)
     play.add_tournament(commands)
     replay.add_parser(commands)
-    benchmarks = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
+    benchmarks = commands.add_parser("bench", help="measure").add_subparsers(
+        title="benchmarks", metavar="BENCHMARK", required=True
+    )
     for benchmark in bench.BENCHMARKS:
         benchmark.add_parser(benchmarks)
     _add_check_env(commands)
@@ -41,16 +52,16 @@ def _parser() -> Parser:
 def _add_check_env(commands: Any) -> None:
     parser = commands.add_parser("check-env", help="check an environment; exit code 1 if something is wrong with it")
     parser.add_argument("env", metavar="NAME", help=ENV_HELP)
-    parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="env_config")
+    parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     parser.set_defaults(run=_check_env)
 
 
 def _check_env(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Show the report."""
+    """Show the report of `check_env()`."""
     from fastmarl.testing.check import check_env
 
     search_current_folder(args.env)
-    report = check_env(args.env, args.config)
+    report = check_env(args.env, args.env_config)
     terminal.show(str(report))
     return 0 if report.ok else 1
 

@@ -1,24 +1,29 @@
-"""What the commands' arguments may be; all that is wrong is found before the work begins."""
+"""Argument types and shared options of the commands, and their errors, before the work begins."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fastmarl.cli.terminal import open_terminal
-from fastmarl.core.envs.packages import NEEDED, how_to_install
-from fastmarl.core.errors import FastmarlError
+from fastmarl.core.envs.packages import how_to_install
+from fastmarl.core.errors import FastmarlError, did_you_mean, similar
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.report.records import is_stream
 
+TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+
+NOT_THE_USERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}fastmarl{os.sep}")  # folders
 
 ENV_HELP = (
     "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
@@ -27,10 +32,32 @@ ENV_HELP = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument in one line."""
+    """Reports a wrong argument in one line, with the name that may have been meant."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Report unknown options first: a missing one may only be misspelt."""
+        given = list(sys.argv[1:] if args is None else args)
+        if self._subparsers is None:
+            for text in given[: given.index("--")] if "--" in given else given:
+                self._check_option(text)
+        return super().parse_known_args(given, namespace)
+
+    def _check_option(self, text: str) -> None:
+        name = text.partition("=")[0]
+        known = self._option_string_actions
+        if not text.startswith("--") or " " in name or any(option.startswith(name) for option in known):
+            return
+        close = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+        self.error(f"there is no option {name}{did_you_mean(close)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            hint = did_you_mean(similar(str(value), known)) or f"; there are {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
 
     def run(self, argv: Sequence[str] | None = None) -> int:
         """Run the command that the arguments ask for, and say in one line what went wrong.
@@ -47,20 +74,35 @@ class Parser(argparse.ArgumentParser):
             with exits_as_errors():
                 return args.run(args, open_terminal())
         except FastmarlError as error:
-            print(f"fastmarl: {error}", file=sys.stderr)
+            print(f"fastmarl: {in_one_line(error)}", file=sys.stderr)
         except ModuleNotFoundError as error:
             module = (error.name or "").partition(".")[0]
-            if module not in NEEDED:
-                raise
             print(f"fastmarl: this needs {module}: {how_to_install(module)}", file=sys.stderr)
         except KeyboardInterrupt:
             print("fastmarl: interrupted", file=sys.stderr)
             return INTERRUPTED
+        except Exception as error:  # of the user's code, mostly
+            if os.environ.get(TRACEBACK):
+                raise
+            print(f"fastmarl: {_where(error)}; {TRACEBACK}=1 shows the whole traceback", file=sys.stderr)
         return getattr(args, "error_code", 1)
 
 
+def in_one_line(error: object) -> str:
+    """The text of an error, without line breaks."""
+    return " ".join(str(error).split())
+
+
+def _where(error: Exception) -> str:
+    """An error's type and text, and the line of the user's code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in NOT_THE_USERS)]
+    frame = (own or frames)[-1]
+    return f"{type(error).__name__}: {in_one_line(error)} ({frame.filename}:{frame.lineno}, {frame.name})"
+
+
 def integer(least: int, text: str) -> int:
-    """One of at least `least`."""
+    """An integer of at least `least`."""
     try:
         number = int(text)
     except ValueError:
@@ -74,15 +116,21 @@ positive = partial(integer, 1)
 natural = partial(integer, 0)
 
 
-def seconds(text: str) -> float:
-    """A finite number above 0."""
+def real(what: str, fits: Callable[[float], bool], text: str) -> float:
+    """A finite number that fits."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+    if not (math.isfinite(number) and fits(number)):
+        raise argparse.ArgumentTypeError(f"must be a number {what}, got {text!r}")
     return number
+
+
+seconds = partial(real, "of seconds above 0", lambda number: number > 0)
+above_zero = partial(real, "above 0", lambda number: number > 0)
+not_negative = partial(real, "of at least 0", lambda number: number >= 0)
+share = partial(real, "from 0 to 1", lambda number: 0 <= number <= 1)
 
 
 def json_object(text: str) -> dict:
@@ -114,14 +162,24 @@ def output_file(suffixes: tuple[str, ...], text: str) -> Path:
     return path
 
 
-def output_folder(text: str) -> Path:
-    """A folder, which is made if needed."""
+def existing_folder(text: str) -> Path:
+    """A folder that is there."""
     path = Path(text)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"can't be a folder: {text!r}: {error.strerror or error}") from error
-    return path
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{text!r} is a file, not a folder")
+    raise argparse.ArgumentTypeError(f"there is no folder {text!r}{did_you_mean(_like(path))}")
+
+
+def _like(path: Path) -> list[str]:
+    """Paths that are there and spelt like this one: the first part that is missing is corrected."""
+    parents = [each for each in path.parents if each.is_dir()]
+    if not parents or not path.name:
+        return []
+    missing, *rest = path.relative_to(parents[0]).parts
+    close = difflib.get_close_matches(missing, sorted(os.listdir(parents[0])), 1)
+    return [str(found) for name in close if (found := parents[0].joinpath(name, *rest)).exists()]
 
 
 picture_file = partial(output_file, (".png", ".pdf", ".svg"))
@@ -132,14 +190,14 @@ markdown_file = partial(output_file, (".md",))
 def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int, *, needs_env: bool = True) -> None:
     """Which environments, how many, where modules run, and the seed."""
     parser.add_argument("--env", required=needs_env, metavar="NAME", help=ENV_HELP)
-    parser.add_argument("--config", "--env-config", type=json_object, default={}, metavar="JSON", help="env_config")
+    parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
 
 
 def add_hiddens(parser: argparse.ArgumentParser) -> None:
-    """--hiddens"""
+    """Add --hiddens, the layers of the default nets."""
     parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
 
 
@@ -150,7 +208,7 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
     search_current_folder(args.env)
     return EnvRunnerConfig(
         env=args.env,
-        env_config=args.config,
+        env_config=args.env_config,
         num_envs_per_env_runner=args.num_envs,
         model_config={"fcnet_hiddens": args.hiddens},
         device=args.device,
@@ -163,3 +221,5 @@ def search_current_folder(env_name: str) -> None:
     """As with `python -m`, the module of "package.module:Name" may lie in the current folder, for workers, too."""
     if ":" in env_name:
         sys.path.insert(0, os.getcwd())
+    elif "." in env_name:  # a package's name, or one in which the colon is missing
+        sys.path.append(os.getcwd())

@@ -28,7 +28,7 @@ from fastmarl.report.tables import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One command."""
+    """A command of `fastmarl bench`."""
 
     name: str
     help: str
@@ -92,7 +92,7 @@ class Benchmark:
 
 
 def add_pace(parser: argparse.ArgumentParser, rounds: int, duration: float) -> None:
-    """--rounds and --seconds."""
+    """Add --rounds and --seconds, the pace of measuring."""
     parser.add_argument("--rounds", type=positive, default=rounds, help="default %(default)s")
     parser.add_argument("--seconds", type=seconds, default=duration, help="of each measurement (default %(default)s)")
 

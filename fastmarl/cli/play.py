@@ -1,20 +1,23 @@
-"""`fastmarl evaluate` and `fastmarl tournament`: policies out of checkpoint folders play."""
+"""`fastmarl evaluate` and `fastmarl tournament`: policies of training runs and checkpoints play."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastmarl.cli.arguments import (
     add_env_arguments,
+    existing_folder,
     json_object,
     output_file,
     picture_file,
     positive,
     search_current_folder,
 )
+from fastmarl.cli.runs import load_run
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.errors import ConfigError
 
@@ -22,8 +25,11 @@ csv_file = partial(output_file, (".csv",))
 
 
 def add_evaluate(commands: Any) -> None:
-    parser = commands.add_parser("evaluate", help="play whole episodes with the policies of a checkpoint; show returns")
-    parser.add_argument("checkpoint", metavar="FOLDER", help="that runner.save_to_path() has written")
+    parser = commands.add_parser(
+        "evaluate", help="play whole episodes with the policies of a training run; show returns"
+    )
+    parser.add_argument("checkpoint", metavar="FOLDER", type=existing_folder, help="of a training run, or a checkpoint "
+                        "in it, or one that runner.save_to_path() has written")  # fmt: skip
     _add_arguments(parser, num_envs=16)
     parser.add_argument("--episodes", type=positive, default=100, help="default %(default)s")
     parser.add_argument("--mapping", type=json_object, default={}, metavar="JSON", help="of a checkpoint with several "
@@ -39,14 +45,15 @@ def _evaluate(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.play.arena.evaluation import evaluate
 
     torch.set_num_threads(1)
-    policy, env = _policy_in(args.checkpoint, args.mapping), _env_of(args)
+    policy, run = _policy_in(args.checkpoint, trust=args.trust, module_of=args.mapping)
+    _check_env(args, {str(args.checkpoint): run})
     with terminal.status("playing ..."):
         found = evaluate(
             policy,
-            env,
+            _env_of(args),
             episodes=args.episodes,
             explore=args.explore,
-            env_config=args.config,
+            env_config=args.env_config,
             num_envs_per_env_runner=min(args.num_envs, args.episodes),
             device=args.device,
             seed=args.seed,
@@ -60,9 +67,9 @@ def _evaluate(args: argparse.Namespace, terminal: Terminal) -> int:
 
 def add_tournament(commands: Any) -> None:
     parser = commands.add_parser("tournament", help="let the policies of checkpoints play each other; show ratings")
-    parser.add_argument("players", nargs="+", type=_player, metavar="NAME=FOLDER", help="a name, and a folder that "
-                        "runner.save_to_path() has written, with one module, or with one named as each "
-                        "side")  # fmt: skip
+    parser.add_argument("players", nargs="+", type=_player, metavar="NAME=FOLDER", help="a name, and the folder of "
+                        "a training run or a checkpoint, with one module, or with one named as each side"
+                        )  # fmt: skip
     _add_arguments(parser, num_envs=128)
     parser.add_argument("--episodes", type=_even, default=100, help="of each pair, half on either side (default "
                         "%(default)s)")  # fmt: skip
@@ -84,20 +91,21 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
     if len(args.players) < 2 or len(dict(args.players)) < len(args.players):
         raise ConfigError(f"a tournament needs players of different names, got {[name for name, _ in args.players]}")
     torch.set_num_threads(1)
-    env = _env_of(args)
     with terminal.status("reading checkpoints ..."):
-        players = {name: _policy_in(folder) for name, folder in args.players}
+        loaded = {name: _policy_in(folder, trust=args.trust) for name, folder in args.players}
+    players = {name: policy for name, (policy, _) in loaded.items()}
+    _check_env(args, {name: run for name, (_, run) in loaded.items()})
     total = args.episodes * len(players) * (len(players) - 1) // 2
     with terminal.progress("playing", total) as add:
         result = tournament(
             players,
-            env,
+            _env_of(args),
             episodes=args.episodes,
             sides=lambda agent: args.sides.get(str(agent), str(agent)),
             explore=not args.greedy,
             seed=args.seed,
             on_progress=add,
-            env_config=args.config,
+            env_config=args.env_config,
             num_envs_per_env_runner=min(args.num_envs, total),
             device=args.device,
         )
@@ -110,48 +118,86 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _even(text: str) -> int:
-    """A positive one."""
+    """An even integer above 0."""
     if (number := positive(text)) % 2:
         raise argparse.ArgumentTypeError(f"must be even, half of the games on either side, got {text!r}")
     return number
 
 
-def _player(text: str) -> tuple[str, str]:
+def _player(text: str) -> tuple[str, Path]:
     name, sign, folder = text.partition("=")
     if not (name and sign and folder):
         raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, got {text!r}")
-    return name, folder
+    return name, existing_folder(folder)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
-    """Where they play."""
-    add_env_arguments(parser, num_envs)
+    """Add options that say where and how they play."""
+    add_env_arguments(parser, num_envs, needs_env=False)
+    parser.set_defaults(env_config=None)  # that of the run
+    parser.add_argument(
+        "--trust", action="store_true", help="import your own env and networks that a run's folder names"
+    )
     parser.add_argument("--max-steps", type=positive, metavar="N", help="env steps after which an episode is cut")
     parser.add_argument("--csv", type=csv_file, metavar="FILE", help="write the figures")
+
+
+def _check_env(args: argparse.Namespace, runs: Mapping[str, argparse.Namespace | None]) -> None:
+    """Complete --env and --env-config from the runs that the players come from.
+
+    Raises:
+        ConfigError: it is not clear where they play.
+    """
+    known = {name: (run.env, run.env_config) for name, run in runs.items() if run is not None}
+    if args.env is None:
+        if not known:
+            raise ConfigError(f"{' and '.join(runs)} is no folder of a training run, so --env must say where to play")
+        first, *others = known.values()
+        if any(other != first for other in others):
+            raise ConfigError(f"the players were trained in different environments, {known}; choose with --env")
+        args.env, saved = first
+        args.env_config = saved if args.env_config is None else args.env_config
+    elif args.env_config is None:
+        same = [config for env, config in known.values() if env == args.env]
+        args.env_config = same[0] if same else {}
+    search_current_folder(args.env)
 
 
 def _env_of(args: argparse.Namespace) -> Any:
     """Return the environment, as `EnvRunnerConfig(env=...)` takes it."""
     from fastmarl.core.envs.time_limit import time_limited
 
-    search_current_folder(args.env)
     return args.env if args.max_steps is None else time_limited(args.env, args.max_steps)
 
 
-def _policy_in(folder: str, module_of: Mapping[str, str] | None = None) -> Any:
-    """The `fastmarl.Policy` in a checkpoint folder.
+def _policy_in(
+    folder: Path, *, trust: bool, module_of: Mapping[str, str] | None = None
+) -> tuple[Any, argparse.Namespace | None]:
+    """The `fastmarl.Policy` in a folder, and the options of the training run that the folder belongs to.
 
     Args:
-        module_of: agent id, as text -> module id, where the checkpoint has several modules; agents that are not in it
-            have the module of their own name.
+        module_of: agent id, as text -> module id; agents that are not in it have the module that the run gave them or,
+            outside of runs, the one of their own name.
 
     Raises:
-        CheckpointError: there is no checkpoint of a runner, or it needs modules or connectors that are not fastmarl's.
+        CheckpointError: there is no checkpoint, or it needs modules or connectors that are not fastmarl's.
     """
     from fastmarl.play.policy import Policy
+    from fastmarl.training.run_folder import checkpoint_in
 
-    return Policy.from_checkpoint(folder, policy_mapping_fn=partial(_module_for, module_of or {}))
+    if (loaded := load_run(folder, trust=trust)) is not None:
+        policy, run = loaded
+        if module_of:
+            policy.policy_mapping_fn = partial(_module_for, module_of, policy.policy_mapping_fn)
+        return policy, run
+    return Policy.from_checkpoint(
+        checkpoint_in(folder), policy_mapping_fn=partial(_module_for, module_of or {}, None)
+    ), None
 
 
-def _module_for(module_of: Mapping[str, str], agent_id: Any, episode: Any, **kwargs: Any) -> str:
-    return module_of.get(str(agent_id), str(agent_id))
+def _module_for(
+    module_of: Mapping[str, str], otherwise: Callable[..., str] | None, agent_id: Any, episode: Any, **kwargs: Any
+) -> str:
+    if str(agent_id) in module_of or otherwise is None:
+        return module_of.get(str(agent_id), str(agent_id))
+    return otherwise(agent_id, episode, **kwargs)

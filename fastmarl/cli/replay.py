@@ -1,4 +1,4 @@
-"""`fastmarl replay`."""
+"""`fastmarl replay`: episodes made again from a record of actions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from fastmarl.cli.arguments import json_object, output_file, search_current_folder, seconds
+from fastmarl.cli.arguments import existing_folder, json_object, output_file, search_current_folder, seconds
 from fastmarl.cli.terminal import Terminal
 from fastmarl.report.tables import Table
 
@@ -18,13 +18,15 @@ COLUMNS = {
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("replay", help="make an episode again from a record of actions; list those on record")
-    parser.add_argument("folder", metavar="RUN", help="folder that EnvRunnerConfig(record_actions=...) named")
+    parser.add_argument(
+        "folder", metavar="RUN", type=existing_folder, help="folder that EnvRunnerConfig(record_actions=...) named"
+    )
     parser.add_argument("episode", metavar="EPISODE", nargs="?", help="its number or id; without it, all are listed")
     parser.add_argument("--video", type=partial(output_file, (".mp4",)), metavar="MP4", help="write a video of it")
     parser.add_argument("--fps", type=seconds, help="frames a second (default: what the environment says, or 30)")
     parser.add_argument("--env", metavar="NAME", help="in place of the recorded environment; needed if "
                         "that is a class or function of your own")  # fmt: skip
-    parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="merged into the recorded "
+    parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="merged into the recorded "
                         "env_config")  # fmt: skip
     parser.set_defaults(run=run)
 
@@ -40,7 +42,9 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     recorded = recording[args.episode]
     search_current_folder(args.env or "")
     with terminal.status("replaying ..."):
-        episode = replay(recording, args.episode, env=args.env, env_config=args.config, video=args.video, fps=args.fps)
+        episode = replay(
+            recording, args.episode, env=args.env, env_config=args.env_config, video=args.video, fps=args.fps
+        )
     terminal.show(_shown(recorded, episode))
     if args.video:
         terminal.show(f"video: {args.video}")

@@ -1,16 +1,14 @@
-"""`fastmarl rllib-check`."""
+"""`fastmarl rllib-check`: does the drop-in accelerate a config?"""
 
 from __future__ import annotations
 
 import argparse
 import inspect
-from difflib import get_close_matches
-from importlib import import_module
 from typing import Any
 
-from fastmarl.cli.arguments import json_file, search_current_folder
+from fastmarl.cli.arguments import in_one_line, json_file, search_current_folder
 from fastmarl.cli.terminal import Terminal
-from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean
+from fastmarl.core.errors import ConfigError, FastmarlError
 from fastmarl.report.records import RecordFile
 
 BAD_INPUT = 2
@@ -30,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Show the report."""
+    """Check the config, and show the report."""
     from fastmarl.rllib.check import check_config  # first: else it would be the user's module that misses Ray
 
     try:
@@ -46,28 +44,20 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _config_at(name: str) -> Any:
-    """What stands at "package.module:name", or what that function returns.
+    """Import "package.module:name"; a function is called.
 
     Raises:
         ConfigError: there is nothing of that kind.
     """
-    path, _, attribute = name.partition(":")
-    if not path or not attribute:
-        raise ConfigError("expected MODULE:CONFIG, such as my_package.my_module:config")
+    from fastmarl.training.runner_options import object_named
+
     search_current_folder(name)
-    try:
-        found = import_module(path)
-    except Exception as error:
-        raise ConfigError(f"importing {path} failed: {_in_one_line(error)}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ConfigError(f"{path} has no {attribute}{did_you_mean(get_close_matches(part, dir(found), 1))}")
-        found = getattr(found, part)
-    return _called(found, attribute) if inspect.isroutine(found) else found
+    found = object_named(name, "MODULE:CONFIG")
+    return _called(found, name.partition(":")[2]) if inspect.isroutine(found) else found
 
 
 def _called(function: Any, name: str) -> Any:
-    """What a function returns that is called without arguments."""
+    """Call a function without arguments; returns its result."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -75,8 +65,4 @@ def _called(function: Any, name: str) -> Any:
     try:
         return function()
     except Exception as error:
-        raise ConfigError(f"{name}() failed: {_in_one_line(error)}") from error
-
-
-def _in_one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        raise ConfigError(f"{name}() failed: {type(error).__name__}: {in_one_line(error):.300}") from error

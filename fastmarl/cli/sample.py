@@ -1,4 +1,4 @@
-"""`fastmarl sample`."""
+"""`fastmarl sample`: speed, and where the time goes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     finally:
         if figures:
             _report(args, figures, terminal)
-            about = {"env": args.env, "env_config": args.config, "num_envs": args.num_envs}
+            about = {"env": args.env, "env_config": args.env_config, "num_envs": args.num_envs}
             file.write({**about, **figures}, is_final=True)
     return 0
 

@@ -1,4 +1,4 @@
-"""What commands show: results on stdout, progress on stderr; in plain text where rich is not installed."""
+"""Output of commands: results on stdout, progress on stderr; plain text where rich is not installed."""
 
 from __future__ import annotations
 

@@ -1,104 +1,235 @@
-"""`fastmarl train`."""
+"""`fastmarl train`: begins, resumes and finishes training runs."""
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
-import shlex
-from importlib.util import module_from_spec, spec_from_file_location
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastmarl.cli.arguments import ENV_HELP, json_object, natural, output_folder, positive, search_current_folder
+from fastmarl.cli.arguments import Parser, existing_folder, in_one_line, search_current_folder
+from fastmarl.cli.runs import check_trust, described, example, policy_of_run, trust_option
+from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
-from fastmarl.core.errors import FastmarlError
+from fastmarl.cli.train_options import add_options, check, saved_options, with_saved
+from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean, similar
 from fastmarl.report.plots import OURS, picture
 
-EXAMPLES = ("ippo",)
-STEPS, EPISODES = 1_000_000, 1000
+if TYPE_CHECKING:
+    from fastmarl.training import Algorithm
+    from fastmarl.training.loop import Outcome, Progress
+    from fastmarl.training.run_folder import RunFolder
+
+ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo")
+SIGNALLED = 128  # and a signal's number: the exit code, as shells have it
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("train", help="train with one of the examples; write curve, picture and checkpoint")
-    parser.add_argument("example", choices=EXAMPLES, help="independent PPO with a shared policy: examples/ippo.py")
-    parser.add_argument("--env", required=True, metavar="NAME", help=ENV_HELP)
-    parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
-    parser.add_argument("--num-envs", type=positive, default=128, help="copies of the env (default %(default)s)")
-    parser.add_argument("--gamma", type=float, default=0.95, help="discount (default %(default)s)")
-    parser.add_argument(
-        "--epochs", type=positive, default=4, help="over the steps of each update (default %(default)s)"
+def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
+    """Run an example as a command of its own; returns as `fastmarl.cli.main()` does."""
+    with EndSignals() as signals:
+        parser = Parser(prog=f"python {sys.argv[0]}", description=algorithm.help)
+        _fill(parser, algorithm, signals)
+        return parser.run(argv)
+
+
+def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
+    """Add the command with the options of the algorithm that `argv` names: those of all would need torch."""
+    parser = commands.add_parser(
+        "train", help=f"train with {', '.join(ALGORITHMS)}; write curve, picture and checkpoints; resume"
     )
-    parser.add_argument("--entropy", type=float, default=0.01, help="weight of its bonus (default %(default)s)")
-    parser.add_argument("--min-std", type=float, default=1e-6, metavar="STD", help="advantages are divided by at least "
-                        "this (default %(default)s)")  # fmt: skip
-    parser.add_argument("--explore", action="store_true", help="sample actions in the evaluation, too")
-    parser.add_argument("--steps", type=positive, default=STEPS, help="env steps (default %(default)s)")
-    parser.add_argument("--episodes", type=positive, default=EPISODES, help="of the evaluation (default %(default)s)")
-    parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
-    parser.add_argument(
-        "--folder", type=output_folder, help="for curve.csv, curve.png and checkpoint (default runs/EXAMPLE)"
-    )
-    parser.add_argument("--no-plot", action="store_true", help="write no curve.png, which needs matplotlib")
-    parser.set_defaults(run=run)
+    parser.add_argument("algorithm", choices=ALGORITHMS, metavar="ALGORITHM", help=f"one of {', '.join(ALGORITHMS)}; "
+                        "fastmarl train ALGORITHM --help has its options; left out with --resume FOLDER")  # fmt: skip
+    if argv[:1] != ["train"]:
+        return
+    name = argv[1] if len(argv) > 1 else ""
+    if name not in ALGORITHMS and (later := [each for each in argv[2:] if each in ALGORITHMS]):
+        parser.error(f"the algorithm comes before its options: fastmarl train {later[0]} ...")
+    if name and name[0] != "-" and name not in ALGORITHMS:
+        hint = did_you_mean(similar(name, ALGORITHMS)) or f"; there are {', '.join(ALGORITHMS)}"
+        parser.error(f"there is no algorithm {name!r}{hint}")
+    try:
+        if name.startswith("--") and (folder := _resumed(argv, parser)):
+            parser.set_defaults(algorithm=described(folder)["algorithm"])
+            parser._actions[-1].nargs, parser._actions[-1].required = "?", False
+            name = parser.get_default("algorithm")
+            if name not in ALGORITHMS:
+                raise ConfigError(f"{folder} is a run of {name}: resume it with the script that began it")
+        if name in ALGORITHMS:
+            _fill(parser, example(name).ALGORITHM, signals)
+    except FastmarlError as error:
+        parser.error(in_one_line(error))
 
 
-def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Train, show and draw. After Ctrl-C, curve.csv has the curve until then, and there is no new checkpoint."""
+def _resumed(argv: Sequence[str], parser: Parser) -> Path | None:
+    """The folder of --resume, before the other options are known."""
+    alone = argparse.ArgumentParser(add_help=False, prog=parser.prog)
+    alone.error = parser.error  # type: ignore[method-assign]
+    alone.add_argument("--resume", type=existing_folder)
+    return alone.parse_known_args(argv)[0].resume
+
+
+def _fill(parser: Parser, algorithm: Algorithm, signals: EndSignals) -> None:
+    defaults = add_options(parser, algorithm)
+    parser.set_defaults(run=partial(_run, algorithm, defaults, f"{parser.prog} --resume", signals))
+
+
+def _run(
+    algorithm: Algorithm,
+    defaults: Mapping[str, Any],
+    resume_command: str,
+    signals: EndSignals,
+    parsed: argparse.Namespace,
+    terminal: Terminal,
+) -> int:
+    """Train, show and draw; after Ctrl-C say how to go on."""
+    from fastmarl.training.run_folder import RunFolder
+
+    given = {name: value for name, value in vars(parsed).items() if name in defaults}
+    if "resume" in given:
+        folder, args = _reopen(algorithm, defaults, given)
+    else:
+        args = argparse.Namespace(**{**defaults, **given})
+    check(algorithm, args)
+    for name in (args.env, *args.module):
+        search_current_folder(name)
     if not args.no_plot:
         import matplotlib  # noqa: F401  before the work, not after it
-    args.folder = args.folder or Path("runs") / args.example
-    search_current_folder(args.env)
-    module, done = example(args.example), 0
-    with terminal.progress("training", args.steps) as add:
-
-        def report(steps: int, seconds: float, mean_return: float) -> None:
-            nonlocal done
-            add(steps - done)
-            done = steps
-
-        found = module.run(args, report)
-    play = "sampled" if args.explore else "greedy"
-    terminal.show(found.table(f"{play} play after {args.steps:,} env steps of {args.env}"))
-    if not args.no_plot:
-        draw_curve(args.folder / "curve.csv", args.env, args.folder / "curve.png")
-    terminal.show(
-        f"in {args.folder}: curve and checkpoint; to play with it:\n"
-        f"fastmarl evaluate {args.folder / 'checkpoint'} --env {args.env}{_config_of(args)}"
-    )
+    if args.wandb:
+        import wandb  # noqa: F401
+    if not args.resume:
+        algorithm.make_config(args)  # finds what is wrong before a folder is made
+        name = f"{re.sub(r'[^A-Za-z0-9._]+', '_', args.env)}-{algorithm.name}-seed{args.seed}"
+        folder = RunFolder.begin(args.folder, name, overwrite=args.overwrite)
+    folder.write_options(algorithm.name, saved_options(args))
+    terminal.show(f"training {algorithm.name} on {args.env} in {folder.path}")
+    try:
+        outcome = _train(algorithm, args, folder, terminal, signals)
+    except BaseException:
+        if not folder.has_progress():
+            folder.discard()
+        raise
+    finally:
+        signals.release()
+        folder.unlock()
+    if outcome.signal is not None:
+        print(f"fastmarl: interrupted after {outcome.env_steps:,} env steps; saved in {outcome.checkpoint}; go on "
+              f"with: {resume_command} {folder.path}{trust_option(args)}", file=sys.stderr)  # fmt: skip
+        return SIGNALLED + outcome.signal
+    _finish(algorithm, args, folder, terminal)
     return 0
 
 
-def example(name: str) -> ModuleType:
-    """The module of an example's file, which a wheel has in the package and a clone beside it; `main()` was not called.
+def _reopen(
+    algorithm: Algorithm, defaults: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[RunFolder, argparse.Namespace]:
+    """Return the folder of the run to resume, locked, and the run's options."""
+    from fastmarl.training.run_folder import RunFolder
 
-    Raises:
-        FastmarlError: there is no such file.
-    """
-    package = Path(__file__).parents[1]
-    paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        raise FastmarlError(f"the example {name} is missing: looked for {' and '.join(map(str, paths))}")
-    spec = spec_from_file_location(f"fastmarl_example_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if "folder" in given or "overwrite" in given:
+        raise ConfigError("--resume goes on in the folder that it names: leave out --folder and --overwrite")
+    path: Path = given["resume"]
+    folder, about = RunFolder(path), described(path)
+    if about["algorithm"] != algorithm.name:
+        raise ConfigError(f"{path} is a run of {about['algorithm']}, not of {algorithm.name}: fastmarl train --resume "
+                          f"{path}")  # fmt: skip
+    args = with_saved(given, defaults, about)
+    check_trust(args)
+    newest = next(iter(folder.checkpoints()), None)
+    if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
+        raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
+                          f"train on, or play: fastmarl evaluate {path}")  # fmt: skip
+    folder.lock()
+    return folder, args
 
 
-def _config_of(args: argparse.Namespace) -> str:
-    return f" --config {shlex.quote(json.dumps(args.env_config))}" if args.env_config else ""
+def _train(
+    algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal, signals: EndSignals
+) -> Outcome:
+    from fastmarl.training.loop import train
+
+    with terminal.status("training ...") as change, _wandb(args, folder) as log:
+        return train(
+            algorithm,
+            args,
+            folder,
+            resume=args.resume is not None,
+            signal=lambda: signals.received,
+            on_progress=partial(_show_progress, change),
+            on_metrics=log,
+            warn=lambda text: print(f"fastmarl: {text}", file=sys.stderr),
+        )
+
+
+def _show_progress(change: Callable[[str], None], progress: Progress) -> None:
+    """Show how far the run is: in place on a terminal, else as a line of its own."""
+    minutes, seconds = divmod(round(progress.seconds_left), 60)
+    line = (
+        f"{progress.env_steps:,} env steps, {progress.env_steps / progress.total:.0%}  mean return "
+        f"{progress.mean_return:.2f}  {progress.steps_per_second:,.0f} env steps/s  {minutes}:{seconds:02} left"
+    )
+    change(line)
+    if not sys.stderr.isatty():
+        print(line, flush=True)
+
+
+@contextmanager
+def _wandb(args: argparse.Namespace, folder: RunFolder) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Send rows of the curve to Weights & Biases, if that is asked for."""
+    if not args.wandb:
+        yield lambda step, metrics: None
+        return
+    import wandb
+
+    name = folder.path.absolute().name
+    run = wandb.init(
+        project=args.wandb, id=name, name=name, resume="allow", dir=folder.path, config=saved_options(args)
+    )
+    try:
+        yield lambda step, metrics: run.log(dict(metrics), step=step)
+    finally:
+        run.finish()
+
+
+def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal) -> None:
+    """Draw the curve, play with the last checkpoint, and show its returns."""
+    from fastmarl.play.arena.evaluation import evaluate
+    from fastmarl.training.run_folder import CURVE, PICTURE
+
+    if not args.no_plot:
+        draw_curve(folder.path / CURVE, args.env, folder.path / PICTURE)
+    checkpoint = folder.checkpoints()[0]
+    policy = policy_of_run(algorithm, args, checkpoint)
+    with terminal.status("playing ..."):
+        found = evaluate(
+            policy,
+            args.env,
+            episodes=args.episodes,
+            explore=args.explore,
+            env_config=args.env_config,
+            num_envs_per_env_runner=min(100, args.episodes),
+            seed=args.seed,
+        )
+    play = "sampled" if args.explore else "greedy"
+    terminal.show(
+        found.table(f"{play} play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} "
+                    f"episodes of {args.env}"),
+        f"curve and checkpoints are in {folder.path}; to play with the policy: fastmarl evaluate {folder.path}"
+        f"{trust_option(args)}",
+    )  # fmt: skip
 
 
 def draw_curve(curve: Path, title: str, path: Path) -> None:
-    """Draw the mean return over env steps that an example has written to `curve`."""
+    """Draw the mean return over env steps."""
     with curve.open(newline="") as file:
         rows = list(csv.DictReader(file))
     with picture(path, 7, 4) as figure:
         axes = figure.subplots()
-        steps, means = ([float(row[key]) for row in rows] for key in ("env_steps", "episode_return_mean"))
+        steps, means = ([float(row[key]) for row in rows] for key in ("step", "episode_return_mean"))
         axes.plot(steps, means, color=OURS)
         axes.set_title(title)
         axes.set_xlabel("env steps")

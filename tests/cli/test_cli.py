@@ -19,7 +19,7 @@ from fastmarl.report.tables import Table
 
 
 class Broken(efficiency_table.ReadyDicts):
-    """Forgets `__all__`."""
+    """Leaves `__all__` out of its flags."""
 
     def step(self, action_dict):
         obs, rewards, _, truncateds, infos = super().step(action_dict)
@@ -44,7 +44,7 @@ def names():
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    """Nobody looks at the speed."""
+    """Speed does not matter in these tests."""
     monkeypatch.setattr("fastmarl.cli.sample.SECONDS", 0.02)
 
 
@@ -73,7 +73,7 @@ def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
 @pytest.mark.slow
 def test_bench_writes_the_figures(tmp_path, capsys):
     file, table, picture = (tmp_path / "new" / name for name in ("figures.json", "table.md", "picture.png"))
-    args = ["--env", "ready", "--config", '{"agents": 3}', "--num-envs", "2", "--rounds", "2", "--seconds", "0.01"]
+    args = ["--env", "ready", "--env-config", '{"agents": 3}', "--num-envs", "2", "--rounds", "2", "--seconds", "0.01"]
     files = ["--json", str(file), "--markdown", str(table), "--plot", str(picture)]
     assert cli.main(["bench", "efficiency", *args, *files]) == 0
     assert "ready" in capsys.readouterr().out
@@ -120,7 +120,7 @@ def test_the_standard_table_names_environments_that_exist():
 
 
 def test_check_env_passes_a_good_environment(capsys):
-    assert cli.main(["check-env", "ready", "--config", '{"agents": 4}']) == 0
+    assert cli.main(["check-env", "ready", "--env-config", '{"agents": 4}']) == 0
     assert "0 problems" in capsys.readouterr().out
 
 
@@ -202,8 +202,8 @@ def test_headings_of_several_lines_end_in_one():
         (["bench", "efficiency", "--seconds", "0"], "--seconds: must be a number of seconds above 0, got '0'"),
         (["bench", "efficiency", "--seconds", "inf"], "must be a number of seconds above 0"),
         (["bench", "efficiency", "--json", "figures"], "--json: must end in .json or .jsonl, got 'figures'"),
-        (["check-env", "ready", "--config", "[1]"], "must be a JSON object"),
-        (["check-env", "ready", "--config", "{"], "no JSON"),
+        (["check-env", "ready", "--env-config", "[1]"], "must be a JSON object"),
+        (["check-env", "ready", "--env-config", "{"], "no JSON"),
         ([], "required"),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_file_to_be_written_is_not_touched_before(monkeypatch, tmp_path, capsy
 
 @pytest.mark.needs("mpe2")
 def test_options_that_an_environment_does_not_have_are_one_line(capsys):
-    assert cli.main(["sample", "--env", "mpe2.simple_spread_v3", "--config", '{"bogus": 1}']) == 1
+    assert cli.main(["sample", "--env", "mpe2.simple_spread_v3", "--env-config", '{"bogus": 1}']) == 1
     (line,) = capsys.readouterr().err.splitlines()
     wanted = "mpe2.simple_spread_v3 can't be made with env_config={'bogus': 1} as its keywords: "
     assert line.startswith(f"fastmarl: {wanted}")
@@ -244,7 +244,7 @@ def test_the_version(capsys):
 @pytest.mark.slow
 def test_sample_writes_its_figures_and_shows_progress_on_stderr(tmp_path, capsys):
     file = tmp_path / "new" / "figures.json"
-    args = ["--env", "ready", "--config", '{"agents": 3}', "--num-envs", "2", "--steps", "400", "--json", str(file)]
+    args = ["--env", "ready", "--env-config", '{"agents": 3}', "--num-envs", "2", "--steps", "400", "--json", str(file)]
     assert cli.main(["sample", *args]) == 0
     assert not re.search("^(sampling|measuring)", capsys.readouterr().out, re.M)
     figures = json.loads(file.read_text())
@@ -285,7 +285,7 @@ class Interrupting(efficiency_table.ReadyDicts):
 def test_sampling_that_is_interrupted_shows_what_was_sampled(tmp_path, capsys):
     fastmarl.register_env("interrupting", Interrupting)
     file = tmp_path / "figures.json"
-    args = ["--env", "interrupting", "--num-envs", "1", "--config", '{"steps": 321}', "--steps", "1000"]
+    args = ["--env", "interrupting", "--num-envs", "1", "--env-config", '{"steps": 321}', "--steps", "1000"]
     assert cli.main(["sample", *args, "--json", str(file)]) == 130
     assert 300 - sample.WARM_TICKS <= json.loads(file.read_text())["env_steps"] <= 320
     out, err = capsys.readouterr()
@@ -295,7 +295,7 @@ def test_sampling_that_is_interrupted_shows_what_was_sampled(tmp_path, capsys):
 
 def test_nothing_is_shown_if_nothing_was_sampled(tmp_path, capsys):
     fastmarl.register_env("interrupting", Interrupting)
-    args = ["--env", "interrupting", "--num-envs", "1", "--config", '{"steps": 0}']
+    args = ["--env", "interrupting", "--num-envs", "1", "--env-config", '{"steps": 0}']
     assert cli.main(["sample", *args]) == 130
     assert capsys.readouterr().out == ""
 
@@ -404,7 +404,7 @@ def test_a_misspelt_class_is_corrected(capsys):
 
 @pytest.mark.needs("rware")
 def test_gymnasiums_ids_are_found(capsys):
-    assert cli.main(["check-env", "rware:rware-tiny-2ag-v2", "--config", '{"max_steps": 20}']) == 0
+    assert cli.main(["check-env", "rware:rware-tiny-2ag-v2", "--env-config", '{"max_steps": 20}']) == 0
     assert "500 env steps" in capsys.readouterr().out
     assert cli.main(["check-env", "rware:rware-huge-v0"]) == 1
     assert cli.main(["check-env", "no_such_package:Env-v0"]) == 1

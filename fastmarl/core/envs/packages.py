@@ -18,6 +18,7 @@ NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (name of its package 
     "rware": ("rware", None),
     "scipy": ("scipy", "stats"),
     "vmas": ("vmas", None),
+    "wandb": ("wandb", "wandb"),
 }
 
 

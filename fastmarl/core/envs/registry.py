@@ -25,7 +25,7 @@ from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.core.envs.pufferlib import PufferLibEnv
 from fastmarl.core.envs.suggestions import HOMES, suggestions
-from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit
+from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit, similar
 
 _registered: dict[str, Callable[[dict], Any]] = {}
 _HOMES = {  # packages whose envs are not at the top level
@@ -231,8 +231,7 @@ def _first_parameter(creator: Any) -> str | None:
         parameters = inspect.signature(creator).parameters.values()
     except (TypeError, ValueError):
         return None
-    by_name_only = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    return next((parameter.name for parameter in parameters if parameter.kind not in by_name_only), None)
+    return next((each.name for each in parameters if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)), None)
 
 
 def _is_of_other_kind(env_class: type) -> bool:
@@ -247,10 +246,7 @@ def _is_of_other_kind(env_class: type) -> bool:
 
 
 def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
-    """Return a function that calls `make(**env_config)` and names the env if it does not accept these options.
-
-    A batch is made with the runner's number of envs.
-    """
+    """Return a function that calls `make(**env_config)`, for a batch also with the runner's number of envs."""
 
     def create(env_config: Mapping[str, Any]) -> Any:
         of_runner = {"num_envs": getattr(env_config, "num_envs", 1)} if is_batch else {}
@@ -260,9 +256,18 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
             if not _is_of_arguments(error):
                 raise
             raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200} as its keywords: "
-                                f"{error}") from error  # fmt: skip
+                                f"{error}{_option_meant(make, env_config)}") from error  # fmt: skip
 
     return create
+
+
+def _option_meant(make: Callable[..., Any], env_config: Mapping[str, Any]) -> str:
+    """Return a hint where an option is misspelt, and the signature says how it is spelt."""
+    try:
+        known = [name for name in inspect.signature(make).parameters if name != "num_envs"]
+    except (TypeError, ValueError):
+        return ""
+    return did_you_mean([name for option in env_config if option not in known for name in similar(option, known)[:1]])
 
 
 def _is_of_arguments(error: TypeError) -> bool:
@@ -378,7 +383,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _modules_beside(path: str) -> list[str]:
-    """Return the full names of the modules in the package of `path`; [] if there is no such package."""
+    """Return the full names of the modules and classes in the parent of `path`; [] if there is no such package."""
     parent = path.rpartition(".")[0]
     try:
         package = import_module(parent)
@@ -386,7 +391,8 @@ def _modules_beside(path: str) -> list[str]:
         return []
     if parent.partition(".")[0] in HOMES:  # `suggestions()` already includes its modules
         return []
-    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    modules = [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    return modules + [f"{parent}:{name}" for name, value in vars(package).items() if inspect.isclass(value)]
 
 
 def _unknown(name: str, reason: str, names: list[str] | None = None) -> EnvCheckError:

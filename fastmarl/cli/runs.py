@@ -1,0 +1,87 @@
+"""Training runs that a command is given as a folder: their options, and the policies in their checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fastmarl.cli.arguments import search_current_folder
+from fastmarl.core.errors import ConfigError, FastmarlError
+
+if TYPE_CHECKING:
+    from fastmarl.training import Algorithm
+
+
+def example(name: str) -> ModuleType:
+    """The module of an example's file, which a wheel has in the package and a clone beside it; `main()` was not called.
+
+    Raises:
+        FastmarlError: there is no such file.
+    """
+    package = Path(__file__).parents[1]
+    paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise FastmarlError(f"the example {name} is missing: looked for {' and '.join(map(str, paths))}")
+    spec = spec_from_file_location(f"fastmarl_example_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Read the run.json of a folder, or of the run that a checkpoint is in.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    from fastmarl.training.run_folder import RunFolder, run_of
+
+    return (run_of(folder) or RunFolder(folder)).description()
+
+
+def check_trust(args: argparse.Namespace) -> None:
+    """Raise ConfigError if options from a file name code of the user's and --trust is missing.
+
+    The folder may come from others, and importing by such a name would run what they chose.
+    """
+    from fastmarl.core.envs.registry import may_be_named_by_a_file
+
+    named = [*args.module, *([] if may_be_named_by_a_file(args.env) else [args.env])]
+    if named and not args.trust:
+        raise ConfigError(f"the run's options name code that is not fastmarl's: {', '.join(named)}; add --trust to "
+                          f"import it")  # fmt: skip
+
+
+def trust_option(args: argparse.Namespace) -> str:
+    """Return " --trust" if commands that are given the run's folder need it."""
+    return " --trust" if args.module or ":" in args.env else ""
+
+
+def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:
+    """Make the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors as the run's options say."""
+    from fastmarl.core.runner.runner import MultiAgentEnvRunner
+    from fastmarl.play.policy import Policy
+
+    config = replace(algorithm.make_config(args), num_envs_per_env_runner=1, device="cpu")
+    with MultiAgentEnvRunner.from_checkpoint(checkpoint, config) as runner:
+        return Policy.from_runner(runner)
+
+
+def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | None:
+    """Return the policy in a run's folder, or in a checkpoint of it, and the run's options; None: this is no run."""
+    from fastmarl.training.run_folder import checkpoint_in, run_of
+
+    if (run := run_of(path)) is None:
+        return None
+    about = run.description()
+    args = argparse.Namespace(**about["options"], trust=trust)
+    check_trust(args)
+    for name in (args.env, *args.module):
+        search_current_folder(name)
+    return policy_of_run(example(about["algorithm"]).ALGORITHM, args, checkpoint_in(path)), args

@@ -1,0 +1,193 @@
+"""`fastmarl train`: what it writes, how it is interrupted, and that other commands take its folder."""
+
+import csv
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import fastmarl
+from fastmarl import cli
+from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.checkpoint import load_state
+from fastmarl.cli.runs import example
+from fastmarl.cli.terminal import Terminal
+
+NETS = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self, observation_space, action_space, model_config):
+        super().__init__()
+        self.pi = torch.nn.Linear(observation_space.shape[0], action_space.n)
+        self.vf = torch.nn.Linear(observation_space.shape[0], model_config["fcnet_hiddens"][0])
+
+    def forward(self, batch):
+        return {"action_dist_inputs": self.pi(batch["obs"]), "vf_preds": self.vf(batch["obs"]).mean(1)}
+"""
+SMALL = ["--num-envs", "4", "--steps", "300", "--episodes", "4", "--no-plot"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Files are written to a folder of the test's own, where the user's code is, too."""
+    fastmarl.register_env("ready", ReadyDicts)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr("fastmarl.training.loop.keep_freed_memory", bool)
+    (tmp_path / "nets_of_mine.py").write_text(NETS)
+    return tmp_path
+
+
+def main(*args):
+    return cli.main(list(args))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("matplotlib", "tensorboard")
+def test_a_run_has_its_options_curve_picture_and_checkpoints_in_a_folder(here, capsys):
+    args = ["--steps", "9600", "--episodes", "20", "--folder", "new/run", "--tensorboard", "--lr", "1e-3"]
+    assert main("train", "ippo", *args, "--hiddens", "32", "16") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"greedy play: mean return \S+ ± \S+ over 20 episodes of fastmarl.simple_spread", out)
+    with open("new/run/curve.csv") as file:
+        assert [row["step"] for row in csv.DictReader(file)] == ["3200", "6400", "9600"]
+    with open("new/run/curve.png", "rb") as file:
+        assert file.read().startswith(b"\x89PNG")
+    assert len(list((here / "new/run").glob("events.out.tfevents.*"))) == 1
+    about = json.loads((here / "new/run/run.json").read_text())
+    assert (about["algorithm"], about["env"], about["env_config"]) == ("ippo", "fastmarl.simple_spread", {})
+    assert (about["options"]["lr"], about["options"]["hiddens"]) == (1e-3, [32, 16])
+    assert about["versions"]["fastmarl"] == fastmarl.__version__
+    weights = load_state("new/run/checkpoint-9600")["rl_module"]["default_policy"]
+    assert {array.shape[0] for name, array in weights.items() if name.startswith("vf_trunk")} == {32, 16}
+
+
+def test_folders_say_what_was_trained_and_nothing_is_replaced(here, capsys):
+    for _ in range(2):
+        assert main("train", "ippo", "--env", "ready", "--seed", "3", *SMALL) == 0
+    first, second = sorted((here / "runs").iterdir())
+    assert re.fullmatch(r"ready-ippo-seed3-\d{8}-\d{6}", first.name)
+    assert second.name > first.name
+    assert main("train", "ippo", "--env", "ready", *SMALL, "--folder", str(first), "--overwrite") == 0
+    assert json.loads((first / "run.json").read_text())["options"]["seed"] == 0
+
+
+def test_other_commands_take_the_folder_of_a_run(here, capsys):
+    config = '{"agents": 2}'
+    for name, seed in (("a", "1"), ("b", "2")):
+        args = ["--env", "ready", "--env-config", config, "--seed", seed, "--policies", "each", "--folder", name]
+        assert main("train", "ippo", *args, *SMALL) == 0
+    capsys.readouterr()
+    for folder in ("a", "a/checkpoint-300", "a/checkpoint-0"):
+        assert main("evaluate", folder, "--episodes", "4") == 0
+        out = capsys.readouterr().out
+        assert f"{folder}, ready, 4 episodes" in out
+        assert re.search(r"module agent_1 +4 ", out) and "agent_2" not in out
+    assert main("evaluate", "a", "--episodes", "4", "--mapping", '{"agent_1": "agent_0"}') == 0
+    assert "module agent_1" not in capsys.readouterr().out
+    assert main("tournament", "a=a", "b=b/checkpoint-300", "--episodes", "2") == 0
+    assert "ready, 2 games of each pair" in capsys.readouterr().out
+    assert main("evaluate", "a", "--episodes", "2", "--env", "ready", "--env-config", '{"agents": 1}') == 0
+    assert "agent agent_1" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("algorithm", ["mappo", "vdn", "recurrent_ippo"])
+def test_policies_of_all_algorithms_can_play(algorithm, capsys):
+    args = ["--steps", "300", "--num-envs", "2", "--episodes", "2", "--no-plot", "--folder", "run"]
+    assert main("train", algorithm, *args) == 0
+    assert main("evaluate", "run", "--episodes", "2") == 0
+    assert capsys.readouterr().out.count("module default_policy") == 2
+
+
+@pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
+def test_networks_of_ones_own_are_trained_and_played_if_trusted(algorithm, capsys):
+    args = ["--num-envs", "4", "--steps", "300", "--episodes", "4", "--no-plot", "--folder", "run"]
+    assert main("train", algorithm, *args, "--module", "nets_of_mine:Net", "--hiddens", "3") == 0
+    begun, ended = (load_state(f"run/checkpoint-{n}")["rl_module"]["default_policy"] for n in (0, 300))
+    assert "fastmarl evaluate run --trust" in capsys.readouterr().out
+    assert begun["vf.weight"].shape[0] == 3
+    assert (begun["pi.weight"] != ended["pi.weight"]).any()
+    assert main("evaluate", "run", "--episodes", "2", "--trust") == 0
+    assert main("train", "--resume", "run", "--steps", "400", "--trust", "--no-plot", "--episodes", "2") == 0
+    assert "checkpoint-400" in {each.name for each in fastmarl_checkpoints("run")}
+
+
+def fastmarl_checkpoints(folder):
+    from fastmarl.training.run_folder import RunFolder
+
+    return RunFolder(Path(folder)).checkpoints()
+
+
+class Raising(Terminal):
+    """Sends a signal to this process when progress is shown."""
+
+    number = signal.SIGINT
+
+    def status(self, text):
+        class Context:
+            def __enter__(self):
+                return lambda line: signal.raise_signal(Raising.number)
+
+            def __exit__(self, *error):
+                pass
+
+        return Context()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_run_and_says_how_to_go_on(monkeypatch, capsys, number):
+    monkeypatch.setattr("fastmarl.cli.arguments.open_terminal", Raising)
+    monkeypatch.setattr(Raising, "number", number)
+    assert main("train", "ippo", "--env", "ready", "--folder", "run", *SMALL) == 128 + number
+    err = capsys.readouterr().err
+    assert err == (
+        "fastmarl: interrupted after 100 env steps; saved in run/checkpoint-100; "
+        "go on with: fastmarl train --resume run\n"
+    )
+    monkeypatch.setattr("fastmarl.cli.arguments.open_terminal", Terminal)
+    assert main("train", "--resume", "run", "--episodes", "2", "--no-plot") == 0
+    with open("run/curve.csv") as file:
+        assert [row["step"] for row in csv.DictReader(file)] == ["100", "200", "300"]
+
+
+def test_more_steps_are_noted_for_the_next_time(here, monkeypatch):
+    assert main("train", "ippo", "--env", "ready", "--folder", "run", *SMALL) == 0
+    monkeypatch.setattr("fastmarl.training.loop._Loop.run", lambda loop, *args: None)
+    more = example("ippo").ALGORITHM.defaults["steps"]  # given, though it is the default
+    assert main("train", "--resume", "run", "--steps", str(more), "--no-plot", "--episodes", "2") == 0
+    assert json.loads((here / "run/run.json").read_text())["options"]["steps"] == more
+
+
+def test_weights_and_biases_get_the_curve_under_the_runs_name(monkeypatch):
+    rows, started = [], []
+    run = SimpleNamespace(log=lambda values, step: rows.append((step, values)), finish=lambda: rows.append("end"))
+    client = SimpleNamespace(init=lambda **options: started.append(options) or run)
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    assert main("train", "ippo", "--env", "ready", "--folder", "run", "--wandb", "mine", *SMALL) == 0
+    assert [row[0] for row in rows[:-1]] == [100, 200, 300] and rows[-1] == "end"
+    assert "episode_return_mean" in rows[0][1]
+    (options,) = started
+    assert (options["project"], options["id"], options["resume"]) == ("mine", "run", "allow")
+
+
+def test_progress_is_shown_line_by_line_where_stderr_is_a_file(capsys):
+    assert main("train", "ippo", "--env", "ready", "--folder", "run", *SMALL) == 0
+    lines = re.findall(
+        r"^(\d+) env steps, (\d+)%  mean return \S+  \S+ env steps/s  0:\d\d left$", capsys.readouterr().out, re.M
+    )
+    assert lines == [("100", "33"), ("200", "67"), ("300", "100")]
+
+
+def test_the_options_of_an_algorithm_are_shown(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main("train", "ippo", "--help")
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    for option in ("--policies", "--module", "--entropy", "--resume", "--checkpoint-every", "--wandb"):
+        assert option in out
