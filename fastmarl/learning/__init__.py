@@ -1,4 +1,4 @@
-"""Training loops in plain PyTorch: functions beside the sampler, and an update of PPO."""
+"""Tools for training loops in plain PyTorch: batches as tensors, minibatches, and PPO's loss and update."""
 
 from fastmarl.learning.flat_parameters import flat_parameters as flat_parameters
 from fastmarl.learning.freed_memory import keep_freed_memory as keep_freed_memory

@@ -1,4 +1,4 @@
-"""Adam's step in one pass over memory."""
+"""Adam's step in a single pass over memory."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ FLAGS = ("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreac
 
 
 class FusedAdam:
-    """An optimizer's step in one pass over memory, equal to torch's but for rounding.
+    """Performs an optimizer's step in a single pass over memory; results equal torch's up to rounding.
 
     Args:
-        optimizer: torch's Adam, of which `can_fuse()` is true. Parameters, gradients and moments stay where they are.
+        optimizer: torch's Adam, for which `can_fuse()` returns True. Parameters, gradients and moments stay in place.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -26,16 +26,16 @@ class FusedAdam:
             self._groups.append((group, np.array(places, np.uintp).reshape(-1, 6)))
 
     def step(self) -> None:
-        """Take a step with the gradients that the parameters have now."""
+        """Update the parameters with their current gradients."""
         for group, places in self._groups:
             beta1, beta2 = group["betas"]
             _adam.step(places, group["lr"], beta1, beta2, group["eps"])
             torch.autograd.graph.increment_version(group["params"])
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look there for a step
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers check this flag
 
 
 def can_fuse(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer is torch's Adam with its defaults, and all its parameters were stepped before."""
+    """Return True if the optimizer is torch's Adam with default flags, and has stepped all of its parameters before."""
     return (
         is_plain(optimizer)
         and all(has_state(optimizer, group) for group in optimizer.param_groups)
@@ -50,21 +50,21 @@ def places_of(parameter: Any, state: dict[str, Any]) -> tuple[int, ...]:
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a step of the optimizer is that of torch's Adam, and nothing else."""
+    """Return True if the optimizer's step is that of torch's Adam, without hooks or replacements."""
     hooks = (
         *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
         *(torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks),
     )
-    step = vars(optimizer).get("step")  # which schedulers put there, to know that it was called
+    step = vars(optimizer).get("step")  # schedulers wrap it, to detect calls
     is_own = step is not None and not hasattr(step, "_wrapped_by_lr_sched")
     return type(optimizer) is torch.optim.Adam and not is_own and not any(hooks)
 
 
 def has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    """Return whether all of a group's parameters were stepped before, as they will be now."""
+    """Return True if the group has stepped all of its parameters before, with options that are supported."""
     if any(group.get(flag) for flag in FLAGS) or isinstance(group["lr"], torch.Tensor):
         return False
-    if not 0.5 < group["betas"][0] < 1:  # torch's lerp() has another formula elsewhere
+    if not 0.5 < group["betas"][0] < 1:  # outside, torch's lerp() uses another formula
         return False
     for parameter in group["params"]:
         state, gradient = optimizer.state.get(parameter), parameter.grad

@@ -1,4 +1,4 @@
-"""The gradient of a module's PPO loss by compiled code, compared with what the module itself computes."""
+"""Compiled gradients of a module's PPO loss, verified against the module itself."""
 
 import sys
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from fastmarl.learning.dense_nets import LOGP, DenseNet, gradient_of, needed_lay
 from fastmarl.learning.module_layers import check_unwatched, layers_of_module
 from fastmarl.learning.ppo import check_rows, module_inputs, needed_columns, ppo_loss
 
-MOST_COMPARED = 256  # rows whose gradients are computed both ways
+MOST_COMPARED = 256  # rows whose gradients are computed both by compiled code and by autograd
 MOST_SEEN = 16  # rows whose outputs are compared in each update
-SMALLEST = 1e-7  # difference of gradients that rounding explains where they are 0
+SMALLEST = 1e-7  # difference that rounding explains between gradients of 0
 TOLERANCE = 1e-3  # of gradients and outputs in float32, relative to their size
 
 
 class LossOptions(NamedTuple):
-    """Arguments of `ppo_loss()` that an update has."""
+    """The arguments of `ppo_loss()` that an update sets."""
 
     clip: float
     vf_coeff: float
@@ -37,18 +37,18 @@ class LossOptions(NamedTuple):
 
 
 class DifferentOutputsError(NotDenseError):
-    """The module computes something else than the layers that were read."""
+    """The module's outputs differ from those of the layers that were read."""
 
     def __init__(self) -> None:
-        super().__init__("the module's outputs are not those of its layers")
+        super().__init__("the module's outputs differ from those of its layers")
 
 
 class CompiledGradients:
-    """Compiled code for a module, which is read again when it has changed.
+    """Compiled code for a module, which is read again after it has changed.
 
     Args:
-        module: see `layers_of_module()`.
-        gradients: of its parameters that are trained, where gradients go.
+        module: Module that `layers_of_module()` can read.
+        gradients: Trained parameter -> tensor that receives its gradient.
     """
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
@@ -56,16 +56,16 @@ class CompiledGradients:
         self._known: CompiledGradient | None = None
 
     def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
-        """Prepare a batch, whose columns have as many rows on the same device.
+        """Prepare a batch, whose columns have equally many rows on one device.
 
         Raises:
-            BatchError: see `ppo_loss()`; or actions are out of range.
-            NotDenseError: it is not certain that the module computes its layers and no more, or the batch is not such
-                as compiled code takes.
+            BatchError: If `ppo_loss()` would raise it, or actions are out of range.
+            NotDenseError: If it is not certain that the module computes only its layers, or compiled code does not
+                support the batch.
         """
         known, self._known = self._known, None
         if known is not None:
-            with suppress(DifferentOutputsError):  # the module was changed
+            with suppress(DifferentOutputsError):  # the module has changed
                 rows = known.rows(batch, options)
                 self._known = known
                 return rows
@@ -77,7 +77,7 @@ class CompiledGradients:
 
 
 class CompiledGradient:
-    """Reads a module's layers, and writes gradients of its parameters. See `CompiledGradients`."""
+    """Reads a module's layers, and computes gradients of its parameters. See `CompiledGradients`."""
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
         for each in gradients.values():
@@ -88,7 +88,7 @@ class CompiledGradient:
         self._nets: dict[tuple[bool, ...], PPOGradient] = {}
 
     def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
-        """Prepare a batch. Raises DifferentOutputsError where the module is not what it was."""
+        """Prepare a batch. Raises DifferentOutputsError if the module has changed."""
         if torch.is_autocast_enabled("cpu"):
             raise NotDenseError("torch.autocast is on")
         check_unwatched(self.module)
@@ -97,14 +97,14 @@ class CompiledGradient:
         return rows
 
     def net(self, *, has_values: bool, has_mask: bool, has_former: bool) -> PPOGradient:
-        """Return the compiled code for rows with values, masks and former logits, or without."""
+        """Return the compiled code for rows with or without values, masks and former logits."""
         if (key := (has_values, has_mask, has_former)) not in self._nets:
             net = self.needed(has_values=has_values)
             self._nets[key] = gradient_of(net, self.gradients, has_mask=has_mask, has_former=has_former)
         return self._nets[key]
 
     def needed(self, *, has_values: bool) -> DenseNet:
-        """Return the layers that the loss reaches."""
+        """Return the layers on which the loss depends."""
         net = self.layers.net
         return needed_layers(net if has_values else net._replace(values=OBSERVATIONS))
 
@@ -113,7 +113,7 @@ class CompiledRows:
     """A batch whose gradients are computed by compiled code; see `CompiledGradients.rows()`.
 
     Attributes:
-        trained: the parameters that get gradients.
+        trained: Parameters that receive gradients.
     """
 
     def __init__(self, gradient: CompiledGradient, batch: Mapping[str, Any], options: LossOptions):
@@ -144,9 +144,9 @@ class CompiledRows:
                 logp=batch[Columns.ACTION_LOGP], advantages=batch[Columns.ADVANTAGES], targets=targets,
                 actions=self._actions(n), loss_mask=loss_mask, action_mask=mask, former_logits=former,
             )  # fmt: skip
-            if loss_mask is not None:  # padding may hold anything
+            if loss_mask is not None:  # padding may have any values
                 rows[~loss_mask] = 0
-                rows[~loss_mask, LOGP] = torch.finfo(torch.float32).max  # ratios of 0: others may overflow
+                rows[~loss_mask, LOGP] = torch.finfo(torch.float32).max  # gives ratios of 0; other values may overflow
         self._obs, self._rows = obs.detach().contiguous().numpy(), rows.numpy()
         self._mask = mask
         self._net = gradient.net(has_values=has_values, has_mask=mask is not None, has_former=former is not None)
@@ -165,7 +165,7 @@ class CompiledRows:
         return None if mask is None else in_a_row(mask, (n, sum(choices_of(module.action_space))))
 
     def _actions(self, n: int) -> Tensor:
-        """Return the actions, [n, choices], in range."""
+        """Return the actions, [n, choices]. Raises BatchError if one is out of range."""
         net: DenseNet = self._gradient.layers.net
         given = self._batch[Columns.ACTIONS]
         if not isinstance(given, Tensor) or len(given) != n:
@@ -182,7 +182,7 @@ class CompiledRows:
         return actions
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
-        """Overwrite the gradient with that of the rows of these numbers; returns the statistics of `ppo_loss()`."""
+        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`."""
         options = self._options
         sums = self._net.compute(
             self._obs, self._rows, numbers.numpy(), clip=options.clip, value_coeff=options.vf_coeff,
@@ -205,7 +205,8 @@ class CompiledRows:
         return stats
 
     def compare_outputs(self) -> None:
-        """Raise DifferentOutputsError unless some rows have the outputs that the module gives them."""
+        """Raise DifferentOutputsError unless compiled code and the module give the same outputs for a sample of
+        rows."""
         numbers = self._spread(MOST_SEEN)
         self.compute(numbers)
         logits, values = self._net.outputs(len(numbers))
@@ -223,7 +224,7 @@ class CompiledRows:
             raise DifferentOutputsError
 
     def compare_with_autograd(self) -> None:
-        """Raise NotDenseError unless some rows have the gradient that autograd gives them."""
+        """Raise NotDenseError unless compiled code and autograd give the same gradient for a sample of rows."""
         numbers = self._spread(MOST_COMPARED)
         gradients = self._gradient.gradients
         with torch.enable_grad():
@@ -236,18 +237,18 @@ class CompiledRows:
         for each in gradients.values():
             each.zero_()
         self.compute(numbers)
-        for ours, theirs in zip(gradients.values(), by_autograd, strict=True):  # each by itself: sizes differ
+        for ours, theirs in zip(gradients.values(), by_autograd, strict=True):  # one by one, as their norms differ
             difference, size = (float(torch.linalg.vector_norm(each)) for each in (ours - theirs, theirs))
             if not difference <= TOLERANCE * size + rounding:
                 raise NotDenseError(f"the compiled gradient of a parameter of shape {tuple(ours.shape)} is "
                                     f"{difference:.2g} off autograd's, whose norm is {size:.2g}")  # fmt: skip
 
     def _spread(self, most: int) -> Tensor:
-        """Return the numbers of at most this many rows, from the first one to the last."""
+        """Return at most `most` row numbers, evenly spread from the first row to the last."""
         return torch.linspace(0, len(self) - 1, min(len(self), most), dtype=torch.float64, device="cpu").long()
 
     def _taken(self, numbers: Tensor) -> dict[str, Any]:
-        """Return the batch's rows of these numbers."""
+        """Return the batch's rows with the given numbers."""
         return {name: map_struct(lambda leaf: leaf[numbers], column) for name, column in self._batch.items()}
 
 
@@ -259,10 +260,10 @@ def _are_close(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def _has_own_backward(loss: Tensor) -> bool:
-    """Return whether a torch.autograd.Function was called: a trace shows its forward pass alone."""
+    """Return True if the loss depends on a torch.autograd.Function, of which a trace shows only the forward pass."""
     nodes: list[Any] = [loss.grad_fn]
     seen = {None, *nodes}
-    for node in nodes:  # which grows
+    for node in nodes:  # grows during the loop
         following = {child for child, _ in node.next_functions} - seen
         seen |= following
         nodes += following

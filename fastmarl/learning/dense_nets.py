@@ -1,4 +1,4 @@
-"""Dense nets whose gradient of PPO's loss is compiled, and the rows that it is computed from."""
+"""Dense networks with a compiled gradient of PPO's loss, and the packed rows from which it is computed."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,19 +9,22 @@ from torch import Tensor
 from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, Layer, NotDenseError
 from fastmarl.core.native._ppo import BEST, PPOGradient
 
-MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # above, torch is quicker on one thread
-MOST_OPTIONS = 2**24  # of a choice: rows hold them as float32
+MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # with more, torch is faster on one thread
+MOST_OPTIONS = 2**24  # per choice: rows store actions as float32
 LOGP = 0  # column of packed rows
 
 
 class DenseNet(NamedTuple):
-    """Layers in the order in which they run.
+    """The layers of a network in execution order.
 
     Attributes:
-        logits, values: indices of the layers with these outputs; `values` is OBSERVATIONS where there are none.
-        sizes: number of options of each choice of a categorical policy; None: it is Gaussian.
-        log_std: the latter half of a Gaussian's logits, if it is a parameter.
-        bound: of a Gaussian's logarithms of standard deviations.
+        n_obs: Number of inputs.
+        layers: The layers.
+        logits: Index of the layer that outputs the logits.
+        values: Index of the layer that outputs the values; OBSERVATIONS if there are none.
+        sizes: Number of options of each choice of a categorical policy; None for a Gaussian policy.
+        log_std: Parameter that is the second half of a Gaussian policy's logits; None if a layer computes that half.
+        bound: Bound of a Gaussian policy's logarithms of standard deviations.
     """
 
     n_obs: int
@@ -34,19 +37,19 @@ class DenseNet(NamedTuple):
 
     @property
     def parameters(self) -> list[Tensor]:
-        """All that may be trained."""
+        """All parameters that may be trained."""
         given = [self.log_std, *(each for layer in self.layers for each in (layer.weight, layer.bias))]
         return [each for each in given if each is not None]
 
     @property
     def n_logits(self) -> int:
-        """Inputs of the policy's distribution."""
+        """Number of inputs of the policy's distribution."""
         n_out = len(self.layers[self.logits].weight)  # type: ignore[arg-type]
         return n_out if self.log_std is None else 2 * n_out
 
     @property
     def n_actions(self) -> int:
-        """Choices, or numbers of a Gaussian policy."""
+        """Number of choices, or of dimensions of a Gaussian policy's actions."""
         return self.n_logits // 2 if self.sizes is None else len(self.sizes)
 
 
@@ -58,19 +61,21 @@ def gradient_of(
     has_former: bool = False,
     variant: str | None = None,
 ) -> PPOGradient:
-    """Compile the net's gradient.
+    """Create the compiled gradient of a network.
 
     Args:
-        gradients: of each parameter that is trained, where its gradient goes.
-        has_mask, has_former: see `packed_rows()`.
-        variant: the instruction set, see PPOGradient.
+        net: The network.
+        gradients: Trained parameter -> tensor that receives its gradient.
+        has_mask: Rows have action masks, see `packed_rows()`.
+        has_former: Rows have former logits, see `packed_rows()`.
+        variant: Instruction set, see PPOGradient.
 
     Raises:
-        NotDenseError: there is no compiled code for it.
+        NotDenseError: If compiled code does not support the network.
     """
     n_weights = sum(each.numel() for each in net.parameters)
     if n_weights > MOST_WEIGHTS[variant or BEST]:
-        raise NotDenseError(f"torch is quicker where there are {n_weights:,} weights")
+        raise NotDenseError(f"torch is faster for {n_weights:,} weights")
     if len(set(net.parameters)) < len(net.parameters):
         raise NotDenseError("layers share a parameter")
     if any(layer.eps is not None for layer in net.layers):
@@ -102,7 +107,7 @@ def gradient_of(
 
 
 def needed_layers(net: DenseNet) -> DenseNet:
-    """Leave out layers that neither logits nor values need."""
+    """Remove layers on which neither logits nor values depend."""
     wanted = {net.logits, net.values}
     for k in reversed(range(len(net.layers))):
         if k in wanted:
@@ -123,13 +128,16 @@ def packed_rows(
     action_mask: Tensor | None = None,
     former_logits: Tensor | None = None,
 ) -> Tensor:
-    """Put columns side by side as `PPOGradient.compute()` takes them.
+    """Join columns side by side in the order that `PPOGradient.compute()` expects.
 
     Args:
-        logp, advantages, targets: [n]; `targets` None: there are no values.
-        actions: [n, ...], numbers of options or of a Box.
-        loss_mask: bool [n], rows that count; None: all.
-        action_mask, former_logits: [n, k], where PPOGradient has them.
+        logp: Log probabilities [n] of the sampled actions.
+        advantages: Advantages [n].
+        targets: Value targets [n]; None without values.
+        actions: [n, ...], indices of options or numbers of a Box.
+        loss_mask: bool [n], True for rows that count; None: all count.
+        action_mask: [n, k], if PPOGradient has masks.
+        former_logits: [n, k], if PPOGradient has former logits.
 
     Returns:
         float32 [n, width].

@@ -1,4 +1,4 @@
-"""All parameters of a module as one tensor, so that an optimizer steps one tensor instead of many."""
+"""All parameters of a module as one tensor, so that an optimizer updates one tensor instead of many."""
 
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,37 +11,39 @@ AGAIN = "call flat_parameters() again, and make an optimizer of what it returns,
 
 
 class FlatPart(NamedTuple):
-    """A parameter that is part of a flat tensor."""
+    """A parameter that is a view of part of a flat tensor."""
 
     parameter: torch.nn.Parameter
     gradient: Tensor
     address: int
-    places: dict[str, torch.nn.Parameter | None]  # of the module that has it
-    name: str  # there
+    places: dict[str, torch.nn.Parameter | None]  # `_parameters` of its module
+    name: str  # key in `places`
 
 
 class FlatParameters(torch.nn.Parameter):
-    """The tensor that `flat_parameters()` returns. `grad` is never None: the parameters' gradients are parts of it, and
-    setting it to None fills it with zeros."""
+    """The tensor that `flat_parameters()` returns.
+
+    `grad` is never None: the parameters' gradients are views of it, and setting it to None fills it with zeros.
+    """
 
     _parts: list[FlatPart]
     _gradient: Tensor
 
     @property
     def grad(self) -> Tensor:  # type: ignore[override]
-        """The gradients, [k]. Those that were taken off their parameters, as by `module.zero_grad()`, are put back.
+        """Gradients, [k]. Gradients that were detached from their parameters, as by `module.zero_grad()`, are restored.
 
         Raises:
-            ConfigError: a parameter lies elsewhere by now, or is the module's no more, so that steps would not reach
-                it; or it was frozen, and steps would.
+            ConfigError: If a parameter was moved, or no longer belongs to the module, so that steps would not reach it;
+                or it was frozen, so that steps would still change it.
         """
         for parameter, part, address, places, name in self._parts:
             if parameter.data_ptr() != address:
                 raise ConfigError(f"the parameter {name!r} was moved out of its module's flat parameters, as by "
                                   f"module.to(); {AGAIN}")  # fmt: skip
             if name not in places or places[name] is not parameter:
-                raise ConfigError(f"the parameter {name!r} of the flat parameters is its module's no more, as after "
-                                  f"load_state_dict(assign=True); {AGAIN}")  # fmt: skip
+                raise ConfigError(f"the parameter {name!r} of the flat parameters no longer belongs to its module, as "
+                                  f"after load_state_dict(assign=True); {AGAIN}")  # fmt: skip
             if not parameter.requires_grad:
                 raise ConfigError(f"the parameter {name!r} was frozen, but as a part of flat parameters it would still "
                                   f"be moved by momentum; {AGAIN}")  # fmt: skip
@@ -69,28 +71,28 @@ class FlatParameters(torch.nn.Parameter):
 
 
 def flat_parameters(module: torch.nn.Module) -> FlatParameters:
-    """Move a module's parameters into one tensor, of which they become parts; their values stay.
+    """Move a module's parameters into one tensor, and make them views of it; their values stay.
 
-    A step of an optimizer that has this tensor alone takes a fraction of the time, and is the same for each optimizer
-    that treats every number by itself, such as SGD, RMSprop and Adam:
+    An optimizer that has only this tensor steps in a fraction of the time, with the same results if it treats every
+    number separately, as SGD, RMSprop and Adam do:
 
     ```python
     optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-3, fused=True)
     ```
 
-    The module is used, saved and loaded as before (but not by `load_state_dict(assign=True)`, which gives it other
-    parameters). A runner that acts with it sees each step at once. Call it after `module.to(...)`, which moves
-    parameters out of the tensor again, after layers were replaced, and after parameters were frozen or freed. To save
-    a module, use `torch.save()`: plain `pickle` writes the whole tensor for each of its parameters.
+    The module is used, saved and loaded as before (except by `load_state_dict(assign=True)`, which replaces its
+    parameters). A runner that acts with it sees each step immediately. Call this function after `module.to(...)`, which
+    moves parameters out of the tensor again, after replacing layers, and after freezing or unfreezing parameters. To
+    save a module, use `torch.save()`: plain `pickle` writes the whole tensor for each of its parameters.
 
     Args:
-        module: its parameters that need gradients are moved; others stay where they are.
+        module: Module whose parameters with `requires_grad` are moved; others stay in place.
 
     Returns:
-        [k], the numbers of all parameters in order of `module.parameters()`.
+        Tensor [k], the numbers of all parameters in the order of `module.parameters()`.
 
     Raises:
-        ConfigError: there are no such parameters, or they have several dtypes or devices.
+        ConfigError: If there are no such parameters, or they have several dtypes or devices.
     """
     places = {
         parameter: (part._parameters, name)

@@ -1,4 +1,4 @@
-"""Memory that the C library keeps instead of giving it back to the system."""
+"""Let the C library keep freed memory instead of returning it to the system."""
 
 import ctypes
 
@@ -7,20 +7,21 @@ LARGEST_KEPT = 32 << 20  # bytes of one array; glibc takes no higher threshold
 
 
 def keep_freed_memory(num_bytes: int = 1 << 30) -> bool:
-    """Have the process keep the memory that arrays and tensors on the CPU were freed of, for those that come next.
+    """Let the process keep the memory of freed CPU arrays and tensors for later ones.
 
-    A training loop makes and frees the same megabytes in each update. By default glibc gives them back to the system,
-    which must clear them page by page when they are asked for again.
+    A training loop allocates and frees the same megabytes in each update. By default, glibc returns them to the system,
+    which clears them page by page before the next use.
 
     Args:
-        num_bytes: that may be kept.
+        num_bytes: Number of bytes that may be kept.
 
     Returns:
-        Whether the C library does so: glibc, that of most Linux systems. Else nothing has changed.
+        True if the C library is glibc, as on most Linux systems, and accepted the setting. Otherwise nothing has
+        changed.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library; Windows has none of that name
+    except (AttributeError, OSError, TypeError):  # other C libraries, and Windows, lack it
         return False
     most = min(num_bytes, (1 << 31) - 1)  # mallopt takes an int
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(M_TRIM_THRESHOLD, most))

@@ -1,4 +1,4 @@
-"""Metrics of a training run, to a CSV file and to TensorBoard."""
+"""Write metrics of a training run to a CSV file and to TensorBoard."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.public import public
 from fastmarl.core.sealed_json import replace_file
 
-STEP = "step"  # the first column
+STEP = "step"  # name of the first column
 
 
 @public("fastmarl.learning")
@@ -27,19 +27,19 @@ class MetricsWriter:
         writer.write(steps, runner.get_metrics(), {"loss": loss})
     ```
 
-    Nested names are joined: `{"stage_time_ms": {"env": 1.0}}` is "stage_time_ms/env".
+    Nested names are joined: `{"stage_time_ms": {"env": 1.0}}` becomes "stage_time_ms/env".
 
-    A line of the CSV file is complete as soon as `write()` returns, even if the process ends then. When a new metric
-    appears, the file is rewritten with another column. Metrics that a step lacks are empty.
+    A line of the CSV file is complete when `write()` returns, even if the process is killed directly afterwards. When a
+    new metric appears, the file is rewritten with an additional column. Metrics that a step lacks are empty.
 
     Args:
-        csv_path: of the CSV file; None: there is none.
-        tensorboard_folder: for TensorBoard's events; None: there are none.
-        resume_step: go on after this step, as from a checkpoint; lines of later steps are dropped. None: start a new
+        csv_path: Path of the CSV file; None: no CSV file.
+        tensorboard_folder: Folder of TensorBoard's events; None: no events.
+        resume_step: Continue after this step, as from a checkpoint; lines of later steps are dropped. None: start a new
             file.
 
     Raises:
-        ConfigError: TensorBoard is asked for and not installed, or the file to resume was not written by this class.
+        ConfigError: If TensorBoard is requested but not installed, or the file to resume was not written by this class.
     """
 
     def __init__(
@@ -54,15 +54,17 @@ class MetricsWriter:
         self._file = None if csv_path is None else _CsvFile(Path(csv_path), resume_step)
 
     def write(self, step: int, *metrics: Mapping[str, Any]) -> None:
-        """Write a step's metrics.
+        """Write the metrics of one step.
 
         Args:
-            step: an integer that grows from call to call, such as the number of env steps so far.
-            metrics: nested dicts of numbers, or of arrays or tensors with one. Of two with the same name, the later
-                one counts. None values, as percentiles of nothing, are left out. No name may be "step".
+            step: Integer that grows from call to call, such as the number of env steps so far.
+            metrics: Nested dicts of numbers, or of arrays or tensors with a single number. If two have the same name,
+                the later one is written. None values, such as percentiles of empty data, are skipped. No name may be
+                "step".
 
         Raises:
-            ConfigError: something is no number, or the writer was closed. Nothing was written.
+            ConfigError: If a value is not a number, a metric is named "step", or the writer was closed. Nothing was
+                written.
         """
         if self._is_closed:
             raise ConfigError("this MetricsWriter was closed; make another one, with resume_step to go on")
@@ -72,7 +74,7 @@ class MetricsWriter:
             raise ConfigError(f"a step is an integer, got {shown(step)}; see int()") from None
         values = {name: value for each in metrics for name, value in _flat(each).items()}
         if STEP in values:
-            raise ConfigError(f"a metric has the name {STEP!r}, which is that of the steps; give it another")
+            raise ConfigError(f"a metric has the name {STEP!r}, which is reserved for the steps; rename it")
         if self._file is not None:
             self._file.write(step, values)
         if self._events is not None:
@@ -81,7 +83,7 @@ class MetricsWriter:
             self._events.flush()
 
     def close(self) -> None:
-        """Closing twice is fine."""
+        """Close the files; closing twice is allowed."""
         self._is_closed = True
         if self._file is not None:
             self._file.close()
@@ -96,7 +98,7 @@ class MetricsWriter:
 
 
 class _CsvFile:
-    """A CSV file that is complete after each line."""
+    """A CSV file that is complete after each written line."""
 
     def __init__(self, path: Path, resume_step: int | None):
         self._path = path
@@ -120,7 +122,7 @@ class _CsvFile:
         self._file.close()
 
     def _read(self) -> list[list[str]]:
-        """Return all lines, the columns' names first, without a last line that is incomplete."""
+        """Return all lines, starting with the column names, without an incomplete last line."""
         data = self._path.read_bytes()
         try:
             lines = list(csv.reader(io.StringIO(data[: data.rfind(b"\n") + 1].decode())))
@@ -128,14 +130,14 @@ class _CsvFile:
         except (ValueError, csv.Error):
             lines, steps = [], []
         if not lines or lines[0][:1] != [STEP] or len(steps) != len(lines) - 1:
-            raise ConfigError(f"{self._path} is no file of a MetricsWriter, whose first column is {STEP!r} with whole "
-                              f"numbers, or it is damaged; leave resume_step out to start a new file")  # fmt: skip
+            raise ConfigError(f"{self._path} was not written by a MetricsWriter, whose first column is {STEP!r} with "
+                              f"integers, or it is damaged; leave resume_step out to start a new file")  # fmt: skip
         return lines
 
     def _replace(self, columns: list[str], rows: list[list[str]]) -> None:
-        """Replace the file's content, and append to it from now on."""
+        """Replace the file's content, and open the file for appending."""
         replace_file(self._path, _lines([columns, *rows]))
-        self._file = self._path.open("ab", buffering=0)  # each line is one call of the system
+        self._file = self._path.open("ab", buffering=0)  # one system call per line
         self._columns = columns
 
 
@@ -146,7 +148,7 @@ def _lines(rows: Iterable[list[str]]) -> bytes:
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return numbers by their joined names."""
+    """Return all numbers by their joined names."""
     found: dict[str, float] = {}
     for key, value in metrics.items():
         name = f"{prefix}{key}"
@@ -161,7 +163,7 @@ def _number(name: str, value: Any) -> float:
     is_array = isinstance(value, (np.ndarray, np.generic, torch.Tensor))
     if is_array and np.prod(value.shape) == 1:
         value = value.item()
-    for kind in (bool, int, float):  # members of an enum, too, are written as digits
+    for kind in (bool, int, float):  # also converts members of enums, which would be written as names
         if isinstance(value, kind):
             return kind(value)
     raise ConfigError(f"metrics are numbers, but {name!r} is {shown(value)}")
@@ -171,5 +173,5 @@ def _summary_writer(folder: str | os.PathLike, resume_step: int | None) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ConfigError(f"TensorBoard's events need it: pip install tensorboard ({error})") from error
+        raise ConfigError(f"TensorBoard's events need its package: pip install tensorboard ({error})") from error
     return SummaryWriter(os.fspath(folder), purge_step=None if resume_step is None else resume_step + 1)

@@ -1,4 +1,4 @@
-"""Epochs of random minibatches."""
+"""Random minibatches over several epochs."""
 
 import operator
 from collections.abc import Iterator, Mapping
@@ -14,20 +14,20 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 def minibatches(
     batch: Mapping[str, Any], size: int, epochs: int = 1, generator: torch.Generator | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield minibatches of rows in a random order, a new one for each epoch.
+    """Yield minibatches of rows in random order, with a new order for each epoch.
 
-    The columns of a dtype lie side by side in one matrix, so that a minibatch is gathered by one operation for each
-    dtype. Its tensors are parts of what was gathered: later minibatches don't change them.
+    Columns with equal dtypes are joined into one matrix, so that one operation per dtype gathers a minibatch. Its
+    tensors are views of the gathered rows, which later minibatches don't change.
 
     Args:
-        batch: name -> tensor [n, ...], or dicts and tuples of such, see `to_tensors()`. For sequences, [n, T, ...] and
-            "state_in" [n, ...]: they stay whole.
-        size: rows of each; the last one of an epoch has what is left.
-        epochs: passes over the batch.
-        generator: draws the order; None: torch's own.
+        batch: Name -> tensor [n, ...], or dicts and tuples of tensors, see `to_tensors()`. Sequences [n, T, ...] with
+            "state_in" [n, ...] stay whole.
+        size: Number of rows per minibatch; the last one of an epoch has the remaining rows.
+        epochs: Number of passes over the batch.
+        generator: Random generator of the order; None: torch's global one.
 
     Raises:
-        BatchError: columns have different numbers of rows, lie on different devices, or there are none.
+        BatchError: If columns have different numbers of rows or lie on different devices, or the batch has no columns.
     """
     if size < 1 or epochs < 0:
         raise BatchError(f"expected a size of 1 or more and no negative number of epochs, got {size} and {epochs}")
@@ -40,14 +40,14 @@ def minibatches(
 
 
 class PackedRows:
-    """A batch whose columns lie side by side, by dtype."""
+    """A batch whose columns are joined side by side by dtype."""
 
     def __init__(self, batch: Mapping[str, Any]):
         self._batch = dict(batch)
         self.n, self.device = rows_and_device(batch)
         leaves = list(leaves_of(batch))
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
-        self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # of each leaf: its matrix, which part, its shape
+        self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # by leaf: matrix, part of it, shape
         for _, leaf in leaves:
             parts = by_dtype.setdefault(leaf.dtype, [])
             self._places.append((leaf.dtype, len(parts), leaf.shape[1:]))
@@ -56,7 +56,7 @@ class PackedRows:
         self._matrices = {dtype: torch.cat(parts, 1) for dtype, parts in by_dtype.items()}
 
     def take(self, rows: Tensor) -> dict[str, Any]:
-        """Return the rows of these numbers, int64 [k] on the batch's device."""
+        """Return the rows with the given numbers, int64 [k] on the batch's device."""
         taken = {
             dtype: matrix.index_select(0, rows).split(self._widths[dtype], 1)
             for dtype, matrix in self._matrices.items()
@@ -66,15 +66,15 @@ class PackedRows:
 
 
 def leaves_of(batch: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield (path, tensor) of all columns."""
+    """Yield (path, tensor) for each leaf of all columns."""
     return (((name, *path), leaf) for name, column in batch.items() for path, leaf in flatten_struct(column))
 
 
 def rows_and_device(batch: Mapping[str, Any]) -> tuple[int, torch.device]:
-    """Return the number of rows, and where they are.
+    """Return the number of rows and their device.
 
     Raises:
-        BatchError: columns differ in these, or there are none.
+        BatchError: If columns differ in either, or there are no columns.
     """
     leaves = list(leaves_of(batch))
     if not leaves:

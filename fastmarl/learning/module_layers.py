@@ -1,7 +1,7 @@
-"""Which modules are dense nets in training: the default nets, and others whose forward pass is nothing but layers.
+"""Reads a module's training forward pass as a dense network: default networks, and others that consist only of layers.
 
-A module of another class is traced by `torch.fx` with placeholders for numbers. What is not a layer that is known, or
-leaves a trace in the module, ends that, and autograd computes the module's gradient.
+Modules of other classes are traced by `torch.fx` with placeholders for numbers. If the trace contains an unknown
+operation, or tracing has side effects on the module, autograd computes the module's gradient instead.
 """
 
 import operator
@@ -38,11 +38,12 @@ CONTAINERS = (list, set, deque, ValuesView)
 
 
 class ModuleLayers(NamedTuple):
-    """A module as a dense net.
+    """A module as a dense network.
 
     Attributes:
-        observe: from a batch's "obs" to float32 [n, n_obs].
-        mask_key: of the observation's entry that the module itself masks actions by; None: it does not.
+        net: The network.
+        observe: Converts a batch's "obs" to float32 [n, n_obs].
+        mask_key: Key of the observation's entry with the mask that the module applies itself; None: it applies none.
     """
 
     net: DenseNet
@@ -51,10 +52,10 @@ class ModuleLayers(NamedTuple):
 
 
 def layers_of_module(module: RLModule) -> ModuleLayers:
-    """Read a module's layers as they are now.
+    """Read a module's layers in their current state.
 
     Raises:
-        NotDenseError: it is not certain that it computes just these.
+        NotDenseError: If it is not certain that the module computes only these layers.
     """
     if module.is_stateful():
         raise NotDenseError("it has memory")
@@ -73,7 +74,7 @@ def layers_of_module(module: RLModule) -> ModuleLayers:
 
 
 def check_unwatched(module: RLModule) -> None:
-    """Raise NotDenseError if forward or backward passes call something else than layers: hooks, compiled code."""
+    """Raise NotDenseError if the module has hooks or is compiled, so that a pass may run other code than its layers."""
     for part in parts_of(module):
         if is_watched(part):
             raise NotDenseError(f"a {type(part).__name__} in it has hooks, or is compiled")
@@ -83,7 +84,7 @@ def check_unwatched(module: RLModule) -> None:
 
 
 def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:
-    """Return the number of options of each choice, None of a Gaussian policy."""
+    """Return the number of options of each choice, or None for a Gaussian policy."""
     kind = module.get_train_action_dist_cls()
     origin = vars(kind)["bound"][0] if "bound" in vars(kind) else kind
     n_logits = len(net.layers[net.logits].weight)  # type: ignore[arg-type]
@@ -98,7 +99,7 @@ def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:
     raise NotDenseError(f"the gradient of a {kind.__name__} policy is not compiled")
 
 
-# The default nets.
+# Default networks.
 
 
 def _default_layers(module: Any) -> ModuleLayers:
@@ -131,7 +132,7 @@ def _default_layers(module: Any) -> ModuleLayers:
 
 
 def _split(layers: list[nn.Module]) -> tuple[nn.Module | None, list[nn.Module]]:
-    """Split off the encoder in front, if there is one."""
+    """Split off the leading encoder, if there is one."""
     if not layers or type(layers[0]) not in ENCODERS:
         return None, layers
     if next(layers[0].parameters(), None) is not None:
@@ -139,11 +140,11 @@ def _split(layers: list[nn.Module]) -> tuple[nn.Module | None, list[nn.Module]]:
     return layers[0], layers[1:]
 
 
-# Others.
+# Modules of other classes, which are traced.
 
 
 class _Forward(nn.Module):
-    """A module's forward pass in training, with observations as its only argument."""
+    """A module's training forward pass, with observations as its only argument."""
 
     def __init__(self, module: RLModule):
         super().__init__()
@@ -154,7 +155,7 @@ class _Forward(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Stops where gradients or float32 are switched off, which a graph does not show."""
+    """Stops at code under torch.no_grad() or torch.autocast(), which a graph does not show."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
@@ -162,7 +163,7 @@ class _Tracer(fx.Tracer):
         return super().create_node(*args, **kwargs)
 
 
-SAME = {"float", "contiguous"}  # methods that return float32 rows as they are
+SAME = {"float", "contiguous"}  # methods that leave float32 rows unchanged
 FUNCTIONS = {
     torch.tanh: nn.Tanh, nn.functional.tanh: nn.Tanh, torch.relu: nn.ReLU, nn.functional.relu: nn.ReLU,
     nn.functional.silu: nn.SiLU, nn.functional.gelu: nn.GELU, nn.functional.elu: nn.ELU,
@@ -177,7 +178,7 @@ def _traced_layers(module: RLModule) -> ModuleLayers:
     root = _Forward(module)
     try:
         graph = _Tracer().trace(root)
-    except Exception as error:  # whatever the module's own code raises at a placeholder
+    except Exception as error:  # module code may raise anything at a placeholder
         raise NotDenseError(f"its forward pass is more than layers: {type(error).__name__}: {error}") from None
     after = _contents(module)
     is_same = len(before) == len(after) and all(map(operator.is_, before, after)) and versions == _versions(module)
@@ -189,19 +190,19 @@ def _traced_layers(module: RLModule) -> ModuleLayers:
 
 
 def _contents(module: nn.Module) -> list[Any]:
-    """List all attributes, and what is in those that are lists, dicts and the like."""
+    """List all attributes, and the items of attributes that are containers."""
     attributes = [value for part in parts_of(module) for value in vars(part).values()]
     held = [value.values() if isinstance(value, dict) else value for value in attributes]
     return [*attributes, *(each for value in held if isinstance(value, CONTAINERS) for each in value)]
 
 
 def _versions(module: nn.Module) -> list[int]:
-    """Return numbers that change with what tensors hold."""
+    """Return the tensors' version counters, which change when tensors are written to."""
     return [each._version for each in (*module.parameters(), *module.buffers()) if not each.is_inference()]
 
 
 def _randomness() -> tuple[Any, ...]:
-    """Return the states of the generators that all share."""
+    """Return the states of the global random generators."""
     _, _, *of_numpy = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), of_numpy
 
@@ -213,28 +214,28 @@ class _GraphReader:
         self._parts = dict(root.named_modules())
         self._parameters = dict(root.named_parameters())
         self._graph = graph
-        self._paths: dict[fx.Node, tuple[Any, ...]] = {}  # of nodes that are (parts of) the observation
-        self._places: dict[fx.Node, int] = {}  # of nodes that are the outputs of layers
-        self._log_stds: dict[fx.Node, Tensor] = {}  # of nodes that are such a parameter in each row
-        self._rows: dict[fx.Node, tuple[int, Tensor | None]] = {}  # of nodes that are [means, log_std]
-        self._squeezed: dict[fx.Node, int] = {}  # of nodes that are a layer's only output
+        self._paths: dict[fx.Node, tuple[Any, ...]] = {}  # nodes that are the observation or parts of it
+        self._places: dict[fx.Node, int] = {}  # nodes that are outputs of layers
+        self._log_stds: dict[fx.Node, Tensor] = {}  # nodes that repeat this parameter in each row
+        self._rows: dict[fx.Node, tuple[int, Tensor | None]] = {}  # nodes that are [means, log_std]
+        self._squeezed: dict[fx.Node, int] = {}  # nodes that are a layer's only output, squeezed
         self._obs_path: tuple[Any, ...] | None = None
         self._n_obs = 0
         self._layers: DenseLayers | None = None
 
     def read(self) -> ModuleLayers:
-        """Read all nodes, in the order in which they run."""
+        """Read all nodes in execution order."""
         outputs: Any = None
         for node in self._graph.nodes:
             if node.op == "output":
                 outputs = node.args[0]
-            elif node.users or node.op.startswith("call_"):  # which may change what another node gets
+            elif node.users or node.op.startswith("call_"):  # unused calls may modify inputs of others
                 self._take(node)
         layers: Any = self._layers
         logits, log_std = self._logits(outputs.get(Columns.ACTION_DIST_INPUTS))
         values = self._squeezed.get(outputs.get(Columns.VF_PREDS), OBSERVATIONS)
         if Columns.VF_PREDS in outputs and values == OBSERVATIONS:
-            raise NotDenseError(f"{Columns.VF_PREDS!r} is not the one output of a layer, squeezed")
+            raise NotDenseError(f"{Columns.VF_PREDS!r} is not the single output of a layer, squeezed")
         if {Columns.ACTION_MASK} & outputs.keys():
             raise NotDenseError(f"it puts out {Columns.ACTION_MASK!r}")
         if log_std is not None and (log_std.shape != (layers.n_out(logits),) or not log_std.is_contiguous()):

@@ -1,4 +1,4 @@
-"""The module that a loop passes to functions of this package: one module, of any class."""
+"""The module that a loop passes to this package: a single module of any class."""
 
 import torch
 
@@ -11,7 +11,7 @@ def one_module(module: torch.nn.Module) -> RLModule:
     """Return a module as an RLModule; see `as_rl_module()`.
 
     Raises:
-        ConfigError: it is no torch module or holds several, or its agents had different spaces.
+        ConfigError: If it is not a torch module, contains several modules, or its agents had different spaces.
     """
     if isinstance(module, MultiRLModule):
         raise ConfigError(f"expected one of the modules {list(module)}, got all of them; see runner.module[module_id]")

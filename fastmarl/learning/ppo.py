@@ -1,4 +1,4 @@
-"""The loss of Proximal Policy Optimization."""
+"""The loss of Proximal Policy Optimization (PPO)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,33 +27,34 @@ def ppo_loss(
     kl_coeff: float = 0.0,
     stats: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """Clipped surrogate, value error and entropy bonus of a minibatch: Schulman et al. 2017, "Proximal Policy
-    Optimization Algorithms", equations 7 and 9.
+    """Compute PPO's loss of a minibatch: clipped surrogate, value error and entropy bonus.
+
+    See Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equations 7 and 9.
 
     Args:
-        module: acted when the rows were sampled, maybe with older weights: an RLModule, or any torch module that was
-            given to a runner.
-        rows: tensors [n, ...], or [B, T, ...] of recurrent modules: "obs", "actions", "action_logp", "advantages",
-            "value_targets"; and if they are there, "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or
-            [B, T], without which all rows count.
-        clip: how far the probabilities' ratio may go from 1.
-        vf_coeff: weight of the value error (mean of squares). If it is 0, as with a critic in a network of its own,
+        module: Module that sampled the rows, possibly with older weights: an RLModule, or any torch module that a
+            runner accepts.
+        rows: Tensors [n, ...], or [B, T, ...] for recurrent modules: "obs", "actions", "action_logp", "advantages" and
+            "value_targets"; optionally "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or [B, T], without
+            which all rows count.
+        clip: Maximal distance of the probability ratio from 1.
+        vf_coeff: Weight of the value error (mean of squares). With 0, for example for a critic in a separate network,
             neither values nor "value_targets" are needed.
-        vf_clip: upper bound of a row's squared value error; None: no bound.
-        entropy_coeff: weight of the entropy.
-        kl_coeff: weight of the divergence of the module's policy from the one that acted, as in RLlib; the column
-            "action_dist_inputs" [n, k] has that one's.
-        stats: gets "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating KL Divergence": mean of
-            r - 1 - log r), "clip_fraction" and, unless `vf_coeff` is 0, "vf_loss" and "vf_explained_var" (1 - variance
-            of the values' errors / variance of the targets, at least -1), and unless `kl_coeff` is 0 "mean_kl_loss",
-            the mean divergence; without gradients.
+        vf_clip: Upper bound of a row's squared value error; None: no bound.
+        entropy_coeff: Weight of the entropy.
+        kl_coeff: Weight of the divergence of the module's policy from the one that sampled the rows, as in RLlib. It
+            needs the sampling policy's column "action_dist_inputs" [n, k].
+        stats: Receives, without gradients, "policy_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating
+            KL Divergence": mean of r - 1 - log r), "clip_fraction"; "vf_loss" and "vf_explained_var" (1 - variance of
+            the values' errors / variance of the targets, at least -1) unless `vf_coeff` is 0; and "mean_kl_loss", the
+            mean divergence, unless `kl_coeff` is 0.
 
     Returns:
-        The loss, a scalar.
+        The loss, a scalar tensor.
 
     Raises:
-        BatchError: a column is missing, or does not have one number for each row, or "loss_mask" is not bool.
-        ModuleOutputError: the module puts out no values, or not one for each row.
+        BatchError: If a column is missing or does not have one number per row, or "loss_mask" is not bool.
+        ModuleOutputError: If the module does not output one value per row although `vf_coeff` is not 0.
     """
     module, needed = one_module(module), needed_columns(rows, vf_coeff, kl_coeff)
     outputs = module.forward_train(module_inputs(rows))
@@ -64,7 +65,7 @@ def ppo_loss(
     divergence = _divergence(module, rows, distribution, outputs) if kl_coeff else torch.zeros_like(log_ratio)
     advantages, entropy = rows[Columns.ADVANTAGES], distribution.entropy()
     mask = rows.get(Columns.LOSS_MASK)
-    if mask is not None:  # before anything is done with them: padding may be NaN
+    if mask is not None:  # first of all, as padding may be NaN
         columns = log_ratio, advantages, entropy, divergence
         log_ratio, advantages, entropy, divergence = (column.masked_fill(~mask, 0.0) for column in columns)
     mean = _mean_of(mask, logp.numel())
@@ -89,7 +90,7 @@ def ppo_loss(
 
 
 def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that the module gets."""
+    """Return the columns that the module receives."""
     names: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
     return {name: rows[name] for name in names if name in rows}
 
@@ -97,7 +98,7 @@ def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
 def _divergence(
     module: RLModule, rows: Mapping[str, Any], distribution: Distribution, outputs: Mapping[str, Any]
 ) -> Tensor:
-    """Return KL(the policy that acted || the module's) of each row."""
+    """Return KL(policy that sampled the rows || the module's policy) of each row."""
     former, shape = rows[Columns.ACTION_DIST_INPUTS], outputs[Columns.ACTION_DIST_INPUTS].shape
     if former.shape != shape:
         raise BatchError(f"ppo_loss() needs {Columns.ACTION_DIST_INPUTS!r} of shape {tuple(shape)}, got shape "
@@ -107,7 +108,7 @@ def _divergence(
 
 
 def _value_error(module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any]) -> Tensor:
-    """Return each row's value error, 0 where the row doesn't count."""
+    """Return each row's value error, with 0 for rows that don't count."""
     if Columns.VF_PREDS not in outputs:
         raise ModuleOutputError(type(module._net()).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the "
                                 f"outputs, got {list(outputs)}")  # fmt: skip
@@ -126,10 +127,10 @@ def _variance(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def needed_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0.0) -> tuple[str, ...]:
-    """Return the names of the columns that the loss needs, but for the logits.
+    """Return the names of the columns that the loss needs, except the logits.
 
     Raises:
-        BatchError: one is missing.
+        BatchError: If a column is missing.
     """
     needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
     others = (Columns.ACTION_DIST_INPUTS,) if kl_coeff else ()
@@ -139,7 +140,7 @@ def needed_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0
 
 
 def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size) -> None:
-    """Raise BatchError unless what the loss reads has one number for each row: else it would be spread."""
+    """Raise BatchError unless the loss's columns have one number per row; other shapes would be broadcast."""
     for name in (*needed[2:], Columns.LOSS_MASK):
         column = rows.get(name)
         if column is not None and column.shape != shape:
@@ -151,7 +152,7 @@ def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:
-    """Return a mean over the rows that count, of n, where the others are 0; 0 if none counts."""
+    """Return a function for the mean of n values over the rows that count, given zeros in others; 0 if none counts."""
     if mask is None:
         return torch.mean if n else torch.sum
     total = mask.sum().clamp(min=1)

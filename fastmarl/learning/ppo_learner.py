@@ -1,4 +1,4 @@
-"""An update of Proximal Policy Optimization: epochs of minibatches, each a step of Adam."""
+"""PPO's update: epochs of minibatches, with one step of Adam per minibatch."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from fastmarl.learning.one_module import one_module
 from fastmarl.learning.ppo import ppo_loss
 
 COMPILED = "compiled"
-SMALLEST = 1e-6  # added to a norm by which a gradient is divided, as in torch
+SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
 
 
 @public("fastmarl.learning")
@@ -32,36 +32,36 @@ class PPOLearner:
     stats = learner.update(to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"]))
     ```
 
-    The loss is that of `ppo_loss()`. Its gradient is compiled for dense nets on the CPU, several times as fast as
-    autograd: the default nets without convolutions and memory, and modules of your own whose forward pass consists of
-    linear layers and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic; of Discrete, MultiDiscrete and
-    Box actions; with action masks and loss masks. Before it is used, and in each update, it is compared with what the
-    module itself computes. Autograd does all else.
+    The loss is `ppo_loss()`. For dense networks on the CPU its gradient is compiled, which is several times faster than
+    autograd. This covers default networks without convolutions and memory, and modules of your own whose forward pass
+    consists of linear layers and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic; Discrete,
+    MultiDiscrete and Box actions; action masks and loss masks. The compiled gradient is compared with the module itself
+    before its first use and in each update. Autograd handles all other modules.
 
     Args:
-        module: as in `ppo_loss()`. Its parameters are moved into one tensor, see `flat_parameters()`.
-        lr: Adam's learning rate. Schedulers take `optimizer`.
+        module: See `ppo_loss()`. Its parameters are moved into one tensor, see `flat_parameters()`.
+        lr: Adam's learning rate. Pass `optimizer` to schedulers.
         adam_eps: Adam's epsilon.
-        epochs: passes over the rows of an update.
-        num_minibatches: number of minibatches into which an epoch's rows are divided.
-        minibatch_size: rows of each (sequences, if the module is recurrent), instead of `num_minibatches`.
-        clip: see `ppo_loss()`.
-        vf_coeff: see `ppo_loss()`.
-        vf_clip: see `ppo_loss()`.
-        entropy_coeff: see `ppo_loss()`.
-        kl_coeff: see `ppo_loss()`.
-        max_grad_norm: norm to which longer gradients are scaled down; None: they are not.
-        generator: random generator for the order of rows; None: torch's global one.
-        compiled: use compiled gradients where possible; False: always use autograd.
+        epochs: Number of passes over the rows of an update.
+        num_minibatches: Number of minibatches into which an epoch's rows are divided.
+        minibatch_size: Number of rows per minibatch (of sequences, for recurrent modules); replaces `num_minibatches`.
+        clip: See `ppo_loss()`.
+        vf_coeff: See `ppo_loss()`.
+        vf_clip: See `ppo_loss()`.
+        entropy_coeff: See `ppo_loss()`.
+        kl_coeff: See `ppo_loss()`.
+        max_grad_norm: Norm to which longer gradients are scaled down; None: no limit.
+        generator: Random generator for the order of rows; None: torch's global one.
+        compiled: Use compiled gradients where possible; False: always use autograd.
 
     Attributes:
-        backend: "compiled", or "autograd" and the reason why; known after the first update.
-        optimizer: torch.optim.Adam of `parameters`. A checkpoint needs its `state_dict()` and the module's state.
+        backend: "compiled", or "autograd" followed by the reason; known after the first update.
+        optimizer: torch.optim.Adam over `parameters`. A checkpoint needs its `state_dict()` and the module's state.
         parameters: FlatParameters of the module.
-        epochs, num_minibatches, ...: the arguments, which may be changed between updates.
+        epochs, num_minibatches, ...: The arguments, which may be changed between updates.
 
     Raises:
-        ConfigError: an argument is out of range, or `module` has no parameters; see `flat_parameters()`.
+        ConfigError: If an argument is out of range, or `flat_parameters()` does not accept the module's parameters.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PPOLearner:
         self._check_sizes()
         self.parameters: FlatParameters = flat_parameters(module)
         self._trained = _trained(module)
-        fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is quicker
+        fused = True if self.parameters.is_cuda else None  # on the CPU, `FusedAdam` is faster
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, eps=adam_eps, fused=fused)
         self.backend = "autograd: there was no update yet"
         gradients: dict[Any, Any] = {each: each.grad for each in module.parameters() if each.requires_grad}
@@ -99,22 +99,22 @@ class PPOLearner:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.parameters):,} parameters, {self.backend}>"
 
-    @torch.inference_mode(False)  # and with gradients, whatever the caller has switched off
+    @torch.inference_mode(False)  # also enables gradients, in case the caller has disabled them
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Do all epochs over a batch.
+        """Run all epochs over a batch.
 
         Args:
-            batch: columns as `ppo_loss()` takes them, of any number of rows.
+            batch: Columns as in `ppo_loss()`, with any number of rows.
 
         Returns:
-            The statistics of `ppo_loss()`, and "grad_norm" before it is limited: means over the minibatches, each from
-            before its step.
+            The statistics of `ppo_loss()`, and "grad_norm" before clipping. Each is a mean over the minibatches,
+            computed before the minibatch's step.
 
         Raises:
-            BatchError: there are no rows, a column is missing or has another shape, actions are out of range, or a
-                gradient is not finite; the parameters are those of the step before.
-            ConfigError: an attribute is out of range, the module has other parameters than it had when the learner was
-                made, or the optimizer's state is that of another module.
+            BatchError: If there are no rows, a column is missing or has a wrong shape, actions are out of range, or a
+                gradient is not finite; the parameters are those of the last step before the error.
+            ConfigError: If an attribute is out of range, the module's parameters are not those with which the learner
+                was created, or the optimizer's state belongs to another module.
         """
         self._check_sizes()
         n, device = rows_and_device(batch)
@@ -146,14 +146,14 @@ class PPOLearner:
                               f"{sizes[0]}, {sizes[1]} and {sizes[2]}")  # fmt: skip
 
     def _check_parameters(self) -> None:
-        """Raise ConfigError unless steps are those of the module's parameters; clear their gradients."""
-        self.parameters.grad = None  # which looks whether they are where they were
+        """Raise ConfigError unless steps would update the module's parameters; clear their gradients."""
+        self.parameters.grad = None  # checks that no parameter was moved
         if _trained(self.module) != self._trained:
             raise ConfigError("the module has other parameters to train than when the learner was made, as after "
-                              "layers were replaced or parameters freed; make another PPOLearner")  # fmt: skip
+                              "layers were replaced or parameters unfrozen; make another PPOLearner")  # fmt: skip
         for name, value in self.optimizer.state.get(self.parameters, {}).items():
             if isinstance(value, Tensor) and value.dim() and value.shape != self.parameters.shape:
-                raise ConfigError(f"the optimizer's state is that of another module: {name!r} has shape "
+                raise ConfigError(f"the optimizer's state belongs to another module: {name!r} has shape "
                                   f"{tuple(value.shape)}, the parameters have {tuple(self.parameters.shape)}"
                                   )  # fmt: skip
 
@@ -171,7 +171,7 @@ class PPOLearner:
             return _AutogradRows(self._module, self.parameters, batch, options)
 
     def _limit_norm(self, gradient: Tensor) -> float:
-        """Scale the gradient down to `max_grad_norm`; returns its norm before."""
+        """Scale the gradient down to `max_grad_norm`; returns its norm before scaling."""
         norm = float(torch.linalg.vector_norm(gradient))
         if self.max_grad_norm is not None and norm > self.max_grad_norm:
             gradient.mul_(self.max_grad_norm / (norm + SMALLEST))
@@ -179,14 +179,14 @@ class PPOLearner:
 
 
 class _Steps:
-    """An optimizer's steps, in one pass where they can be."""
+    """An optimizer's steps, fused into a single pass where possible."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._optimizer = optimizer
         self._fused: FusedAdam | None = None
 
     def step(self) -> None:
-        """As the optimizer's; its first one makes the moments."""
+        """Take one step. The optimizer takes the first one itself, which creates the moments."""
         if self._fused is None and can_fuse(self._optimizer):
             self._fused = FusedAdam(self._optimizer)
         (self._fused or self._optimizer).step()
@@ -198,28 +198,28 @@ def _trained(module: torch.nn.Module) -> set[torch.nn.Parameter]:
 
 
 def _not_finite(batch: Mapping[str, Any]) -> str:
-    """Say which columns have numbers that are not finite."""
+    """Name the columns that contain NaN or infinite numbers, for an error message."""
     found = []
     for (name, *_), leaf in leaves_of(batch):
         bad = ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
         if bad.any():
             found.append(f"{name!r} in row {int(bad.nonzero()[0])}")
     if found:
-        return f"there are such numbers in {', '.join(found)}"
-    return "all columns are finite: look at the weights and the learning rate"
+        return f"there are numbers that are not finite in {', '.join(found)}"
+    return "all columns are finite: check the weights and the learning rate"
 
 
 class _AutogradRows:
-    """A batch whose gradients are computed by autograd."""
+    """A batch whose gradients autograd computes."""
 
     def __init__(self, module: RLModule, parameters: FlatParameters, batch: Mapping[str, Any], options: LossOptions):
         self._module, self._parameters, self._options = module, parameters, options
         self._packed = PackedRows(batch)
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
-        """Overwrite the gradient with that of the rows of these numbers; returns statistics."""
+        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`."""
         stats: dict[str, Tensor] = {}
         self._parameters.grad = None
         ppo_loss(self._module, self._packed.take(numbers), stats=stats, **self._options._asdict()).backward()
-        self._parameters.grad  # noqa: B018  # puts gradients back that were taken off the parameters
+        self._parameters.grad  # noqa: B018  # restores gradients that were detached from the parameters
         return dict(zip(stats, torch.stack([*stats.values()]).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Columns as tensors."""
+"""Conversion of batch columns to tensors."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,25 +16,25 @@ NUMBERS = "fiub"  # kinds of dtypes
 def to_tensors(
     columns: Mapping[str, Any], names: Iterable[str] | None = None, device: torch.device | str = "cpu"
 ) -> dict[str, Any]:
-    """A batch of `fastmarl.batches` for PyTorch.
+    """Convert a batch of `fastmarl.batches` to PyTorch tensors.
 
     Args:
-        columns: name -> array [n, ...], or dicts and tuples of such.
-        names: of the columns wanted; None: all that are numbers. Recorded action masks come along with "actions".
-        device: where they go. On the CPU, tensors share the arrays' memory, except that of arrays which PyTorch can't
-            take as they are: read-only ones, reversed ones, and those of another byte order.
+        columns: Name -> array [n, ...], or dicts and tuples of arrays.
+        names: Names of the columns to convert; None: all numeric columns. Recorded action masks are added to "actions".
+        device: Device of the tensors. On the CPU they share the arrays' memory, except for arrays that PyTorch can't
+            use: read-only ones, ones with negative strides, and those with foreign byte order.
 
     Returns:
-        Name -> tensor, nested as before; float64 as float32.
+        Name -> tensor, nested like the columns; float64 becomes float32.
 
     Raises:
-        BatchError: a column that is named is missing, or has something else than numbers.
+        BatchError: If a named column is missing, or is not numeric.
     """
     if names is None:
         names = [name for name, column in columns.items() if not _others(column)]
     wanted: list[Any] = list(names)
     masks = recorded_name(Recorded.ACTION_MASK, columns)
-    if Columns.ACTIONS in wanted and masks in columns and masks not in wanted:  # what rates an action needs its mask
+    if Columns.ACTIONS in wanted and masks in columns and masks not in wanted:  # log probabilities depend on it
         wanted.append(masks)
     if missing := [name for name in wanted if name not in columns]:
         raise BatchError(f"there are no columns {missing}; there are {list(columns)}")
@@ -50,7 +50,7 @@ def to_tensors(
 
 
 def _fit(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy if PyTorch can't take it."""
+    """Return the array, or a copy if PyTorch can't use it."""
     if array.dtype.kind == "f" and array.itemsize > 8:
         return array.astype(np.float64)
     if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:
@@ -59,7 +59,7 @@ def _fit(array: np.ndarray) -> np.ndarray:
 
 
 def _others(column: Any) -> list[str]:
-    """Describe what in a column is no array of numbers."""
+    """Describe the leaves of a column that are not numeric arrays."""
     if isinstance(column, list):
         return ["a list"]
     leaves = [leaf for _, leaf in flatten_struct(column)]

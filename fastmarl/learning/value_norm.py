@@ -1,4 +1,4 @@
-"""Value targets of any size, normalised for the value function."""
+"""Normalisation of value targets of any scale."""
 
 import torch
 from torch import Tensor
@@ -11,16 +11,17 @@ LEAST_VARIANCE = 1e-2
 
 @public("fastmarl.learning")
 class ValueNorm(torch.nn.Module):
-    """Running mean and variance of value targets, by which a value function that predicts normalised values is read.
+    """Running mean and variance of value targets, for a value function that predicts normalised values.
 
     After Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative, Multi-Agent Games": moving averages of
-    the targets and their squares, corrected for their beginning at 0. Its state is that of a module (`state_dict()`).
+    the targets and their squares, with a correction for their initial value of 0. The state is saved like that of any
+    module (`state_dict()`).
 
     Args:
-        beta: how slowly the averages follow: what a target weighs falls by this factor with each later row; in [0, 1).
+        beta: Decay of the moving averages, in [0, 1): each later row multiplies a target's weight by it.
 
     Raises:
-        ConfigError: `beta` is not in [0, 1).
+        ConfigError: If `beta` is not in [0, 1).
     """
 
     mean: Tensor
@@ -37,10 +38,10 @@ class ValueNorm(torch.nn.Module):
 
     @torch.no_grad()
     def update(self, targets: Tensor) -> None:
-        """Take targets, of any shape, in the values' own unit.
+        """Update the averages with targets of any shape, in their original scale.
 
         Raises:
-            BatchError: some are NaN or infinite, which no later ones would make good. None was taken.
+            BatchError: If some are NaN or infinite, which the averages would keep forever. They are unchanged.
         """
         if not targets.numel():
             return
@@ -49,7 +50,7 @@ class ValueNorm(torch.nn.Module):
                              f"{targets.numel()} that are NaN or infinite; look for such rewards")  # fmt: skip
         kept = self.beta ** targets.numel()
         of_batch = targets.double()
-        self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # a module's float() makes it float32
+        self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # float32 after the module's float()
         self.mean_square.lerp_(of_batch.square().mean().to(self.mean_square), 1 - kept)
         self.weight.lerp_(torch.ones_like(self.weight), 1 - kept)
 
@@ -59,12 +60,12 @@ class ValueNorm(torch.nn.Module):
         return (values - mean) / std
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Return predictions of the value function in the values' own unit."""
+        """Convert predictions of the value function to the original scale; no change before the first `update()`."""
         mean, std = self._mean_and_std()
         return values * std + mean
 
     def _mean_and_std(self) -> tuple[Tensor, Tensor]:
-        """float32, corrected."""
+        """Return the corrected (mean, standard deviation), float32."""
         if not self.weight:
             return torch.zeros(()), torch.ones(())
         mean = self.mean / self.weight

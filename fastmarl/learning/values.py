@@ -16,20 +16,22 @@ from fastmarl.learning.value_norm import ValueNorm
 
 
 def value_fn_of(module: torch.nn.Module, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
-    """A module as the `value_fn` of `add_gae()`: observations [k, ...], nested as the space, -> values float32 [k].
+    """Return a module's value function as the `value_fn` of `add_gae()`.
+
+    It maps observations [k, ...], nested like the space, to values float32 [k].
 
     Args:
-        module: puts out "vf_preds"; it is asked when the function is called, with the weights it has then.
-        value_norm: if its predictions are normalised.
+        module: Module that outputs "vf_preds". Each call uses its current weights.
+        value_norm: Normaliser of the module's predictions, if they are normalised.
 
     Raises:
-        ConfigError: the module is recurrent: its values depend on states, which observations don't tell.
+        ConfigError: If the module is recurrent: its values depend on states, which observations don't contain.
     """
     module = one_module(module)
     if module.is_stateful():
         raise ConfigError(
-            f"value_fn_of() can't ask {_name(module)}, which is recurrent; give add_gae() last_values, see "
-            f"last_values_of()"
+            f"value_fn_of() does not support {_name(module)}, which is recurrent; give add_gae() last_values, "
+            f"see last_values_of()"
         )
 
     def value_fn(obs: Any) -> np.ndarray:
@@ -41,22 +43,21 @@ def value_fn_of(module: torch.nn.Module, value_norm: ValueNorm | None = None) ->
 def last_values_of(
     module: torch.nn.Module, batch: Mapping[str, Any], value_norm: ValueNorm | None = None
 ) -> np.ndarray:
-    """Values of a batch's "final_obs", as the `last_values` of `add_gae()` and its like.
+    """Return the values of a batch's "final_obs", as `last_values` of `add_gae()` and related functions.
 
-    A recurrent module is asked for what it would say next: with the state after each trajectory's last step, and the
-    observation after it.
+    A recurrent module receives the state after each trajectory's last step, and the observation that follows it.
 
     Args:
-        module: puts out "vf_preds"; may be recurrent.
-        batch: of `columns()`, and for a recurrent module one that has "state_out".
-        value_norm: if its predictions are normalised.
+        module: Module that outputs "vf_preds"; may be recurrent.
+        batch: Result of `columns()`; for a recurrent module, with "state_out".
+        value_norm: Normaliser of the module's predictions, if they are normalised.
 
     Returns:
-        float32 [s], one for each trajectory.
+        float32 [s], one value per trajectory.
 
     Raises:
-        BatchError: the module is recurrent, and the batch has no "state_out".
-        ModuleOutputError: the module puts out no values.
+        BatchError: If the module is recurrent, and the batch has no "state_out".
+        ModuleOutputError: If the module does not output values.
     """
     module, inputs = one_module(module), {Columns.OBS: batch[Columns.FINAL_OBS]}
     if not module.is_stateful():

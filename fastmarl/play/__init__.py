@@ -1,4 +1,4 @@
-"""Trained policies: acting alone, evaluated, and playing against each other. See docs/deploy.md."""
+"""Run trained policies without a runner, evaluate them, and let them play against each other. See docs/deploy.md."""
 
 from typing import TYPE_CHECKING
 

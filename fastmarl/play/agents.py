@@ -1,4 +1,4 @@
-"""A module and the agents for which it acts: their histories, and their next actions."""
+"""The histories and next actions of the agents for which a module of a `Policy` acts."""
 
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ QUICK = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)
 
 
 class AgentTable(LaneTable):
-    """The lanes of a policy's agents. They are in no env, so errors name them alone."""
+    """The lanes of a policy's agents. They belong to no env, so errors name only the agent."""
 
     def __init__(self) -> None:
         super().__init__([frozenset()], lambda agent_id, env_index: 0, post_death="error", respawn=False)
@@ -42,7 +42,7 @@ class AgentTable(LaneTable):
 
 
 class Guest:
-    """Stands in, for one action, for an agent whose state the caller keeps."""
+    """Stands in for an agent whose state the caller keeps, during one call."""
 
     def __init__(self, agent_id: Hashable):
         self.agent_id = agent_id
@@ -54,17 +54,21 @@ class Guest:
 class ModuleAgents:
     """One module and the agents for which it acts.
 
-    Agents are recorded as in a runner, each in its own lane, as if they shared one env in which an agent acts when it
-    is observed. Connectors and recurrent states find what they look up there; older rows are dropped.
+    Agents are recorded as in a runner: each has a lane, as if all of them shared one env in which an agent acts when it
+    is observed. Connectors and recurrent states therefore find their data where they expect it. Rows that are no longer
+    needed are dropped.
 
     Args:
-        module_id, module: on the CPU; not shared.
-        connectors: the module's; not shared.
-        options: of the runner.
-        generator, rng: for exploration.
+        module_id: Id of the module.
+        module: Module on the CPU, owned by this object.
+        connectors: Connectors of the module, owned by this object.
+        options: Options of the runner that trained the module.
+        generator: Random generator of torch for exploration.
+        rng: Random generator of NumPy for exploration.
 
     Attributes:
-        observation_space, action_space: of what agents observe, and of their actions.
+        observation_space: Space of the observations that `act()` takes.
+        action_space: Space of the actions that it returns.
         is_quick: True if `act_quickly()` can return an action.
     """
 
@@ -117,8 +121,10 @@ class ModuleAgents:
         return self._inference.backend
 
     def act_quickly(self, obs: Any) -> Any:
-        """Return the likeliest action for an observation, where agents have no history and no mask; None: call `act()`,
-        which also raises errors."""
+        """Return the most likely action for an observation, for agents without history and mask.
+
+        None means that the caller must use `act()`, which also raises the errors.
+        """
         if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype != self._dtype:
             return None
         self._in_row[...] = obs
@@ -128,16 +134,19 @@ class ModuleAgents:
     def act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], *, explore: bool
     ) -> dict[Any, Any]:
-        """Return actions by agent id for all observed agents, in one forward pass.
+        """Return the actions of all observed agents by agent id, in one forward pass.
+
+        After any error, agents are as they were before the call.
 
         Args:
-            obs: agent id -> observation.
-            rewards: agent id -> its reward since its last observation.
-            infos: agent id -> info, with or without an action mask.
+            obs: Agent id -> observation.
+            rewards: Agent id -> reward since the agent's last observation.
+            infos: Agent id -> info, which may contain an action mask.
+            explore: Sample actions instead of taking the most likely ones.
 
         Raises:
-            MultiAgentEnvError: an observation, reward or mask does not fit; as if of env 0.
-            Else what the module or its connectors raise. After any error, agents are as they were before.
+            MultiAgentEnvError: If an observation, reward or mask does not fit; the error names env 0.
+            Exception: Any error of the module or its connectors.
         """
         if self._store.rows[0].n >= self._renew_at:
             self._renew()
@@ -146,7 +155,7 @@ class ModuleAgents:
     def _act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], explore: bool
     ) -> dict[Any, Any]:
-        """As `act()`, in the same block."""
+        """Do the work of `act()` without renewing the block."""
         env, record, store = self._table.envs[0], self._table.record(0), self._store
         first, new = store.acting_from[0], [agent for agent in obs if agent not in env.lane_of]
         before, early = self._rewards_of(rewards), dict(record.early_rewards)
@@ -175,14 +184,19 @@ class ModuleAgents:
         *,
         explore: bool,
     ) -> tuple[Any, dict[str, Any]]:
-        """Return (action, next state) of an agent in this state; nothing is kept of the agent.
+        """Return (action, next state) of an agent in a given state, without keeping anything about the agent.
 
         Args:
-            state: the one returned for the agent's last observation; {}: there was none.
+            state: State that was returned for the agent's last observation; {} for its first observation.
+            obs: Observation of the agent.
+            agent_id: Id of the agent.
+            reward: Reward since the agent's last observation.
+            info: Info, which may contain an action mask.
+            explore: Sample the action instead of taking the most likely one.
 
         Raises:
-            ConfigError: the state is not this module's, or a connector does not declare what it keeps by agent.
-            Else what `act()` raises.
+            ConfigError: If the state does not belong to this module, or a connector does not declare its state by lane.
+            Exception: Any error of `act()`.
         """
         if not self._keeps:
             if state:
@@ -204,13 +218,13 @@ class ModuleAgents:
         finally:
             self.forget([guest])
             self._cut(first)
-            if self._store.blocks[0] is not INACTIVE:  # where a state has columns of its own, these go with it
+            if self._store.blocks[0] is not INACTIVE:  # drop columns that only this state had
                 outputs = self._store.blocks[0].outputs
                 for key in [key for key in outputs if key not in known]:
                     del outputs[key]
 
     def forget(self, agents: Collection[Hashable] | None = None) -> None:
-        """Forget these agents; None: all of them."""
+        """Forget the given agents, or all agents if `agents` is None."""
         table = self._table
         env, record = table.envs[0], table.record(0)
         gone = set(env.lane_of if agents is None else agents)
@@ -224,10 +238,11 @@ class ModuleAgents:
             record.early_rewards = {}
 
     def info_of(self, agent_id: Hashable, action_mask: Any) -> dict[str, Any]:
-        """Return an info with this mask, or an empty one.
+        """Return an info with this action mask, or an empty info for None.
 
         Raises:
-            ActionMaskError: none can be given, or it does not consist of numbers.
+            ActionMaskError: If the module takes no mask beside observations, or the mask has values that are not finite
+                numbers.
         """
         if action_mask is None:
             return {}
@@ -240,14 +255,14 @@ class ModuleAgents:
         return {MASK: row}
 
     def _mask_problem(self) -> str:
-        """Say why an action mask can't be given beside an observation; "" if it can."""
+        """Return the reason why no action mask can be given beside an observation, or ""."""
         if not choices_of(self.action_space):
             return f"action_mask is for Discrete and MultiDiscrete actions, and these are of {self.action_space}"
         key = self._masks.key
         return "" if key is None else f"action_mask is in its observation, obs[{key!r}], and can't be given beside it"
 
     def _answer(self, first: int, explore: bool) -> None:
-        """Run the module on the rows from `first` on."""
+        """Run the module on all rows from `first` on."""
         store, inference = self._store, self._inference
         if store.connects:
             store.connect()
@@ -262,16 +277,16 @@ class ModuleAgents:
             store.record(0, outputs)
         store.advance()
 
-    # Calls that fail, and rows that are no longer needed.
+    # Undoing failed calls, and dropping rows.
 
     def _rewards_of(self, agents: Collection[Hashable]) -> dict[int, float]:
-        """Return the rewards so far of these agents' last rows, by row."""
+        """Return the rewards that these agents' last rows have collected so far, by row."""
         lane_of, row_L = self._table.envs[0].lane_of, self._table.row_L
         rows = [int(row_L[lane_of[agent]]) for agent in agents if agent in lane_of]
         return {row: float(self._store.blocks[0].reward_R[row]) for row in rows}
 
     def _take_back(self, first: int, rewards: dict[int, float]) -> None:
-        """Restore the agents to when there were `first` rows, with these rewards by row."""
+        """Restore the state at which there were `first` rows, with the given rewards by row."""
         table, block = self._table, self._store.blocks[0]
         if block is not INACTIVE:
             for row in range(self._store.rows[0].n - 1, first - 1, -1):
@@ -284,7 +299,7 @@ class ModuleAgents:
         self._env_actions.forget()
 
     def _cut(self, n: int) -> None:
-        """Drop the rows from `n` on."""
+        """Drop all rows from `n` on."""
         store = self._store
         if store.blocks[0] is not INACTIVE:
             store.rows[0].n = store.acting_from[0] = store.blocks[0].n_connected = n
@@ -298,19 +313,19 @@ class ModuleAgents:
     # States that the caller carries.
 
     def _welcome(self, guest: Guest, state: Any) -> None:
-        """Have the guest be in this state."""
+        """Put the guest into the given state."""
         try:
             found = ModuleRowsState(self._policy, state, 1)
             if not found.n_acted or found.n_acted != len(state["agent"]):
-                raise ConfigError("it has no rows, or some that were not acted upon")
+                raise ConfigError("it has no rows, or rows without an action")
             self._check_actions(found.outputs)
             self._put(guest, found)
         except (ConfigError, OutputFormError) as error:
-            raise ConfigError(f"agent {guest!r}: state= must be what act() has returned with its last action, or {{}} "
-                              f"before its first: {error}") from error  # fmt: skip
+            raise ConfigError(f"agent {guest!r}: state= must be the state that act() returned with the agent's last "
+                              f"action, or {{}} before its first: {error}") from error  # fmt: skip
 
     def _check_actions(self, outputs: Mapping[Key, np.ndarray]) -> None:
-        """Raises ConfigError unless connectors find in them the actions that they may look up."""
+        """Raise ConfigError unless the outputs contain the actions that connectors may look up."""
         for key, shape in self._env_actions.shapes.items() if self._connectors.connectors else ():
             values = outputs.get(key)
             if values is None or values.shape[1:] != shape or values.dtype.kind not in "biuf":
@@ -328,12 +343,12 @@ class ModuleAgents:
     def _state_of(self, guest: Guest) -> dict[str, Any]:
         store, table = self._store, self._table
         lane = table.envs[0].lane_of[guest]
-        table.t_started_L[lane] += 1  # its first step is over: its memory is not reset
+        table.t_started_L[lane] += 1  # not its first step any more, so that its memory is not reset
         numbers = np.full(len(table.row_L), -1)
         numbers[lane] = 0
         rows = store.rows_of(lane)[-1 - self._connectors.min_lookback_rows :]
         store.blocks[0].seq_no_R[rows[-1]] = 0  # weights have no numbers here
         lanes = np.array([lane], np.int32)
         state = rows_state(self._policy, store.blocks[0], store.acting_from[0], lanes, numbers, rows)
-        state["env_t"][:] = 0  # calls of others don't count
+        state["env_t"][:] = 0  # steps of other agents don't count
         return state

@@ -1,4 +1,4 @@
-"""A greedy policy as one torch module of tensors alone, and that as an ONNX graph."""
+"""A greedy policy as one torch module that takes only tensors, and its export to ONNX."""
 
 import os
 import warnings
@@ -34,19 +34,20 @@ MISSING = "export_onnx() needs the packages onnx and onnxscript: pip install 'fa
 
 
 class GreedyGraph(nn.Module):
-    """Observations [n, ...], recurrent states and masks in; the likeliest actions, as envs get them, and states out.
+    """A module that maps observations [n, ...], recurrent states and masks to the most likely env actions and next
+    states.
 
     Args:
-        parts: the module and its connectors.
-        options: the runner's.
-        takes_mask: whether masks [n, choices] are an input of their own.
+        parts: The module and its connectors.
+        options: Options of the runner.
+        takes_mask: Add an input for action masks [n, choices].
 
     Attributes:
-        inputs: name -> an example of each input, of two rows, in their order.
-        output_names: in the order of the outputs.
+        inputs: Name -> example of the input with two rows, in order.
+        output_names: Names of the outputs, in order.
 
     Raises:
-        ConfigError: a connector can't be part of a graph, or there are no masks for such actions.
+        ConfigError: If a connector can't be exported, or actions of this space have no masks.
     """
 
     def __init__(self, parts: ModuleParts, options: PolicyOptions, *, takes_mask: bool):
@@ -58,7 +59,7 @@ class GreedyGraph(nn.Module):
         sent_space = parts.connectors.sent_space
         self._raw_layout = RowLayout(sent_space, keep_dtype=options.keep_dtype)
         if any(leaf.dtype == object for leaf in self._raw_layout.leaves):
-            raise ConfigError(f"the observation space {sent_space} has parts that are no arrays, which ONNX can't take")
+            raise ConfigError(f"ONNX takes only arrays, but the observation space {sent_space} has other parts")
         self._connectors = _layers_of(parts.connectors.connectors, sent_space)
         self._layout = parts.connectors.layout
         key = mask_key(sent_space, self._action_space)
@@ -84,7 +85,7 @@ class GreedyGraph(nn.Module):
         leaves = raw
         for connector in self._connectors:
             leaves = connector(leaves)
-        # As modules get them from a runner.
+        # Runners pass float32 to modules.
         leaves = [leaf.float() if leaf.dtype is torch.float64 else leaf for leaf in leaves]
         outputs = self.module.forward_inference(self._batch(leaves, states))
         chosen = leaves_of({Columns.ACTIONS: self._chosen(outputs, mask)})
@@ -103,7 +104,7 @@ class GreedyGraph(nn.Module):
         return {OBS: self._layout.nest([leaf.unsqueeze(1) for leaf in leaves]), STATE_IN: state}
 
     def _chosen(self, outputs: dict[str, Any], mask: Tensor | None) -> Any:
-        """Raw actions."""
+        """Return the raw actions, before scaling and clipping."""
         if Columns.ACTIONS in outputs:
             return map_struct(self._without_time, outputs[Columns.ACTIONS])
         logits = self._without_time(outputs[Columns.ACTION_DIST_INPUTS])
@@ -127,7 +128,7 @@ class GreedyGraph(nn.Module):
 
 
 class _Normalise(nn.Module):
-    """As MeanStdFilter does it with statistics that stay, leaf by leaf."""
+    """MeanStdFilter with fixed statistics, applied to each leaf."""
 
     def __init__(self, connector: MeanStdFilter, is_box: Sequence[bool]):
         super().__init__()
@@ -154,7 +155,7 @@ class _Normalise(nn.Module):
 
 
 class _Flatten(nn.Module):
-    """As FlattenObservations does it: one leaf, float32."""
+    """FlattenObservations as a layer: returns a single float32 leaf."""
 
     def __init__(self, spaces: Sequence[Any]):
         super().__init__()
@@ -170,7 +171,7 @@ class _Floats(nn.Module):
 
 
 class _EnvAction(nn.Module):
-    """From raw actions of a leaf of the action space to what envs get."""
+    """Converts raw actions of one leaf of the action space to env actions."""
 
     low: Tensor
     high: Tensor
@@ -205,11 +206,11 @@ class _EnvAction(nn.Module):
 
 
 def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
-    """Write it to a file; the number of rows is free.
+    """Write the graph to a file; the number of rows is dynamic.
 
     Raises:
-        ImportError: a package is missing.
-        ConfigError: torch can't make a graph of the module.
+        ImportError: If a package is missing.
+        ConfigError: If torch can't export the module.
     """
     try:
         import onnx  # noqa: F401
@@ -218,7 +219,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
         raise ImportError(MISSING) from error
     rows = {0: torch.export.Dim.DYNAMIC}
     try:
-        with warnings.catch_warnings():  # torch's, of its own inner workings
+        with warnings.catch_warnings():  # torch warns about its own internals
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 graph.eval(),
@@ -229,7 +230,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
                 dynamo=True,
                 verbose=False,
             )
-    except Exception as error:  # torch has many kinds
+    except Exception as error:  # torch raises many types
         name = type(graph.module._net()).__name__
         raise ConfigError(f"torch.onnx can't make a graph of the module, of class {name}: {error}") from error
     assert program is not None
@@ -237,8 +238,8 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
 
 
 def _likeliest(kind: type[Distribution], logits: Tensor) -> Any:
-    """As `kind.deterministic()`, but for what that keeps from one call to the next: torch runs this with tensors that
-    have no numbers."""
+    """Do what `kind.deterministic()` does, without its cached values: torch traces this with tensors that hold no
+    numbers."""
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)
     if bound is MultiDistribution:
@@ -265,9 +266,9 @@ def _layers_of(connectors: Sequence[Any], space: gym.Space) -> nn.ModuleList:
             layers.append(_Flatten(spaces))
             space = gym.spaces.flatten_space(space)
         elif type(connector) not in (GetActions, NormalizeAndClipActions):
-            raise ConfigError(f"{class_name(connector)} can't be part of an ONNX graph: MeanStdFilter and "
-                              f"FlattenObservations can; others look at what an agent did before, or change what it "
-                              f"does")  # fmt: skip
+            raise ConfigError(f"{class_name(connector)} can't be part of an ONNX graph: only MeanStdFilter and "
+                              f"FlattenObservations can; others read an agent's earlier steps, or change its "
+                              f"actions")  # fmt: skip
     return layers
 
 
@@ -280,12 +281,12 @@ def _flat_part(space: Any) -> nn.Module:
 
 
 def _name(what: str, path: tuple) -> str:
-    """Such as "obs.position.0"."""
+    """Join a path to a name such as "obs.position.0"."""
     return ".".join(map(str, (what, *path)))
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """These. Raises ConfigError if two are one, as of the keys "a.b" and "a" with "b" inside."""
+    """Return the names. Raises ConfigError if two are equal, such as key "a.b" and key "b" nested in "a"."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two inputs or outputs of the graph have the name {twice[0]!r}: keys of nested spaces are "
                           f"joined by dots; rename a key")  # fmt: skip

@@ -1,4 +1,4 @@
-"""`Policy`: observations in, actions out, without a runner."""
+"""`Policy`: from observations to actions, without a runner."""
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -30,28 +30,28 @@ from fastmarl.play.agents import Guest, ModuleAgents
 
 @public("fastmarl.play")
 class Policy:
-    """Trained modules that act as they did in their runner: through the same connectors, masks and action spaces.
+    """Trained modules that act as they did in their runner, through the same connectors, masks and action spaces.
 
     ```python
     policy = fastmarl.Policy.from_checkpoint("checkpoint")
     action = policy.act(observation, agent_id="agent_0")
     ```
 
-    Made by `from_checkpoint()` or `from_runner()`; needs no envs. Connectors use their statistics without updating
-    them. For each agent the policy keeps what the next action depends on: recurrent state, earlier observations,
-    actions and rewards, as far as the module or its connectors look at them. Call `reset()` when an episode begins, to
-    forget that. A policy works on the CPU, for one thread at a time; make one for each thread.
+    Create a policy with `from_checkpoint()` or `from_runner()`; it needs no envs. Connectors use their statistics
+    without updating them. For each agent, the policy keeps the history on which the next action depends: recurrent
+    state, and earlier observations, actions and rewards if the module or its connectors read them. Call `reset()` at
+    the start of an episode to clear it. A policy runs on the CPU and in one thread at a time; create one per thread.
 
     Args:
-        options: the runner's options.
-        parts: module id -> the module and its connectors.
-        policy_mapping_fn: see `from_checkpoint()`.
-        seed: see `from_checkpoint()`.
+        options: Options of the runner.
+        parts: Module id -> the module and its connectors.
+        policy_mapping_fn: See `from_checkpoint()`.
+        seed: See `from_checkpoint()`.
 
     Attributes:
-        options: the argument of that name.
-        parts: the argument of that name.
-        policy_mapping_fn: the argument of that name.
+        options: The argument `options`.
+        parts: The argument `parts`.
+        policy_mapping_fn: The argument `policy_mapping_fn`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Policy:
         rng = np.random.default_rng(sequence)
         self.options, self.parts = options, dict(parts)
         self.policy_mapping_fn = policy_mapping_fn
-        self._module_of: dict[Hashable, ModuleAgents] = {}  # as the mapping function has said
+        self._module_of: dict[Hashable, ModuleAgents] = {}  # cache of the mapping function
         self._is_busy = False
         self._agents: dict[str, ModuleAgents] = {}
         for module_id, part in parts.items():
@@ -83,15 +83,16 @@ class Policy:
 
     @classmethod
     def from_runner(cls, runner: Any, *, seed: int | None = None) -> Self:
-        """A policy with copies of a runner's modules and connectors, as they are now: later training does not change
-        it. It also takes over the runner's `policy_mapping_fn`.
+        """Create a policy from copies of a runner's modules and connectors, with its `policy_mapping_fn`.
+
+        Later training of the runner does not change the policy.
 
         Args:
-            runner: a `MultiAgentEnvRunner`.
-            seed: for `explore=True`; at least 0.
+            runner: A `MultiAgentEnvRunner`.
+            seed: Seed of the draws with `explore=True`, at least 0; None: different draws each time.
 
         Raises:
-            ConfigError: it is no runner, or a seed is impossible.
+            ConfigError: If `runner` is not a runner, or the seed is not None or an integer of at least 0.
         """
         if not isinstance(getattr(runner, "config", None), EnvRunnerConfig):
             raise ConfigError(f"expected a fastmarl.MultiAgentEnvRunner, got {type(runner).__name__}")
@@ -110,29 +111,29 @@ class Policy:
         policy_mapping_fn: Callable[..., str] | None = None,
         seed: int | None = None,
     ) -> Self:
-        """Restore the modules that a runner had when `save_to_path()` wrote a folder.
+        """Create a policy from a folder that a runner's `save_to_path()` wrote.
 
-        Default nets and fastmarl's own connectors are made from what the checkpoint says. Objects of other classes
-        must be given; the policy works with copies of them.
+        Default networks and fastmarl's own connectors are rebuilt from the checkpoint. Objects of other classes must be
+        given; the policy works with copies of them.
 
         Args:
-            path: the folder.
-            modules: module id -> an object of the module's class, which takes over the saved weights.
-            connectors: module id -> all of the module's connectors, in order.
-            policy_mapping_fn: `(agent_id, episode) -> module id`, called with None as the episode and once for each
-                agent until it is reset. None: with several modules, `act()` needs a `module_id`.
-            seed: seed of the draws with `explore=True`, at least 0; None: other draws each time.
+            path: Folder of the checkpoint.
+            modules: Module id -> an object of the module's class, into which the saved weights are loaded.
+            connectors: Module id -> all connectors of the module, in order.
+            policy_mapping_fn: Function `(agent_id, episode) -> module id`. It is called with None as the episode, once
+                per agent until the agent is reset. None: with several modules, `act()` needs a `module_id`.
+            seed: Seed of the draws with `explore=True`, at least 0; None: different draws each time.
 
         Raises:
-            CheckpointError: the folder is missing, damaged, or was written by another version; a module or connector
-                that is not fastmarl's own was not given, or another one.
-            ConfigError: the mapping function or the seed is impossible.
+            CheckpointError: If the folder is missing, damaged, or was written by another version; or a module or
+                connector of another class than fastmarl's was not given, or does not match the saved one.
+            ConfigError: If the mapping function or the seed is invalid.
         """
         state = load_state(path)
         saved = state.get(SAVED) if isinstance(state, dict) else None
         if saved is None:
-            raise CheckpointError(f"{path} was written by a fastmarl that saved no policies, or by no runner; restore "
-                                  f"it into a runner and take Policy.from_runner()")  # fmt: skip
+            raise CheckpointError(f"{path} was not written by a runner, or by a fastmarl that saved no policies; "
+                                  f"restore it into a runner and use Policy.from_runner()")  # fmt: skip
         version = saved.get("version") if isinstance(saved, dict) else None
         if isinstance(version, int) and version > VERSION:
             raise CheckpointError(f"{path} was written by a newer fastmarl (version {version} of policies, this one "
@@ -149,7 +150,7 @@ class Policy:
         return f"<{type(self).__name__} with the modules {list(self._agents)}>"
 
     def __reduce__(self) -> NoReturn:
-        """Raises ConfigError: copies and pickles would need copies of what compiled code holds for agents."""
+        """Raise ConfigError: compiled code holds the agents' data, which can't be copied."""
         raise ConfigError("a Policy can't be copied or pickled; make one for each thread or process, with "
                           "Policy.from_checkpoint() or Policy.from_runner()")  # fmt: skip
 
@@ -160,11 +161,15 @@ class Policy:
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """Module id -> what runs it: "lean", or "torch" and why; see docs/inference.md."""
+        """Module id -> its backend: "lean", or "torch" with the reason; see docs/inference.md."""
         return {module_id: agents.backend for module_id, agents in self._agents.items()}
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """Module id -> (observation space, action space): of what `act()` takes, and of what it returns."""
+        """Return the spaces of each module.
+
+        Returns:
+            Module id -> (space of the observations that `act()` takes, space of the actions that it returns).
+        """
         return {
             module_id: (agents.observation_space, agents.action_space) for module_id, agents in self._agents.items()
         }
@@ -172,19 +177,20 @@ class Policy:
     def export_onnx(
         self, path: str | os.PathLike[str], module_id: str | None = None, *, action_mask: bool = False
     ) -> str:
-        """Write a module's greedy policy to a file as one ONNX graph, see docs/deploy.md; returns its path.
+        """Write a module's greedy policy to a file as an ONNX graph, see docs/deploy.md; returns the path.
 
-        Inputs are "obs" [n, ...] (or "obs.key" for each leaf of a nested space), with memory "state_in.name", and
-        "action_mask" bool [n, choices] if wanted. Outputs are "action" (or "action.key"), as `act()` returns it, and
-        "state_out.name". `MeanStdFilter` and `FlattenObservations` are part of the graph.
+        Inputs are "obs" [n, ...] (or "obs.key" for each leaf of a nested space), "state_in.name" for recurrent modules,
+        and "action_mask" bool [n, choices] with `action_mask=True`. Outputs are "action" (or "action.key"), as `act()`
+        returns it, and "state_out.name". `MeanStdFilter` and `FlattenObservations` are part of the graph.
 
         Args:
-            module_id: None: the only one.
-            action_mask: whether masks are an input of their own, for agents whose masks are not in observations.
+            path: File to write.
+            module_id: Id of the module; None: the only module.
+            action_mask: Add an input for action masks, for agents whose masks are not in their observations.
 
         Raises:
-            ConfigError: the module or a connector of it can't be part of a graph, or it is not clear which module.
-            ImportError: the extra `onnx` is not installed.
+            ConfigError: If the module or one of its connectors can't be exported, or `module_id` is missing or unknown.
+            ImportError: If the extra `onnx` is not installed.
         """
         from fastmarl.play.onnx_graph import GreedyGraph, save_graph
 
@@ -207,27 +213,31 @@ class Policy:
         state: dict[str, Any] | None = None,
         explore: bool = False,
     ) -> Any:
-        """The action for one observation, as the env is sent it: an int for Discrete (`start` added), an array of the
-        caller's own for array spaces, dicts and tuples of these.
+        """Return the action for one observation, in the form that the env expects.
+
+        This is an int for Discrete spaces (with `start` added), a new array for array spaces, or dicts and tuples of
+        these. After any error, agents are as they were before the call.
 
         Args:
-            obs: as the env sends it; see `get_spaces()`.
-            agent_id: the agent; histories are kept by it.
-            module_id: which one acts; None: the only one, or what the mapping function says.
-            reward: the agent's reward since its last observation, for connectors that show it to the module.
-            action_mask: numbers, 0 rules a choice out, for agents whose masks are not in observations.
-            state: None: the policy keeps what belongs to the agent. A dict: the caller does; {} stands before the first
-                observation, and with each action comes the next state, which `checkpoint.save_state()` can hold.
-            explore: draw the action; else it is the most likely one.
+            obs: Observation as the env returns it; see `get_spaces()`.
+            agent_id: Id of the agent, under which its history is kept.
+            module_id: Id of the module that acts; None: the only module, or the result of the mapping function.
+            reward: Reward since the agent's last observation, for connectors that pass it to the module.
+            action_mask: Array of numbers in which 0 rules a choice out, for agents whose masks are not in observations.
+            state: None: the policy keeps the agent's history. A dict: the caller keeps it. Pass {} with the first
+                observation, and then the state that was returned with the last action. `checkpoint.save_state()` can
+                store it.
+            explore: Sample the action instead of taking the most likely one.
 
         Returns:
             The action; with `state`, the pair (action, next state).
 
         Raises:
-            ObservationError, ActionMaskError, RewardError: what is given does not fit.
-            ModuleOutputError: the module has answered with NaN, as to NaN in observations.
-            ConfigError, UnknownModuleError: no such module, it is not clear which one acts, or `state` is not its own.
-            PolicyBusyError: another call is under way. After any error agents are as they were before.
+            ObservationError, ActionMaskError, RewardError: If the observation, the mask or the reward does not fit.
+            ModuleOutputError: If the module returns NaN, for example because an observation contains NaN.
+            ConfigError, UnknownModuleError: If the module is unknown or can't be determined, or `state` is not one of
+                its states.
+            PolicyBusyError: If another call is running.
         """
         if self._is_busy:
             raise _busy("act()")
@@ -258,20 +268,21 @@ class Policy:
         infos: Mapping[Hashable, Any] | None = None,
         explore: bool = False,
     ) -> dict[Any, Any]:
-        """Agent id -> action, of all agents that are observed: one forward pass for each module.
+        """Return the actions of several agents by agent id, with one forward pass per module.
 
-        In large batches sums are added in another order than for one row, so numbers may differ from those of `act()`
-        in their last digits.
+        Large batches add numbers in another order than a single row does, so results may differ from those of `act()`
+        in the last digits.
 
         Args:
-            obs: by agent id, as `reset()` and `step()` of an env return them.
-            module_id: which module acts for all; None: the only one, or what the mapping function says.
-            rewards: by agent id, likewise; others than those of the observed agents are left out.
-            infos: by agent id, likewise; they may have masks.
-            explore: draw actions; else they are the most likely ones.
+            obs: Agent id -> observation, as `reset()` and `step()` of an env return it.
+            module_id: Id of the module that acts for all agents; None: the only module, or the result of the mapping
+                function.
+            rewards: Agent id -> reward; entries of agents that are not in `obs` are ignored.
+            infos: Agent id -> info, which may contain an action mask.
+            explore: Sample actions instead of taking the most likely ones.
 
         Raises:
-            FastmarlError: as in `act()`. Agents of modules before the one that failed have acted.
+            FastmarlError: As in `act()`. Agents of modules that ran before the error have acted.
         """
         if self._is_busy:
             raise _busy("act_batch()")
@@ -296,7 +307,7 @@ class Policy:
             self._is_busy = False
 
     def reset(self, agent_id: Hashable = None) -> None:
-        """Forget the history and the module of the agent `agent_id`; None: those of all agents."""
+        """Forget the history and the module of the agent `agent_id`, or of all agents if it is None."""
         if self._is_busy:
             raise _busy("reset()")
         for agents in self._agents.values():
@@ -331,6 +342,6 @@ def _busy(method: str) -> PolicyBusyError:
 
 
 def _without_env(error: MultiAgentEnvError) -> MultiAgentEnvError:
-    """Return the error without the number of an env."""
+    """Return the error without its env index."""
     _, agent_id, env_t, problem = error.args
     return type(error)(None, agent_id.agent_id if isinstance(agent_id, Guest) else agent_id, env_t, problem)

@@ -177,8 +177,8 @@ def frozen(module):
 
 
 @pytest.mark.parametrize(("change", "text"), [
-    (replaced, "'weight' of the flat parameters is its module's no more"),
-    (assigned, "'weight' of the flat parameters is its module's no more"),
+    (replaced, "'weight' of the flat parameters no longer belongs to its module"),
+    (assigned, "'weight' of the flat parameters no longer belongs to its module"),
     (frozen, "'weight' was frozen"),
 ])  # fmt: skip
 def test_parameters_that_steps_would_miss_or_move_by_mistake_are_told(change, text):

@@ -84,7 +84,7 @@ def test_it_begins_anew_or_goes_on(tmp_path):
 def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data):
     path = tmp_path / "metrics.csv"
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match="is no file of a MetricsWriter"):
+    with pytest.raises(ConfigError, match="was not written by a MetricsWriter"):
         MetricsWriter(csv_path=path, resume_step=3)
     assert path.read_bytes() == data
 

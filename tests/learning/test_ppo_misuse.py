@@ -91,7 +91,7 @@ def test_weights_that_are_not_finite():
     learner.update(batch)
     with torch.no_grad():
         learner.parameters[7] = torch.nan
-    with pytest.raises(BatchError, match="look at the weights"):
+    with pytest.raises(BatchError, match="check the weights"):
         learner.update(batch)
 
 

@@ -256,7 +256,7 @@ BY_AUTOGRAD = {
     "convolutions": (lambda: make_module(obs=gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)), "parameters|kernel"),
     "MultiBinary": (lambda: make_module(actions=gym.spaces.MultiBinary(3)), "Bernoulli"),
     "doubles": (lambda: make_module(Separate).double(), "float64"),
-    "large": (lambda: make_module(fcnet_hiddens=[900, 900]), "torch is quicker"),
+    "large": (lambda: make_module(fcnet_hiddens=[900, 900]), "torch is faster"),
     "TorchScript": (lambda: make_module(Scripted), "a RecursiveScriptModule in it"),
     "hooks": (hooked, "hooks"),
     "a method on the instance": (on_the_instance, "of its own"),

@@ -104,7 +104,7 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
     runner.restore_from_path(path)
     save_state(tmp_path / "old", state)  # as it was before there were policies
     runner.restore_from_path(tmp_path / "old")
-    with pytest.raises(CheckpointError, match=r"old was written by a fastmarl that saved no policies"):
+    with pytest.raises(CheckpointError, match=r"or by a fastmarl that saved no policies"):
         fastmarl.Policy.from_checkpoint(tmp_path / "old")
     entry["version"] += 1
     save_state(tmp_path / "next", {**state, "policy": entry})

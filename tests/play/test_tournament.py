@@ -268,7 +268,7 @@ def test_players_that_were_trained_with_different_options_need_a_word():
             return fastmarl.Policy.from_runner(runner)
 
     players = {"a": player(), "b": player(reward_scale=0.5), "plain": Always(1)}
-    with pytest.raises(ConfigError, match=r"reward_scale=1.0 and 'b' with 0.5; say which with reward_scale="):
+    with pytest.raises(ConfigError, match=r"reward_scale=1.0 and 'b' with 0.5; choose one with reward_scale="):
         play(players)
     assert play(players, reward_scale=1.0).games[0, 1] == 4
 

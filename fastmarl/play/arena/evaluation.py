@@ -1,4 +1,4 @@
-"""`fastmarl.evaluate`: the returns of whole episodes, and how precise their mean is."""
+"""`fastmarl.evaluate`: returns of whole episodes, and the precision of their mean."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastmarl.play.policy import Policy
 from fastmarl.report.tables import Table
 
 METHODS = ("t", "bootstrap")
-MOST_ENVS = 16  # unless the caller says how many
+MOST_ENVS = 16  # default number of environments
 COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean return", ",.4g"),
            "error": ("standard error", ".3g")}  # fmt: skip
 
@@ -31,11 +31,12 @@ COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean retur
 @public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Returns:
-    """Returns of several episodes, which are taken to be independent: those of equal seeds, or of greedy policies in
-    an environment without chance, are not.
+    """Returns of several episodes, which are assumed to be independent.
+
+    Episodes with equal seeds, or of greedy policies in a deterministic environment, are not independent.
 
     Attributes:
-        returns: float64 [N], N at least 1.
+        returns: float64 [N], with N at least 1.
     """
 
     returns: np.ndarray
@@ -47,28 +48,30 @@ class Returns:
 
     @property
     def mean(self) -> float:
+        """Mean of the returns."""
         return float(self.returns.mean())
 
     @property
     def standard_error(self) -> float:
-        """The mean's: the standard deviation (with N - 1) divided by the root of N; NaN for a single episode."""
+        """Standard error of the mean: standard deviation (with N - 1) / sqrt(N); NaN for a single episode."""
         return math.nan if len(self.returns) < 2 else float(self.returns.std(ddof=1)) / math.sqrt(len(self.returns))
 
     def confidence_interval(self, level: float = 0.95, *, method: str = "t") -> tuple[float, float]:
         """Return bounds that contain the true mean in a share `level` of all experiments. Needs scipy.
 
         Args:
-            method: "t": mean ± t * standard error, t a quantile of Student's distribution with N - 1 degrees of
-                freedom (Student, "The probable error of a mean", Biometrika 6, 1908), exact for normally distributed
-                returns. "bootstrap": the BCa interval of 9,999 resamples (Efron, "Better bootstrap confidence
-                intervals", Journal of the American Statistical Association 82, 1987), which is not symmetric where the
-                returns are not; it is the same in each call.
+            level: Confidence level, between 0 and 1.
+            method: "t": mean ± t * standard error, where t is a quantile of Student's distribution with N - 1 degrees
+                of freedom (Student, "The probable error of a mean", Biometrika 6, 1908). It is exact for normally
+                distributed returns. "bootstrap": the BCa interval of 9,999 resamples (Efron, "Better bootstrap
+                confidence intervals", Journal of the American Statistical Association 82, 1987). It is asymmetric for
+                skewed returns, and identical in every call.
 
         Returns:
-            (low, high): NaN for a single episode; both the mean where all returns are equal.
+            (low, high): NaN for a single episode; the mean twice if all returns are equal.
 
         Raises:
-            ConfigError: `level` is not between 0 and 1, or there is no such method.
+            ConfigError: If `level` is not between 0 and 1, or `method` is unknown.
         """
         if not 0 < level < 1:
             raise ConfigError(f"level must be between 0 and 1, got {level!r}")
@@ -94,7 +97,7 @@ class PartialReturns(Returns):
     """Returns of one agent or module, in the episodes in which it took part.
 
     Attributes:
-        by_episode: float64 [N], of all episodes: NaN where it took no part.
+        by_episode: float64 [N], one entry per episode: NaN for episodes without it.
     """
 
     by_episode: np.ndarray
@@ -103,13 +106,13 @@ class PartialReturns(Returns):
 @public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Evaluation(Returns):
-    """The result of `evaluate()`: `returns` are those of all agents together, in the order of the episodes.
+    """The result of `evaluate()`; `returns` sums the rewards of all agents, in the order of the episodes.
 
     Attributes:
-        lengths: int64 [N], env steps of each episode.
-        reset_seeds: [N], with which each episode was begun; None where its environment got none.
-        by_agent: agent id -> its returns, of the episodes in which it had a transition.
-        by_module: module id -> the returns of all its agents together, of the episodes in which it had any.
+        lengths: int64 [N], number of env steps of each episode.
+        reset_seeds: Reset seed of each episode; None if its environment received none.
+        by_agent: Agent id -> its returns, in the episodes in which it had a transition.
+        by_module: Module id -> summed returns of its agents, in the episodes in which it had any.
     """
 
     lengths: np.ndarray
@@ -119,17 +122,18 @@ class Evaluation(Returns):
 
     @property
     def num_episodes(self) -> int:
+        """Number of episodes, N."""
         return len(self.returns)
 
     def __str__(self) -> str:
-        """The table as text."""
+        """Return the table as plain text."""
         return self.table().as_text()
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
-        """Return a table of this `title`, with a row for all, for each agent, and for each module."""
+        """Return a table titled `title`, with one row for all agents together, one per agent, and one per module."""
         rows = [("all", self), *((f"agent {agent}", found) for agent, found in self.by_agent.items())]
         rows += [(f"module {module_id}", found) for module_id, found in self.by_module.items()]
         figures = [
@@ -139,12 +143,12 @@ class Evaluation(Returns):
         return Table.of(title, COLUMNS, figures, [f"mean length: {self.lengths.mean():,.1f} env steps"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a CSV file to `path`, with a row for each episode.
+        """Write a CSV file to `path`, with one row per episode.
 
-        Columns are the episode's number, reset seed, length and return, and the returns of each agent and module, empty
-        if they took no part.
+        Columns are the episode's number, reset seed, length and return, and the return of each agent and module, empty
+        if it took no part.
         """
-        columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1": two
+        columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1" differ
         columns += [(f"module:{module_id}", found.by_episode) for module_id, found in self.by_module.items()]
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
@@ -163,46 +167,46 @@ def evaluate(
     explore: bool = False,
     **options: Any,
 ) -> Evaluation:
-    """Play whole episodes, and summarise their returns.
+    """Play whole episodes and summarise their returns.
 
-    Rewards are as recorded: a runner's `reward_scale` and `clip_rewards` are in them. A reward that reached no
-    transition, such as that of an agent that never acted, is in none.
+    Returns sum the recorded rewards, so `reward_scale` and `clip_rewards` of a runner apply. Rewards that belong to no
+    transition, such as those of an agent that never acted, are not included.
 
     Args:
-        players: a `MultiAgentEnvRunner`, whose training goes on as if nothing had happened (see its `evaluate()`); a
-            `Policy`, with its connectors and options; or modules by id, or one module for all agents, which are used as
-            they are, and moved to the option `device`.
-        env: where policies and modules play, as `EnvRunnerConfig(env=...)` takes it. A runner is made for them, and
-            stopped again.
-        episodes: at least 1.
-        seeds: of the episodes' resets, as many. The same seeds give the same resets.
-        explore: sample actions, or take the most likely ones.
-        options: with policies and modules: others of `EnvRunnerConfig`, such as `policy_mapping_fn`, which several
-            modules need, or `num_envs_per_env_runner` (at most 16 unless given). Connectors that are made by one have
-            learned nothing: evaluate a runner or a policy.
+        players: A `MultiAgentEnvRunner`, whose training state stays unchanged (see its `evaluate()`); a `Policy`, with
+            its connectors and options; or modules by id, or one module for all agents. Modules are used without a copy,
+            and moved to the device that the option `device` names.
+        env: Environment for policies and modules, as `EnvRunnerConfig(env=...)` takes it. They play in a temporary
+            runner.
+        episodes: Number of episodes; at least 1.
+        seeds: Reset seeds, one per episode. Equal seeds give equal resets.
+        explore: Sample actions instead of taking the most likely ones.
+        options: Other options of `EnvRunnerConfig` for policies and modules, such as `policy_mapping_fn`, which several
+            modules need, or `num_envs_per_env_runner` (by default at most 16). Connectors that an option creates have
+            no statistics yet; evaluate a runner or a policy to use trained ones.
 
     Returns:
-        The figures. An episode in which agents have respawned counts once.
+        The returns and their statistics. An episode in which agents respawn counts once.
 
     Raises:
-        ConfigError: a number is impossible, or the arguments don't go together.
-        Exception: any error of `MultiAgentEnvRunner.evaluate()`.
+        ConfigError: If an argument is out of range, or arguments contradict each other.
+        Exception: Any error of `MultiAgentEnvRunner.evaluate()`.
     """
     if not is_integer(episodes) or episodes < 1:
         raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")
     with _runner_for(players, env, options, min(episodes, MOST_ENVS)) as runner:
         chunks = runner.evaluate(int(episodes), seeds=seeds, explore=explore)
-    ids = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # before are those of a call that failed
+    ids = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # earlier ones come from a failed call
     return _summed_up(chunks, {id_: number for number, id_ in enumerate(ids)})
 
 
 def _runner_for(
     players: Any, env: Any, options: Mapping[str, Any], num_envs: int
 ) -> AbstractContextManager[MultiAgentEnvRunner]:
-    """Return the given runner, which stays open, or a new one that is stopped in the end.
+    """Return the given runner, which stays open, or a new one that stops when the context ends.
 
     Raises:
-        ConfigError: the arguments don't go together.
+        ConfigError: If the arguments contradict each other.
     """
     if isinstance(players, MultiAgentEnvRunner):
         if given := [*(["env"] if env is not None else []), *options]:
@@ -218,7 +222,7 @@ def _runner_for(
 
 
 def _summed_up(chunks: Sequence[MultiAgentEpisode], number_of: Mapping[str, int]) -> Evaluation:
-    """Summarise the episodes that have a number by their id; each may have several chunks."""
+    """Summarise the episodes in `number_of` (episode id -> number); an episode may have several chunks."""
     n = len(number_of)
     lengths, seeds = np.zeros(n, np.int64), list[int | None]([None] * n)
     by_agent, by_module = _by_episode(n), _by_episode(n)

@@ -1,4 +1,4 @@
-"""`fastmarl.tournament`: every player against every other one, on both sides, in one runner."""
+"""`fastmarl.tournament`: every pair of players meets on both sides, in one runner."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fastmarl.play.arena.players import Role, roles_of, runner_of
 from fastmarl.play.arena.ratings import check_prior
 from fastmarl.play.arena.standings import Tournament
 
-MOST_ENVS = 128  # unless the caller says how many
-GAMES_OF_ENV = 16  # in one call of sample(): a call's rows are in memory together
-GAME = "fastmarl.tournament"  # key of an episode's custom data
+MOST_ENVS = 128  # default number of environments
+GAMES_OF_ENV = 16  # per call of sample(), whose rows all stay in memory
+GAME = "fastmarl.tournament"  # key in the episode's custom data
 FIXED = {
     *CONNECTOR_OPTIONS,
     "policies",
@@ -29,8 +29,8 @@ FIXED = {
     "restart_failed_sub_environments",
     "return_only_policies_to_train",
 }
-BOTH = object()  # a seat's key for a module that plays on either side
-Seat = dict[Any, tuple[str, Role]]  # of a player: side -> (module id, what acts)
+BOTH = object()  # key of a seat whose module plays on both sides
+Seat = dict[Any, tuple[str, Role]]  # a player's modules: side -> (module id, role)
 
 
 def tournament(
@@ -45,33 +45,35 @@ def tournament(
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Tournament:
-    """Let every pair of players play, each of them on both sides in equally many games.
+    """Let every pair of players meet, each player on both sides in equally many games.
 
-    All pairs play in one runner, the games of a pair one after the other: in a tick, few modules act for many agents.
+    All pairs play in one runner, and the games of a pair follow each other, so that few modules act for many agents in
+    each tick.
 
     Args:
-        players: name -> module, for both sides (a torch.nn.Module or RLModuleSpec); where the sides need different
-            ones, a dict of modules by side; or a Policy or MultiAgentEnvRunner, of which copies of such modules and
-            their connectors play, as they are now. Modules themselves are moved to the option `device`.
-        env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
-        episodes: of each pair: an even number of at least 2. The time goes by this times P (P - 1) / 2.
-        sides: agent id -> side, of all agents and two sides, as a dict or a function; the rewards of a side's
-            agents are added up. None: two agents, each of which is a side. The side that comes first is the first one.
-        explore: sample actions. False: take the most likely ones; without chance in the environment, all games of a
-            pair on the same sides are then the same game.
-        seed: of the environments and of drawing actions: the same seed gives the same games, unless a module draws by
-            itself. None: others each time.
-        prior: for ratings, see `bradley_terry`.
-        on_progress: called with the number of games that were played since the last time, now and then.
-        options: others of `EnvRunnerConfig`; `num_envs_per_env_runner` is at most 128 unless given.
+        players: Name -> player. A player is a module for both sides (a torch.nn.Module or RLModuleSpec); a dict of
+            modules by side if the sides need different ones; or a Policy or MultiAgentEnvRunner, of which copies of the
+            current modules and their connectors play. Modules are used without a copy, and moved to the device that the
+            option `device` names.
+        env: Environment as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
+        episodes: Number of games per pair: even and at least 2. Run time grows with episodes * P (P - 1) / 2.
+        sides: Agent id -> side, as a dict or a function, with all agents and two sides. The rewards of a side's agents
+            are summed. The side that occurs first is the first side. None: two agents, each of which is a side.
+        explore: Sample actions. False: take the most likely ones; in a deterministic environment, all games of a pair
+            on the same sides are then identical.
+        seed: Seed of the environments and of sampling actions. Equal seeds give equal games, unless a module draws
+            random numbers itself. None: different games each time.
+        prior: Prior of the ratings, see `bradley_terry`.
+        on_progress: Function that is called from time to time with the number of games played since its last call.
+        options: Other options of `EnvRunnerConfig`; `num_envs_per_env_runner` is at most 128 by default.
 
     Returns:
-        The games, payoffs and ratings. An episode in which no agent acts is a game that both have drawn with 0.
+        The games, payoffs and ratings. An episode in which no agent acts counts as a draw with payoffs of 0.
 
     Raises:
-        ConfigError: there are fewer than two players or not two sides, a number is impossible, or a player's modules
-            are not those of the sides; `sides` is neither a dict nor a function.
-        Exception: any error of `MultiAgentEnvRunner.sample()`.
+        ConfigError: If there are fewer than two players, or not exactly two sides; an argument is out of range; a
+            player's modules do not match the sides; or `sides` is neither a dict nor a function.
+        Exception: Any error of `MultiAgentEnvRunner.sample()`.
     """
     seats = _seats(players)
     _check(episodes, sides, prior, options)
@@ -86,7 +88,8 @@ def tournament(
 
 
 def schedule(num_players: int, episodes: int) -> np.ndarray:
-    """int64 [N, 2], the players on the first and the second side: `episodes` games of each pair, the sides in turn."""
+    """Return `episodes` games of each pair on alternating sides: int64 [N, 2], the players on the first and second
+    side."""
     pairs = np.array(list(combinations(range(num_players), 2)), np.int64)
     return np.stack([pairs, pairs[:, ::-1]], axis=1)[:, np.arange(episodes) % 2].reshape(-1, 2)
 
@@ -95,7 +98,7 @@ class Dealer:
     """Assigns games to episodes, in order.
 
     Args:
-        games: as `schedule()` makes them.
+        games: Result of `schedule()`.
     """
 
     def __init__(self, games: np.ndarray):
@@ -103,13 +106,14 @@ class Dealer:
         self.num_dealt = 0
         self.sides: tuple[Hashable, Hashable] = (0, 1)
         self.side_of: dict[Hashable, int] = {}
-        self._module_ids: list[list[str]] = []  # by player, for both sides
+        self._module_ids: list[list[str]] = []  # ids by player, then by side
 
     def take_seats(self, seats: Sequence[Seat], sides: Mapping[Any, Hashable]) -> None:
-        """Assign players to these sides.
+        """Assign the players' modules to the sides.
 
         Raises:
-            ConfigError: there are not two, or a player lacks a module for one, or has one for another.
+            ConfigError: If there are not exactly two sides, or a player lacks a module for a side or has one for
+                another side.
         """
         try:
             found = tuple(dict.fromkeys(sides.values()))
@@ -127,10 +131,10 @@ class Dealer:
             self._module_ids.append([seat[side if side in seat else BOTH][0] for side in found])
 
     def module_for(self, agent_id: Hashable, episode: MultiAgentEpisode | None, **kwargs: Any) -> str:
-        """The `policy_mapping_fn`.
+        """Return an agent's module id; the runner's `policy_mapping_fn`.
 
         Raises:
-            ConfigError: it is asked before there are games, or for an agent on no side.
+            ConfigError: If it is called without an episode, or for an agent without a side.
         """
         if episode is None:
             raise ConfigError("where agents have different spaces, the modules must have an observation_space and an "
@@ -141,7 +145,8 @@ class Dealer:
         return self._module_ids[self.games[self.game_of(episode), side]][side]
 
     def game_of(self, episode: MultiAgentEpisode) -> int:
-        """Return the number of the episode's game: the next one, if it has none yet, as when no agent has acted."""
+        """Return the number of the episode's game; an episode without one, for example as no agent acted, gets the
+        next."""
         game = episode.custom_data.get(GAME)
         if game is None:
             game = episode.custom_data[GAME] = self.num_dealt
@@ -150,7 +155,7 @@ class Dealer:
 
 
 def _check(episodes: Any, sides: Any, prior: float, options: Mapping[str, Any]) -> None:
-    """Raises ConfigError if one of them can't be right."""
+    """Raise ConfigError if an argument is invalid."""
     if not is_integer(episodes) or episodes < 2 or episodes % 2:
         raise ConfigError(f"episodes must be an even number of at least 2, half on either side, got {episodes!r}")
     if not (sides is None or isinstance(sides, Mapping) or callable(sides)):
@@ -165,7 +170,8 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
     """Return the modules of each player.
 
     Raises:
-        ConfigError: there are fewer than two, one is none, or two modules would have the same id.
+        ConfigError: If there are fewer than two players, one of them is not a player, or two modules would have the
+            same id.
     """
     if not isinstance(players, Mapping) or len(players) < 2:
         raise ConfigError(f"a tournament needs a dict of at least two players by name, got {shown(players)}")
@@ -185,7 +191,7 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
 
 
 def _sides_in(runner: MultiAgentEnvRunner, side_of: Callable[[Any], Hashable] | None) -> dict[Any, Hashable]:
-    """Return the agents' sides; None: each agent is on its own side."""
+    """Return each agent's side; with None, each agent is a side."""
     agents = possible_agents_of(runner.env.envs[0])
     return {agent: agent if side_of is None else side_of(agent) for agent in agents}
 
@@ -199,12 +205,12 @@ def _freeze(runner: MultiAgentEnvRunner) -> None:
 
 
 def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[int], None]) -> dict[str, Any]:
-    """Play all games; returns the fields of the Tournament by game."""
+    """Play all games; returns the fields of `Tournament` that have one entry per game."""
     n, per_call = len(dealer.games), GAMES_OF_ENV * runner.num_envs
     payoffs, lengths, seeds = np.zeros((n, 2)), np.zeros(n, np.int64), list[int | None]([None] * n)
     while left := n - dealer.num_dealt:
         chunks = runner.sample(num_episodes=min(left, per_call))
-        for chunk in chunks:  # several of an episode in which agents have respawned
+        for chunk in chunks:  # an episode has several if agents respawned
             game = dealer.game_of(chunk)
             lengths[game] += len(chunk)
             seeds[game] = chunk.reset_seed
@@ -213,8 +219,8 @@ def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[in
         on_progress(min(left, per_call))
     if lost := runner.get_metrics()["unattributed_reward"]:
         warnings.warn(
-            f"rewards of {lost:g} in sum reached no transition, of agents that never acted or had ended: no payoff has "
-            "them; let every agent act before it is paid",
+            f"rewards of {lost:g} in sum reached no transition, as their agents never acted or had ended: no payoff "
+            "includes them; let every agent act before its first reward",
             stacklevel=3,
         )
     return {"payoffs": payoffs, "lengths": lengths, "reset_seeds": tuple(seeds)}

@@ -1,4 +1,4 @@
-"""Players: what users pass to be evaluated, made ready to act in a runner."""
+"""Players: modules, policies and runners, prepared to act in a runner."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Role:
     """A module that acts for some agents, with its connectors and options.
 
     Attributes:
-        module: or a spec that makes one.
-        connectors: of the module, in order; the runner works with copies.
-        learned: option -> the connectors' statistics, as in `EnvToModule.get_state()`.
-        options: options of EnvRunnerConfig that it was trained with, for observations, rewards and actions.
+        module: Module, or a spec that creates one.
+        connectors: Connectors of the module, in order; the runner works with copies.
+        learned: Option -> the connectors' statistics, as in `EnvToModule.get_state()`.
+        options: Options of EnvRunnerConfig for observations, rewards and actions, with which the module was trained.
     """
 
     module: Any
@@ -40,10 +40,10 @@ class Role:
 
 
 def roles_of(player: Any) -> Role | dict[Any, Role]:
-    """Return a player's role, or several by module id.
+    """Return a player's role, or its roles by module id.
 
     Raises:
-        ConfigError: it can't.
+        ConfigError: If `player` is not a player.
     """
     if _is_module(player):
         return Role(player)
@@ -56,10 +56,10 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
 
 
 def roles_by_id(player: Any) -> dict[Any, Role]:
-    """Return roles by module id: a policy's own ids, or the default one for a single module.
+    """Return a player's roles by module id; a single module gets the default id.
 
     Raises:
-        ConfigError: as `roles_of()`.
+        ConfigError: If `player` is not a player.
     """
     if isinstance(player, Policy):
         return _roles_in(player)
@@ -68,7 +68,7 @@ def roles_by_id(player: Any) -> dict[Any, Role]:
 
 
 def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
-    """Return roles with copies of the modules: the player's own stay unchanged, on their device."""
+    """Return roles with copies of the modules; the player's own modules stay unchanged on their device."""
     if isinstance(player, Policy):
         options, parts = player.options, player.parts
         modules = {module_id: copied(part.module) for module_id, part in parts.items()}
@@ -85,20 +85,21 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
 
 
 def _is_module(value: Any) -> bool:
-    """Return True for a module or a spec of one."""
+    """Return True if the value is a module or the spec of one."""
     return isinstance(value, (torch.nn.Module, RLModuleSpec))
 
 
 @contextmanager
 def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -> Iterator[MultiAgentEnvRunner]:
-    """Yield a runner in which these roles act, by module id; it is stopped in the end.
+    """Yield a runner in which these roles act by module id, and stop it at the end.
 
     Args:
-        env: as `EnvRunnerConfig(env=...)`.
-        options: others of EnvRunnerConfig; they override those that the players were trained with.
+        roles: Module id -> role.
+        env: Environment as `EnvRunnerConfig(env=...)` takes it.
+        options: Other options of EnvRunnerConfig; they override those with which the players were trained.
 
     Raises:
-        ConfigError: players were trained with different values of an option that is not given.
+        ConfigError: If players were trained with different values of an option that is not given.
     """
     options = {**_common_options(roles, options), **options}
     given: dict[str, Any] = {
@@ -116,11 +117,11 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
 
 
 def _common_options(roles: Mapping[str, Role], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that all roles were trained with, without those that are given."""
+    """Return the options with which all roles were trained, except those that are given."""
     common: dict[str, Any] = {}
     for module_id, role in roles.items():
         for name, value in role.options.items():
             if name not in given and common.setdefault(name, value) != value:
                 raise ConfigError(f"players were trained with different options, {name}={common[name]!r} and "
-                                  f"{module_id!r} with {value!r}; say which with {name}=")  # fmt: skip
+                                  f"{module_id!r} with {value!r}; choose one with {name}=")  # fmt: skip
     return common

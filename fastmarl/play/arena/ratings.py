@@ -1,4 +1,4 @@
-"""Ratings from the results of games between pairs of players."""
+"""Ratings of players from the results of games between pairs."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ import numpy as np
 
 from fastmarl.core.errors import ConfigError
 
-ELO = 400 / math.log(10)  # points of a unit of log-odds: 400 points more are odds of 10 to 1
+ELO = 400 / math.log(10)  # points per unit of log-odds: a lead of 400 points means odds of 10 to 1
 MOST_STEPS = 200
-TOLERANCE = 1e-5  # of a step, in log-odds; the last one squares the error
+TOLERANCE = 1e-5  # length of the last step, in log-odds; each step squares the error
 
 
 def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Ratings under which the results are most likely, and their standard errors.
+    """Compute maximum-likelihood ratings from the results of games, and their standard errors.
 
     In the model of Bradley and Terry ("Rank analysis of incomplete block designs", Biometrika 39, 1952), i beats j with
-    probability p_ij = 1 / (1 + exp(x_j - x_i)). With s_ij the score of i against j and n_ij = s_ij + s_ji, the log
-    likelihood sum_ij s_ij log p_ij is concave in x; Newton's steps are halved until it grows. It has the gradient
-    g_i = sum_j (s_ij - n_ij p_ij) and the observed information I, the Laplacian of a graph: I_ij = -n_ij p_ij p_ji for
-    i != j, with rows that sum to zero. Only differences of x are determined: under the constraint sum x = 0, the
-    covariance of x is the pseudo-inverse of I. A draw, which is half a win for both, varies less than a win or a loss
-    does: where there are draws, the standard errors are upper bounds.
+    probability p_ij = 1 / (1 + exp(x_j - x_i)). Let s_ij be the score of i against j, and n_ij = s_ij + s_ji. The log
+    likelihood sum_ij s_ij log p_ij is concave in x; Newton's steps are halved until it grows. Its gradient is g_i =
+    sum_j (s_ij - n_ij p_ij), and the observed information I is the Laplacian of a graph: I_ij = -n_ij p_ij p_ji for i
+    != j, with rows that sum to zero. Only differences of x are determined: under the constraint sum x = 0, the
+    covariance of x is the pseudo-inverse of I. A draw counts as half a win for each player, which varies less than a
+    win or a loss, so the standard errors are upper bounds if there are draws.
 
     Args:
-        scores: [P, P], for i != j the games that i has won against j, and half of those drawn. The diagonal is ignored.
-        prior: so many more games of each pair that has met are counted, as drawn. It keeps ratings finite; 1 adds half
-            a win for both, which for two players is Jeffreys' prior (Firth, "Bias reduction of maximum likelihood
-            estimates", Biometrika 80, 1993).
+        scores: Array [P, P]: for i != j, the number of games that i won against j plus half of their draws. The
+            diagonal is ignored.
+        prior: Number of drawn games that are added to each pair that has met, at least 0. They keep ratings finite.
+            With 1, each player of a pair gets half a win, which for two players is Jeffreys' prior (Firth, "Bias
+            reduction of maximum likelihood estimates", Biometrika 80, 1993).
 
     Returns:
-        (ratings, standard errors): float64 [P] on the scale of Elo, 400 x / log 10; ratings sum to 0.
+        (ratings, standard errors): float64 [P] on the Elo scale, 400 x / log 10; ratings sum to 0.
 
     Raises:
-        ConfigError: the scores are no such matrix; players are not connected by games, so that their ratings can't be
-            compared; or, with too small a prior, ratings are infinite, or too far apart to be computed.
+        ConfigError: If `scores` is not a square matrix of finite numbers of at least 0; no games connect some players
+            with the others, so that their ratings can't be compared; or ratings are infinite or too far apart to be
+            computed, because the prior is too small.
     """
     scores = _checked(scores, prior)
     n = len(scores)
-    x, direction = np.zeros(n), np.full((n, n), 1 / n)  # the constraint's, in which the information is zero
+    x, direction = np.zeros(n), np.full((n, n), 1 / n)  # of the constraint, along which the information is zero
     likelihood = _log_likelihood(scores, x)
     for _ in range(MOST_STEPS):
         gradient, information = _derivatives(scores, x)
@@ -56,7 +58,7 @@ def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray
             _, information = _derivatives(scores, x)
             covariance = np.linalg.inv(information + direction) - direction
             return ELO * (x - x.mean()), ELO * np.sqrt(np.diagonal(covariance).clip(0))
-    raise ConfigError("ratings are further apart than numbers of double precision can tell; give a greater prior")
+    raise ConfigError("ratings are too far apart for double precision; give a greater prior")
 
 
 def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
@@ -79,13 +81,13 @@ def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
 
 
 def check_prior(prior: Any) -> None:
-    """Raise ConfigError unless `bradley_terry` takes this prior."""
+    """Raise ConfigError unless the prior is a finite number of at least 0."""
     if not (isinstance(prior, Real) and 0 <= float(prior) < math.inf):
         raise ConfigError(f"prior must be a number of games of at least 0, got {prior!r}")
 
 
 def _is_connected(edges: np.ndarray) -> bool:
-    """Return True if directed edges, bool [P, P], lead from each player to each other."""
+    """Return True if directed edges, bool [P, P], lead from each player to every other."""
     return bool(np.linalg.matrix_power(edges | np.eye(len(edges), dtype=bool), len(edges)).all())
 
 
@@ -94,7 +96,7 @@ def _log_likelihood(scores: np.ndarray, x: np.ndarray) -> float:
 
 
 def _derivatives(scores: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the gradient, the observed information)"""
+    """Return (gradient, observed information)."""
     games, wins = scores + scores.T, np.exp(-np.logaddexp(0, x - x[:, None]))  # wins: p_ij
     weights = games * wins * wins.T
     surplus = scores * wins.T  # s_ij - n_ij p_ij = s_ij p_ji - s_ji p_ij, which cancels nothing

@@ -1,4 +1,4 @@
-"""The result of a tournament: games, payoffs and ratings."""
+"""The result of a tournament: its games, payoffs and ratings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = {
     "draws": ("draws", ",d"),
     "losses": ("losses", ",d"),
 }
-MOST_LABELLED = 20  # players whose payoffs are written into the cells of a picture
+MOST_LABELLED = 20  # players up to which a plot's cells show numbers
 PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "payoff_standard_error", "rating",
         "rating_standard_error")  # fmt: skip
 
@@ -34,17 +34,18 @@ PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "pay
 @public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Tournament:
-    """The games of P players, and their figures. In matrices [P, P], the row is a player and the column its opponent,
-    in the order of `names`; the diagonal is empty.
+    """The games of P players, with statistics.
+
+    In matrices [P, P], a row is a player and a column its opponent, in the order of `names`. The diagonal is empty.
 
     Attributes:
-        names: of the players.
-        sides: the two sides, as they were given.
-        players: int64 [N, 2], in each of the N games the number of the player on the first and on the second side.
-        payoffs: float64 [N, 2], the sum of the recorded rewards of each side's agents.
-        lengths: int64 [N], env steps.
-        reset_seeds: [N], with which each game was begun; None where its environment got none.
-        prior: games of each pair that ratings count in addition, as drawn.
+        names: Names of the players.
+        sides: The two sides.
+        players: int64 [N, 2], index of the player on the first and on the second side in each of the N games.
+        payoffs: float64 [N, 2], summed recorded rewards of each side's agents.
+        lengths: int64 [N], number of env steps.
+        reset_seeds: Reset seed of each game; None if its environment received none.
+        prior: Number of drawn games that ratings add to each pair.
     """
 
     names: tuple[str, ...]
@@ -57,50 +58,54 @@ class Tournament:
 
     @cached_property
     def games(self) -> np.ndarray:
-        """int64 [P, P]: games of each pair, on both sides together."""
+        """int64 [P, P]: number of games of each pair, on both sides together."""
         return self._count(np.ones(len(self.players), bool))
 
     @cached_property
     def wins(self) -> np.ndarray:
-        """int64 [P, P]: games in which the player's payoff was above its opponent's."""
+        """int64 [P, P]: number of games in which the player's payoff exceeded its opponent's."""
         return self._count(self.payoffs[:, 0] > self.payoffs[:, 1], self.payoffs[:, 1] > self.payoffs[:, 0])
 
     @cached_property
     def draws(self) -> np.ndarray:
-        """int64 [P, P]: games with equal payoffs."""
+        """int64 [P, P]: number of games with equal payoffs."""
         return self.games - self.wins - self.wins.T
 
     @cached_property
     def payoff_matrix(self) -> np.ndarray:
-        """float64 [P, P]: the player's mean payoff: the mean of its means on both sides. NaN on the diagonal. In
-        games that are not zero-sum, the opponent's is in the entry across the diagonal."""
+        """float64 [P, P]: the player's mean payoff, averaged over its means on both sides; NaN on the diagonal.
+
+        In games that are not zero-sum, the opponent's payoff is the entry across the diagonal.
+        """
         with np.errstate(invalid="ignore"):
             return self._moments[0].mean(0)
 
     @cached_property
     def payoff_standard_errors(self) -> np.ndarray:
-        """float64 [P, P]: of `payoff_matrix`, as the sides are strata of equal weight: the root of a quarter of the
-        sum of both sides' squared standard errors (Cochran, "Sampling techniques", 3rd edition, 1977, chapter 5). NaN
-        on the diagonal, and with a single game on a side. It is 0 where all games on a side ended alike, as those of
-        greedy policies in an environment without chance do."""
+        """float64 [P, P]: standard errors of `payoff_matrix`, with the sides as strata of equal weight.
+
+        This is the square root of a quarter of the sum of both sides' squared standard errors (Cochran, "Sampling
+        techniques", 3rd edition, 1977, chapter 5). It is NaN on the diagonal and for a single game on a side, and 0 if
+        all games on a side had the same payoff, as with greedy policies in a deterministic environment.
+        """
         return np.sqrt(self._moments[1].sum(0)) / 2
 
     @cached_property
     def ratings(self) -> np.ndarray:
-        """float64 [P], on the scale of Elo; they sum to 0. See `bradley_terry`."""
+        """float64 [P]: ratings on the Elo scale, which sum to 0. See `bradley_terry`."""
         return self._rated[0]
 
     @cached_property
     def rating_standard_errors(self) -> np.ndarray:
-        """float64 [P], of `ratings` around the mean of the players."""
+        """float64 [P]: standard errors of `ratings` relative to the players' mean."""
         return self._rated[1]
 
     def ranking(self) -> list[str]:
-        """The names, the best rating first."""
+        """Return the names, ordered from the best rating to the worst."""
         return [self.names[i] for i in self._order()]
 
     def __str__(self) -> str:
-        """The table as text."""
+        """Return the table as plain text."""
         return self.table().as_text()
 
     def __repr__(self) -> str:
@@ -110,7 +115,7 @@ class Tournament:
         return self.table()._repr_html_()
 
     def table(self, title: str = "") -> Table:
-        """Return a table of this `title`, with a row for each player, the best first."""
+        """Return a table titled `title`, with one row per player, the best first."""
         games, wins, draws = self.games.sum(1), self.wins.sum(1), self.draws.sum(1)
         figures = [
             {
@@ -128,7 +133,7 @@ class Tournament:
         return Table.of(title, COLUMNS, figures, ["±: standard error of the rating"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a CSV file to `path`, with a row for each player and opponent that repeats the player's rating."""
+        """Write a CSV file to `path`, with one row per player and opponent; each repeats the player's rating."""
         losses = self.games - self.wins - self.draws
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
@@ -140,8 +145,10 @@ class Tournament:
                 writer.writerow([self.names[i], self.names[j], *counts, *payoff, *rating])
 
     def plot(self, path: str | Path) -> None:
-        """Draw the payoff matrix, and the ratings with bars of two standard errors on both sides, the best on top. The
-        suffix of `path` says how: .png, .pdf or .svg. Needs matplotlib."""
+        """Draw the payoff matrix, and the ratings with bars of ± 2 standard errors, the best player on top.
+
+        Needs matplotlib. The suffix of `path` selects the format: .png, .pdf or .svg.
+        """
         order, names = self._order(), self.ranking()
         places, size = range(len(names)), max(3.0, 0.35 * len(names) + 1.5)
         with picture(Path(path), width=2 * size + 1, height=size) as figure:
@@ -163,7 +170,7 @@ class Tournament:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """By side, player and opponent: (mean payoffs, their squared standard errors), float64 [2, P, P]."""
+        """By side, player and opponent: (mean payoffs, their squared standard errors), each float64 [2, P, P]."""
         means, squares = np.zeros((2, *self.games.shape)), np.zeros((2, *self.games.shape))
         with np.errstate(invalid="ignore", divide="ignore"):
             for side in (0, 1):
@@ -177,8 +184,12 @@ class Tournament:
         return means, squares
 
     def _count(self, of_first: np.ndarray, of_second: np.ndarray | None = None) -> np.ndarray:
-        """[P, P]: in how many games this holds for a player against its opponent; of the second side, `of_first` if
-        nothing else is given."""
+        """Return int64 [P, P]: the number of games in which a condition holds for the player against its opponent.
+
+        Args:
+            of_first: [N], True if it holds for the player on the first side.
+            of_second: [N], likewise for the second side; None: `of_first`.
+        """
         counts = np.zeros((len(self.names),) * 2, np.int64)
         np.add.at(counts, (self.players[:, 0], self.players[:, 1]), of_first)
         np.add.at(counts, (self.players[:, 1], self.players[:, 0]), of_first if of_second is None else of_second)
@@ -186,7 +197,7 @@ class Tournament:
 
 
 def _draw_payoffs(figure: Any, axes: Any, names: Sequence[str], payoffs: np.ndarray) -> None:
-    """Payoffs [P, P] as a heat map."""
+    """Draw payoffs [P, P] as a heat map."""
     most = np.nanmax(np.abs(payoffs)) or 1.0
     image = axes.imshow(payoffs, cmap="RdBu", vmin=-most, vmax=most)
     places = range(len(names))
