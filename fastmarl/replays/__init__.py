@@ -1,4 +1,4 @@
-"""The flight recorder: actions and seeds of a run on record, from which any episode is made again; and videos."""
+"""The flight recorder: record a run's actions and seeds, replay any episode from them, and make videos."""
 
 from fastmarl.replays.playback import Replay, replay
 from fastmarl.replays.recording import RecordedEpisode, Recording

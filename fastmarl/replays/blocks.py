@@ -1,8 +1,8 @@
-"""The file of a record: blocks one after the other, each of named arrays and a few words about them.
+"""The file format of a record: a sequence of blocks with named arrays and a small JSON header.
 
-A block is a head (magic number, lengths, checksums of both parts, checksum of the head) and two parts. The first part
-has a header in JSON and the arrays that are read to find episodes, the second one the other arrays. A process that is
-killed while it writes leaves a block that is cut off, at the end of the file: readers see that and stop before it.
+A block consists of a head (magic number, lengths, checksums of both parts, checksum of the head) and two parts. The
+first part has the JSON header and the arrays that are needed to find episodes, the second part all other arrays. If a
+process is killed while writing, the last block of the file is cut off; readers detect this and stop before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from fastmarl.core.errors import RecordingError
 
 MAGIC = b"fmr4"
-# Of a head: magic, bytes of the header, of the first part with the header, of the second part, their checksums.
+# A head: magic; sizes in bytes of the header, of the first part with the header, of the second part; checksums of both.
 FIELDS = struct.Struct("<4sIQQII")
 HEAD_BYTES = FIELDS.size + 4
 
@@ -29,11 +29,12 @@ Arrays = dict[str, np.ndarray]
 
 
 def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: Collection[str]) -> tuple[bytes, bytes]:
-    """A block: its head, and the rest.
+    """Return a block as two byte strings: its head, and the rest.
 
     Args:
-        words: what JSON can hold.
-        listed: names of the arrays in the first part.
+        arrays: Name -> array.
+        words: Name -> further values, which JSON can represent.
+        listed: Names of the arrays in the first part.
     """
     parts = [
         {name: array for name, array in arrays.items() if (name in listed) is is_first} for is_first in (True, False)
@@ -47,17 +48,19 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
 
 
 def _sealed(fields: bytes) -> bytes:
-    """A head. With a checksum of its own, a damaged length is not taken for that of a block that is cut off."""
+    """Return a head with a checksum of its own, so that a block with a damaged length is not mistaken for one cut
+    off."""
     return fields + zlib.crc32(fields).to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
 class FileBlock:
-    """One block of a file, as it was found.
+    """One block of a file, without its arrays.
 
     Attributes:
-        path, offset: where it is.
-        words: of its header, without the arrays.
+        path: Path of the file.
+        offset: Position of the block in the file, in bytes.
+        words: Values of the header, except the descriptions of arrays.
     """
 
     path: Path
@@ -73,10 +76,10 @@ class FileBlock:
         return self.offset + HEAD_BYTES + sum(self._sizes)
 
     def arrays(self) -> Arrays:
-        """Read all arrays.
+        """Read all arrays of the block.
 
         Raises:
-            RecordingError: the file has changed, or the block is damaged.
+            RecordingError: If the file has changed, or the block is damaged.
         """
         try:
             with self.path.open("rb") as file:
@@ -99,10 +102,10 @@ def _split(part: bytes, begin: int, form: list[Any]) -> Arrays:
 
 
 def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
-    """The blocks of a file that are whole, up to the first that is not, each with its listed arrays.
+    """Yield the complete blocks of a file with their listed arrays, up to the first block that is cut off.
 
     Raises:
-        RecordingError: something in it is no block at all, or it can't be read.
+        RecordingError: If the file can't be read, or something in it is not a block.
     """
     try:
         file = path.open("rb")
@@ -117,12 +120,12 @@ def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
 
 
 def cant_read(path: Path, error: OSError) -> RecordingError:
-    """Return the error to raise for one of the system."""
+    """Return the RecordingError for an OSError."""
     return RecordingError(f"can't read {path}, of a record of actions: {error.strerror or error}")
 
 
 def _damaged(path: Path, offset: int) -> RecordingError:
-    return RecordingError(f"{path}: the block at byte {offset} is damaged: its checksum is another")
+    return RecordingError(f"{path}: the block at byte {offset} is damaged: its checksum does not match")
 
 
 def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> tuple[FileBlock, Arrays] | None:

@@ -1,7 +1,7 @@
-"""The part of a record of actions that one call of `sample()` adds: the actions of each episode, and fingerprints of
-observations and rewards, with which a replay is compared.
+"""The part of a record that one call of `sample()` adds: actions of each episode, and fingerprints.
 
-Axes in names: C chunk, T entry (an agent's stay in a chunk), N row that has acted, or that has come.
+Replays compare the fingerprints of observations and rewards. Axes in names: C chunk, T entry (an agent's stay in a
+chunk), N row that acted or was observed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fastmarl.core.spaces.values import narrowest
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.store import RowStore
 
-ID_BYTES, RUN_BYTES = 16, 10  # of an episode's id, and those of its run
+ID_BYTES, RUN_BYTES = 16, 10  # of an episode's id, and of the prefix that a run's ids share
 OF_CHUNKS = ("env", "from", "to", "flags", "seed", "lanes")
-LISTED = (*OF_CHUNKS, "number")  # what is read to find episodes
+LISTED = (*OF_CHUNKS, "number")  # arrays that are read to find episodes
 OF_ENTRIES = ("agent", "module", "done", "acted", "came", "acts_from", "comes_at")
-MOST_FIRST_KEYS = 1024  # leaves begin with different keys, by their paths: in whatever order they are
+MOST_FIRST_KEYS = 1024  # a leaf's path selects its first key, so that the order of leaves is irrelevant
 WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}
 
 
 class Fragment(NamedTuple):
-    """Arrays and words, see `fastmarl.replays.blocks`."""
+    """Arrays and words of a block, see `fastmarl.replays.blocks`."""
 
     arrays: dict[str, np.ndarray]
     words: dict[str, Any]
@@ -46,10 +46,10 @@ def fragment_of(
     """Return the record of a call that is about to end; None if it is empty.
 
     Args:
-        store: with the call's rows.
-        notes: of its chunks.
-        env_actions: by module index, what turns raw actions into those that were sent. None: without actions.
-        late_rewards: whether rewards may come after an agent's end: those of last transitions are not certain then.
+        store: Store with the call's rows.
+        notes: Notes of the call's chunks.
+        env_actions: By module index, the conversion of raw actions to env actions. None: leave out actions.
+        late_rewards: Rewards may arrive after an agent's end, so fingerprints of last transitions leave them out.
     """
     numbers = np.concatenate([_numbers(each) for each in notes if len(each)] or [np.zeros((0, 7), np.int64)])
     if not len(numbers):
@@ -58,7 +58,7 @@ def fragment_of(
     lane_list = [lane for each in notes for lane in each.lanes] if len(notes) > 1 else notes[0].lanes
     lanes = np.array(lane_list, np.int64)
     entry_L = np.full(len(table.row_L), -1, np.int32)
-    entry_L[lanes[::-1]] = np.arange(len(lanes) - 1, -1, -1, dtype=np.int32)  # of several, the first
+    entry_L[lanes[::-1]] = np.arange(len(lanes) - 1, -1, -1, dtype=np.int32)  # the first of equal lanes
     agent_T, names = _numbered(list(map(agent_ids.__getitem__, lane_list)), numbers[:, -1])
     arrays = _narrow_columns(numbers[:, [0, 1, 2, 4, 5, 6]], OF_CHUNKS)
     words = _add_ids(arrays, [id_ for each in notes for id_ in each.ids])
@@ -76,13 +76,15 @@ def fragment_of(
 
 
 def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """(int64: the numbers of these agents, their names). An id is known by its repr(): any hashable can be one.
+    """Return (numbers of these agents, int64; their names). An agent's name is the repr() of its id, which may be any
+    hashable.
 
     Args:
-        lanes: of each chunk, how many of the ids it has.
+        id_T: Ids of agents.
+        lanes: Number of these ids in each chunk.
 
     Raises:
-        RecordingError: an id can't be told from another one by its repr().
+        RecordingError: If two ids in a chunk have the same repr().
     """
     names = {agent_id: _name(agent_id) for agent_id in dict.fromkeys(id_T)}
     by_name = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
@@ -103,7 +105,7 @@ def _name(agent_id: Hashable) -> str:
 
 
 def _check_told_apart(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Hashable]) -> None:
-    """Raises RecordingError if ids in one chunk differ, and have one number."""
+    """Raise RecordingError if different ids in a chunk have the same number."""
     seen: dict[tuple[int, int], Hashable] = {}
     chunk_T = np.repeat(np.arange(len(lanes)), lanes).tolist()
     for chunk, number, agent_id in zip(chunk_T, agent_T, id_T, strict=True):
@@ -114,10 +116,10 @@ def _check_told_apart(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[
 
 
 def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
-    """Add the episodes' ids: what they begin with alike to the words, which are returned, and the rest as bytes."""
+    """Add the episodes' ids to the arrays as bytes, and return the prefix that they share as words."""
     try:
         number = np.frombuffer(bytes.fromhex("".join(ids)), np.uint8).reshape(len(ids), ID_BYTES)
-    except ValueError:  # of episodes that continue from a state of the user's
+    except ValueError:  # ids come from a state that the user has set
         return {"run": "", "ids": ids}
     if (number[:, :RUN_BYTES] == number[0, :RUN_BYTES]).all():
         arrays["number"] = number[:, RUN_BYTES:]
@@ -127,14 +129,14 @@ def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
 
 
 def _numbers(notes: UnreadChunks) -> np.ndarray:
-    """int64 [n, 7]: those of its chunks, with the lanes of each instead of those up to its end."""
+    """Return the numbers of all chunks, int64 [n, 7]; the last column counts lanes instead of accumulating them."""
     numbers = notes.numbers[: len(notes)].copy()
     numbers[1:, -1] -= numbers[:-1, -1].copy()
     return numbers
 
 
 class _ModuleRecord:
-    """Adds one module's rows to a fragment."""
+    """Adds the rows of one module to a fragment."""
 
     def __init__(self, store: RowStore, module: int, entry_L: np.ndarray, late_rewards: bool):
         self._store, self._module, self._entry_L, self._late_rewards = store, module, entry_L, late_rewards
@@ -149,7 +151,7 @@ class _ModuleRecord:
     def add_actions(
         self, arrays: dict[str, np.ndarray], count_T: np.ndarray, first_T: np.ndarray, env_actions: EnvActions
     ) -> None:
-        """Of the rows that have acted in this call."""
+        """Add the actions of the rows that acted in this call."""
         block, first, end = self._block, self._store.first_action[self._module], self._store.acting_from[self._module]
         if end == first:
             return
@@ -158,13 +160,13 @@ class _ModuleRecord:
         self._add_steps(arrays, "acts", steps)
         for index, sent in enumerate(env_actions.sent(block.outputs, first, end)):
             narrow = sent.astype(env_actions.narrow_dtypes[index] or sent.dtype, copy=False)
-            if not np.array_equal(narrow, sent):  # a module may choose what its space has not, or NaN
+            if not np.array_equal(narrow, sent):  # modules may choose NaN, or actions outside their space
                 narrow = sent
             arrays[f"{self._module}.action.{index}"] = narrow.take(order, 0)
             self.forms["actions"].append([sent.dtype.str, list(sent.shape[1:])])
 
     def add_fingerprints(self, arrays: dict[str, np.ndarray], count_T: np.ndarray, first_T: np.ndarray) -> None:
-        """Of the rows that have come in this call, and of final observations."""
+        """Add fingerprints of the rows that were observed in this call, and of final observations."""
         block, n, n_finals = self._block, *self._n_rows()
         last_F = block.final_prev_F[:n_finals]
         lane_N = np.concatenate([block.lane_R[:n], block.lane_R[last_F]])
@@ -173,7 +175,7 @@ class _ModuleRecord:
         if self._late_rewards:
             prev_N[n:] = -1
         entry_N = self._entry_L[lane_N]
-        # Rows that were carried over have come before. An episode that had no step by then was in no chunk.
+        # Carried-over rows were recorded before, unless their episode had made no step and so was in no chunk.
         n_carried = len(block.lookback_R)
         entry_N[:n_carried][env_t_N[:n_carried] > 0] = -1
         order, steps = self._grouped(entry_N, env_t_N, count_T, first_T)
@@ -195,8 +197,11 @@ class _ModuleRecord:
     def _grouped(
         self, entry_N: np.ndarray, env_t_N: np.ndarray, count_T: np.ndarray, first_T: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """(row numbers in the order of entries; env steps between them, None: all are 1); counts and first env steps
-        are added to those of other modules' entries."""
+        """Group rows by entry, and add each entry's count and first env step to `count_T` and `first_T`.
+
+        Returns:
+            (row numbers in the order of entries, env steps between rows or None if all are 1).
+        """
         counts, firsts = np.empty_like(count_T), np.zeros_like(first_T)
         order, steps = np.empty(len(entry_N), np.int64), np.empty(len(entry_N), np.int32)
         k, most = group_by_entry(entry_N, env_t_N, counts, firsts, order, steps)
@@ -228,12 +233,12 @@ def _keys(n: int) -> np.ndarray:
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
-    """The same integers, of one row at least, in as few bytes as they need."""
+    """Convert integers, at least one, to the narrowest dtype that holds them."""
     return array.astype(narrowest(int(array.min()), int(array.max())), copy=False)
 
 
 def _narrow_columns(columns: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns [n, k] of integers by their names, each in as few bytes as it needs."""
+    """Return integer columns [n, k] by name, each in the narrowest dtype that holds it."""
     if not len(columns):
         return {name: np.zeros(0, np.uint8) for name in names}
     bounds = zip(names, columns.min(0).tolist(), columns.max(0).tolist(), strict=True)

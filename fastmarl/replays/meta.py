@@ -1,4 +1,4 @@
-"""The description of a run in a record: the env, its options, and versions of packages."""
+"""The description of a run in a record: its env, options, and package versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastmarl.core.states import is_plain
 from fastmarl.core.version import __version__
 
 FORMAT = 4
-IN_LITERALS = (bytes, complex, set)  # beside what is plain everywhere
+IN_LITERALS = (bytes, complex, set)  # in addition to plain data
 PLATFORM: dict[str, Callable[[], str]] = {
     "python": platform.python_version,
     "machine": platform.machine,
@@ -28,7 +28,7 @@ PLATFORM: dict[str, Callable[[], str]] = {
 
 
 def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
-    """Describe a runner's config and one of its envs in JSON."""
+    """Describe a runner's config and one of its envs as JSON data."""
     return {
         "format": FORMAT,
         "env": env_name(config.env),
@@ -49,21 +49,21 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
 
 
 def _literal(env_config: dict[str, Any]) -> str | None:
-    """The options as a Python literal; None: they are no plain data."""
+    """Return the options as a Python literal, or None if they are not plain data."""
     try:
         if not is_plain(env_config, *IN_LITERALS):
             return None
         text = repr(env_config)
         return text if ast.literal_eval(text) == env_config else None
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # NaN; as deep as no parser goes
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # NaN, or nested too deeply
         return None
 
 
 def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The options on record; None: they could not be written.
+    """Return the recorded options; None if they could not be recorded.
 
     Raises:
-        RecordingError: they are no plain data.
+        RecordingError: If they can't be read.
     """
     if meta["env_config"] is None:
         return None
@@ -81,19 +81,19 @@ def _spaces(env: Any) -> dict[Any, tuple[Any, Any]]:
 
 
 def _env_class(env: Any) -> tuple[str, str]:
-    """Module and name, also of an env in a worker process."""
+    """Return (module, name) of the env's class, also for an env in a worker process."""
     return env.env_class if isinstance(env, RemoteEnv) else class_of(env)
 
 
 def _versions(env: Any) -> dict[str, str]:
-    """Return the versions that an episode may depend on."""
+    """Return the versions on which an episode may depend."""
     packages = ["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]]
     names = dict.fromkeys([*PLATFORM, *packages, "fastmarl"])
     return {name: here for name in names if (here := _version_here(name))}
 
 
 def _version_here(name: str) -> str:
-    """Empty where there is none: of a module of the user's, or a package that is not installed."""
+    """Return the installed version; "" for a user's own module, or a package that is not installed."""
     if name in PLATFORM:
         return PLATFORM[name]()
     try:
@@ -103,25 +103,25 @@ def _version_here(name: str) -> str:
 
 
 def changed_versions(meta: Mapping[str, Any]) -> str:
-    """Describe the packages whose versions differ from the record's; empty if none does."""
+    """Describe the packages whose versions differ from the recorded ones; "" if none does."""
     pairs = [(name, recorded, _version_here(name)) for name, recorded in meta["versions"].items()]
     changed = [f"{name} {recorded} (here {here or 'none'})" for name, recorded, here in pairs if recorded != here]
     return ", ".join(changed)
 
 
 def checked(meta: Any, path: Any) -> dict[str, Any]:
-    """The description of a record without its checksum.
+    """Return the description of a record without its checksum.
 
     Raises:
-        RecordingError: this version can't read it, or it is damaged.
+        RecordingError: If this version of fastmarl can't read it, or it is damaged.
     """
     number = meta.get("format") if isinstance(meta, dict) else None
     if number != FORMAT:
         versions = meta.get("versions") if isinstance(meta, dict) else None
         writer = versions.get("fastmarl") if isinstance(versions, dict) else None
-        way_out = f"; fastmarl {writer} has written it, and reads it" if writer else ""
-        raise RecordingError(f"{path} is of no record of actions that fastmarl {__version__} reads: expected format "
-                             f"{FORMAT}, got {number!r}{way_out}")  # fmt: skip
+        way_out = f"; fastmarl {writer} wrote it, and can read it" if writer else ""
+        raise RecordingError(f"{path} does not describe a record of actions that fastmarl {__version__} reads: "
+                             f"expected format {FORMAT}, got {number!r}{way_out}")  # fmt: skip
     try:
         return check_seal(meta)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Replays recorded episodes: the env plays the recorded actions once more."""
+"""Replay recorded episodes: the env receives the recorded actions again."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fastmarl.replays.single import SingleOfBatch
 
 @public("fastmarl.replays")
 class Replay:
-    """An episode that is made again, step by step. Iterate over it, once: it gives a `ReplayStep` for the reset, and
-    one for each env step.
+    """Replays an episode step by step. Iterate over it once: it yields a `ReplayStep` for the reset and for each env
+    step.
 
     ```python
     with Replay(Recording("runs/1"), 17) as replay:
@@ -35,20 +35,20 @@ class Replay:
     ```
 
     Args:
-        recording: a folder, or what was read from it.
-        episode: its number or id.
-        env: replaces the recorded one, as in `EnvRunnerConfig`; needed if the record names a class or function that
-            this program has not used yet.
-        env_config: merged into the recorded one.
-        render_mode: is added to the `env_config`, unless that has one; None: it is not.
+        recording: Folder of the record, or a `Recording` of it.
+        episode: Number or id of the episode.
+        env: Replacement of the recorded env, as in `EnvRunnerConfig`; needed if the record names a class or function
+            that this program has not used yet.
+        env_config: Options that are merged into the recorded `env_config`.
+        render_mode: Render mode that is added to the `env_config` unless it has one; None: add none.
 
     Attributes:
-        recorded: the RecordedEpisode.
-        env: the env that is stepped.
+        recorded: The RecordedEpisode.
+        env: The env that is stepped; None after `close()`.
 
     Raises:
-        RecordingError: there is no such episode, some of it is missing, or its env can't be made from the record.
-        ReplayError: while it is played: the env takes another course.
+        RecordingError: If the episode does not exist or is incomplete, or its env can't be created from the record.
+        ReplayError: If the replay diverges from the record, while iterating.
     """
 
     @exits_as_errors()
@@ -85,18 +85,21 @@ class Replay:
 
     @exits_as_errors()
     def close(self) -> None:
-        """Close the env; twice is fine."""
+        """Close the env; closing twice is allowed."""
         env, self.env = self.env, None
         if env is not None and hasattr(env, "close"):
             env.close()
 
     @property
     def episode(self) -> MultiAgentEpisode:
-        """The episode, once it has been played to its end. Observations are those that the env has sent, before any
-        connectors; rewards are the env's; actions are those that the env was sent.
+        """The episode, after it has been replayed to its end.
+
+        Observations are those that the env returned, before any connectors; rewards are the env's; actions are those
+        that the env received.
 
         Raises:
-            RecordingError: it has not, or it is in several chunks, because an agent has respawned: see `chunks`.
+            RecordingError: If the replay has not reached the end, or the episode has several chunks because an agent
+                respawned: see `chunks`.
         """
         if not self.chunks:
             raise RecordingError(f"episode {self.recorded.number} has no env step on record")
@@ -107,7 +110,8 @@ class Replay:
 
     @property
     def chunks(self) -> list[MultiAgentEpisode]:
-        """The episode's chunks, one but where agents have respawned. Raises RecordingError before its end."""
+        """The episode's chunks; there is one unless agents respawned. Raises RecordingError before the end of the
+        replay."""
         if self._scene.chunks is None:
             raise RecordingError(f"episode {self.recorded.number} has not been played to its end; iterate over it")
         return self._scene.chunks
@@ -129,26 +133,26 @@ def replay(
     fps: float | None = None,
     render_mode: str | None = "rgb_array",
 ) -> MultiAgentEpisode:
-    """Make an episode again from a record of actions, and hold it against the record: observations, rewards and ends of
-    every step.
+    """Replay an episode from a record of actions, and compare observations, rewards and ends with the record at every
+    step.
 
     Args:
-        run: the folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
-        episode: its number or id.
-        env: replaces the recorded one, as in `EnvRunnerConfig`; needed if the record names a class or function that
-            this program has not used yet.
-        env_config: merged into the recorded one.
-        video: an mp4 file to write; needs `pip install "fastmarl[video]"`.
-        fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
-        render_mode: with `video`, is added to `env_config`, unless that is given one; None: it is not.
+        run: Folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
+        episode: Number or id of the episode.
+        env: Replacement of the recorded env, as in `EnvRunnerConfig`; needed if the record names a class or function
+            that this program has not used yet.
+        env_config: Options that are merged into the recorded `env_config`.
+        video: Path of an mp4 file to write; needs `pip install "fastmarl[video]"`.
+        fps: Frames per second; None: the env's `metadata["render_fps"]`, or 30.
+        render_mode: Render mode that is added to the `env_config` with `video`, unless it has one; None: add none.
 
     Returns:
-        The whole episode. What modules answered beside the actions is not in it.
+        The whole episode. It has the modules' actions, but no other outputs of modules.
 
     Raises:
-        RecordingError: there is no such episode, some of it is missing, its env can't be made from the record, an
-            agent has respawned in it (see `fastmarl.replays.Replay.chunks`), or the video can't be written.
-        ReplayError: the env takes another course, and where that begins.
+        RecordingError: If the episode does not exist or is incomplete, its env can't be created from the record, an
+            agent respawned in it (see `fastmarl.replays.Replay.chunks`), or the video can't be written.
+        ReplayError: If the replay diverges from the record; the message names the first step that differs.
     """
     from fastmarl.replays.video import VideoFile, frame_of, frames_per_second
 
@@ -168,13 +172,13 @@ def replay(
 def _make_env(
     folder: Path, recorded: RecordedEpisode, env: Any, given: Mapping[str, Any], render_mode: str | None
 ) -> Any:
-    """Make the env that the record names, or the given one."""
+    """Create the env that the record names, or the given one."""
     meta = recorded.meta
     if env is None:
         env = _named_env(folder, meta)
     config = env_config_in(meta)
     if config is None and not given:
-        raise RecordingError(f"the env_config of the record in {folder} could not be written down; give it again: "
+        raise RecordingError(f"the env_config of the record in {folder} could not be recorded; give it again: "
                              f"replay(..., env_config=...)")  # fmt: skip
     mode = {} if render_mode is None else {"render_mode": render_mode}
     context = EnvContext(
@@ -196,8 +200,8 @@ def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
         raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
                              f"object; give it again: replay(..., env=...)")  # fmt: skip
     if not may_be_named_by_a_file(name):
-        raise RecordingError(f"the record in {folder} names {name!r} as its env, which this program has not used so "
-                             f"far. Files may come from others, so nothing is imported by such a name. If you trust "
-                             f"it, name it yourself: replay(..., env={name!r}), or --env {name} on the command "
+        raise RecordingError(f"the record in {folder} names {name!r} as its env, which this program has not used yet. "
+                             f"Files may come from others, so such names are not imported. If you trust it, "
+                             f"name it yourself: replay(..., env={name!r}), or --env {name} on the command "
                              f"line")  # fmt: skip
     return name

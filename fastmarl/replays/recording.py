@@ -1,4 +1,4 @@
-"""Reads a folder with records of actions."""
+"""Read the records of actions in a folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from fastmarl.replays.meta import checked
 
 
 class EpisodePart(NamedTuple):
-    """The part of an episode in a block: its env steps from `begin` to `end`.
+    """The env steps `begin` to `end` of an episode, which are in one block.
 
     Attributes:
-        chunk: its number in the block.
-        flags: of its end.
+        block: The block.
+        chunk: Number of the chunk in the block.
+        begin: First env step.
+        end: Env step after the last one.
+        flags: Flags of the episode's end.
     """
 
     block: FileBlock
@@ -39,19 +42,21 @@ class EpisodePart(NamedTuple):
 @public("fastmarl.replays")
 @dataclass(eq=False)
 class RecordedEpisode:
-    """The description of an episode in the record, without its actions.
+    """Description of a recorded episode, without its actions.
 
     Attributes:
-        number: in the record: `fastmarl.replay(run, number)`.
-        id_: as `MultiAgentEpisode.id_`.
-        meta: of the runner, as in the JSON file beside the actions.
-        env_index: of its env in the runner.
-        reset_seed: what the env was reset with.
-        length: env steps on record.
-        is_terminated, is_truncated: how it ended; both False: it was running when the record ended, or was dropped.
-        is_failed: its env failed, and it was cut where it stood.
-        missing: why it can't be replayed; "": it can.
-        parts: its parts in the record's blocks, in order.
+        number: Number in the record, for `fastmarl.replay(run, number)`.
+        id_: Id, as in `MultiAgentEpisode.id_`.
+        meta: Description of the runner, as in the JSON file beside the actions.
+        env_index: Index of its env in the runner.
+        reset_seed: Seed with which the env was reset.
+        length: Number of recorded env steps.
+        is_terminated: The episode terminated.
+        is_truncated: The episode was truncated. If it neither terminated nor was truncated, it was running when the
+            record ended, or was dropped.
+        is_failed: Its env failed, which cut the episode.
+        missing: Reason why it can't be replayed, or "".
+        parts: Its parts in the record's blocks, in order.
     """
 
     number: int
@@ -68,11 +73,12 @@ class RecordedEpisode:
 
     @property
     def is_done(self) -> bool:
+        """True if the episode terminated or was truncated."""
         return self.is_terminated or self.is_truncated
 
     @property
     def end(self) -> str:
-        """How it ended, in a word."""
+        """The kind of its end: "failed", "terminated", "truncated" or "cut"."""
         if self.is_failed:
             return "failed"
         if self.is_done:
@@ -82,13 +88,14 @@ class RecordedEpisode:
 
 @dataclass
 class EpisodeActions:
-    """The actions of an episode, and the fingerprints of their outcomes.
+    """The actions of an episode, and fingerprints of their results.
 
     Attributes:
-        actions: env step -> agent's name -> (module, an array for each leaf of the action). The last ones may have no
-            result on record: the env failed, or the call did.
+        actions: Env step -> agent's name -> (module id, an array for each leaf of the action). The last actions may
+            have no recorded result, if the env or the call failed.
         prints: (env step, agent's name) -> fingerprint.
-        modules: index -> its id and the forms of observations.
+        modules: Module id -> form of its observations and actions.
+        module_of: Agent's name -> module id.
     """
 
     actions: dict[int, dict[str, tuple[str, list[np.ndarray]]]] = field(default_factory=dict)
@@ -99,24 +106,24 @@ class EpisodeActions:
 
 @public("fastmarl.replays")
 class Recording:
-    """The episodes in a folder that runners with `record_actions` have written to. `recording[k]` is one of them, by
-    number or id.
+    """The episodes in a folder to which runners with `record_actions` have written.
 
-    Where runners went back to a state in the midst of an episode, each of its courses is an episode, of the same id.
-    It may be read while a runner writes: what is complete by now is there.
+    `recording[k]` returns an episode by number or id. If a runner restored a state in the middle of an episode, each
+    continuation is an episode with the same id. A folder may be read while a runner writes to it: complete blocks are
+    visible.
 
     Args:
-        folder: as given to `record_actions`.
+        folder: Folder that was given to `record_actions`.
 
     Raises:
-        RecordingError: there is no record in it, or a file is damaged.
+        RecordingError: If the folder contains no record, or a file is damaged.
     """
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = Path(folder)
         files = sorted(self.folder.glob("*.actions"))
         if not files:
-            what = "is no folder" if not self.folder.is_dir() else "has no record of actions"
+            what = "is not a folder" if not self.folder.is_dir() else "has no record of actions"
             raise RecordingError(f"{os.fspath(folder)!r} {what}; a runner with EnvRunnerConfig(record_actions=folder) "
                                  f"writes one")  # fmt: skip
         self._numbers = itertools.count()
@@ -141,7 +148,7 @@ class Recording:
         return iter(self.episodes)
 
     def __getitem__(self, episode: int | str) -> RecordedEpisode:
-        """Raises RecordingError if there is none of this number or id, or several of this id."""
+        """Return an episode. Raises RecordingError if none has this number or id, or several have this id."""
         if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
             if len(of_id) > 1:
                 raise RecordingError(f"{self.folder} has several courses of the episode {episode!r}, as runners went "
@@ -161,7 +168,7 @@ class Recording:
         try:
             meta = json.loads(path.with_suffix(".json").read_bytes())
         except FileNotFoundError:
-            if path.exists() and path.stat().st_size == 0:  # its runner ended before it began
+            if path.exists() and path.stat().st_size == 0:  # its runner was killed before it wrote anything
                 return
             raise RecordingError(f"{path} lacks its description, {path.with_suffix('.json').name}") from None
         except ValueError as error:
@@ -183,7 +190,7 @@ class Recording:
         """Return the actions of `episode`.
 
         Raises:
-            RecordingError: some are missing, or damaged.
+            RecordingError: If some are missing or damaged.
         """
         if episode.missing:
             raise RecordingError(f"episode {episode.number} of {self.folder} can't be replayed: {episode.missing}")
@@ -199,13 +206,16 @@ class Recording:
 
 @dataclass(eq=False)
 class _Piece:
-    """The steps of an episode that are in one block.
+    """The steps of an episode in one block.
 
     Attributes:
-        number: in the order in which they were read.
-        meta, env_index, reset_seed: of the episode.
-        previous: the one read before it, of the same file.
-        parts: several, where agents have respawned.
+        id_: Id of the episode.
+        number: Position in the order of reading.
+        meta: Description of the runner.
+        env_index: Index of the env in the runner.
+        reset_seed: Seed with which the env was reset.
+        previous: The piece of the same episode before it in the same file.
+        parts: Its parts; several if agents respawned.
     """
 
     id_: str
@@ -230,21 +240,23 @@ class _Piece:
 
     @property
     def went_back(self) -> bool:
-        """Return true if the runner set a state before it, or was another one."""
+        """True if the runner set a state before this piece, or another runner wrote it."""
         return self.previous is None or not self.previous.leads_to(self)
 
     def leads_to(self, later: _Piece) -> bool:
-        """Return true if another one may go on from its end."""
+        """Return True if `later` may continue where this piece ends."""
         return self.end == later.begin and not self.parts[-1].flags
 
 
 def _courses(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
-    """The courses of an episode, (place among all courses, pieces); there is one, unless runners went back to a state
-    in it."""
+    """Yield the courses of an episode as (position among all courses, pieces).
+
+    There is one course, unless runners restored states in the middle of the episode.
+    """
     before: dict[_Piece, _Piece | None] = {}
     places: dict[_Piece, int] = {}
     last = set(pieces)
-    # Those without steps come first: others begin where they end.
+    # Pieces without steps come first, as others begin where they end.
     for piece in sorted(last, key=lambda each: (each.begin, each.end > each.begin and 1 + each.went_back, each.number)):
         earlier = before[piece] = _before(piece, before)
         if earlier is None or earlier not in last:
@@ -260,18 +272,18 @@ def _courses(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
 
 
 def _before(piece: _Piece, earlier: Iterable[_Piece]) -> _Piece | None:
-    """The piece from which this one goes on: the last that can be; None: its beginning is not on record."""
+    """Return the piece that this one continues: the last candidate; None if the beginning is not recorded."""
     if not piece.went_back:
         return piece.previous
     touching = [other for other in earlier if other.leads_to(piece)]
     if touching:
         return max(touching, key=lambda other: (other.number < piece.number, other.number))
-    reaching = [other for other in earlier if other.end < piece.begin]  # what is between them was lost
+    reaching = [other for other in earlier if other.end < piece.begin]  # with a gap of lost steps
     return max(reaching, key=lambda other: other.end, default=None)
 
 
 def _episode(line: list[_Piece]) -> RecordedEpisode:
-    """Put together what its pieces say; note what is missing."""
+    """Combine the pieces of an episode, and note missing steps."""
     first, parts = line[0], [part for piece in line for part in piece.parts]
     flags, at, missing = 0, 0, ""
     for part in sorted(parts, key=lambda each: (each.begin, each.end)):
@@ -296,7 +308,7 @@ def _episode(line: list[_Piece]) -> RecordedEpisode:
 
 
 def add_part(found: EpisodeActions, arrays: Arrays, words: dict[str, Any], chunk: int) -> None:
-    """Add what a block has of one chunk."""
+    """Add the actions and fingerprints of one chunk of a block to `found`."""
     lanes = arrays["lanes"].astype(np.int64)
     first = int(lanes[:chunk].sum())
     entries = range(first, first + int(lanes[chunk]))
@@ -323,7 +335,7 @@ def add_part(found: EpisodeActions, arrays: Arrays, words: dict[str, Any], chunk
 
 
 def _env_ts(arrays: dict[str, np.ndarray], name: str, rows: slice, first: int) -> list[int]:
-    """The env steps of an entry's rows."""
+    """Return the env steps of an entry's rows."""
     n = rows.stop - rows.start
     steps = arrays[name][rows].astype(np.int64) if name in arrays else np.ones(n, np.int64)
     if n:

@@ -1,4 +1,4 @@
-"""Plays the recorded actions to an env, and holds what comes of it against the record."""
+"""Step an env with recorded actions, and compare the results with the record."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ from fastmarl.replays.fragment import fragment_of
 from fastmarl.replays.meta import changed_versions
 from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part
 
-NOT_THE_SAME = "an env that draws from anything but its seed can't be replayed, see check_env(); was it changed since?"
+NOT_THE_SAME = "an env whose seed does not determine it can't be replayed, see check_env(); was it changed since?"
 
 
 @public("fastmarl.replays")
 class ReplayStep(NamedTuple):
-    """One env step of an episode that is replayed.
+    """One env step of a replayed episode.
 
     Attributes:
-        env_t: env steps since the reset.
-        actions: what was sent to the env; empty at the reset.
-        observations, rewards, terminateds, truncateds, infos: what came, as the env returned it.
+        env_t: Number of env steps since the reset.
+        actions: Actions that the env received, by agent id; empty for the reset.
+        observations: Observations by agent id, as the env returned them.
+        rewards: Rewards by agent id, likewise.
+        terminateds: Termination flags by agent id and "__all__", likewise.
+        truncateds: Truncation flags by agent id and "__all__", likewise.
+        infos: Infos by agent id, likewise.
     """
 
     env_t: int
@@ -51,10 +55,10 @@ class ReplayStep(NamedTuple):
 
 
 class _ActionForm:
-    """The form of an action for an env, and in a store.
+    """Converts actions between env and store.
 
     Attributes:
-        keys: of its leaves, as modules' outputs have them.
+        keys: Keys of the leaves, as in modules' outputs.
     """
 
     def __init__(self, space: gym.Space):
@@ -65,18 +69,18 @@ class _ActionForm:
         ]
 
     def fits(self, leaves: list[np.ndarray]) -> bool:
-        """Return True if arrays [1, ...] fit this space by their shapes and kinds of numbers."""
+        """Return True if arrays [1, ...] have the shapes and kinds of dtypes of this space."""
         own = [(leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves]
         return [(leaf.shape[1:], leaf.dtype.kind) for leaf in leaves] == own
 
     def nested(self, leaves: list[np.ndarray]) -> Any:
-        """An action of the Python types that the env got, of arrays [1, ...]."""
+        """Return arrays [1, ...] as an action of the Python types that the env received."""
         values = zip(leaves, self._is_discrete, strict=True)
         return self._layout.nest([int(leaf[0]) if is_discrete else leaf[0].copy() for leaf, is_discrete in values])
 
 
 class Scene:
-    """A store of one env, which the replayed steps are written to."""
+    """A store with one env, to which the replayed steps are written."""
 
     def __init__(self, recorded: RecordedEpisode, actions: EpisodeActions, env: Any):
         self._recorded, self._actions = recorded, actions
@@ -88,7 +92,7 @@ class Scene:
         self._table = LaneTable(known, weakly(self._module_for), post_death=meta["post_death"], respawn=meta["respawn"])
         self._spaces: dict[Hashable, Spaces] = {}
         self._env = env
-        self._made = -1  # env steps that are whole
+        self._made = -1  # number of complete env steps
         self._forms: dict[Hashable, _ActionForm] = {}
         AgentSpaces(self._table, weakly(self._spaces_of))
         for agent in known[0]:
@@ -105,11 +109,11 @@ class Scene:
     def _module_for(self, agent_id: Hashable, env_index: int) -> int:
         name = repr(agent_id)
         if name not in self._actions.module_of:
-            raise self._differs(self._env_t, f"agent {name} is observed, which is not in the record")
+            raise self._differs(self._env_t, f"agent {name} is observed, but is not in the record")
         return self._module_ids.index(self._actions.module_of[name])
 
     def _make_layouts(self) -> list[RowLayout]:
-        """Return the modules' layouts, as they were when the record was made."""
+        """Return the modules' layouts at the time of recording."""
         layouts = []
         for module_id, form in self._actions.modules.items():
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
@@ -125,7 +129,7 @@ class Scene:
         return int(self._table.envs[0].env_t)
 
     def play(self, env: Any) -> Iterator[ReplayStep]:
-        """Make all steps; differences are looked for at the end, and where something fails."""
+        """Replay all steps; fingerprints are compared at the end, or after an error."""
         flags = 0
         try:
             self._log.open_episodes([0])
@@ -161,13 +165,13 @@ class Scene:
         self.chunks = self._log.ended_chunks()
 
     def _act(self) -> dict[Any, Any]:
-        """The recorded actions of this step, in the order of the observations; they are written down."""
+        """Return the recorded actions of this step, in the order of the observations, and write them to the store."""
         env_t, table, store = self._env_t, self._table, self._store
         recorded = self._actions.actions.get(env_t, {})
         acting = {table.agent_ids[lane]: lane for lane in table.envs[0].acting()}
         if {repr(agent) for agent in acting} != set(recorded):
             self._look_for_differences(is_over=False)
-            raise self._differs(env_t, f"the agents that act are {sorted(map(repr, acting))}, on record are "
+            raise self._differs(env_t, f"the agents that act are {sorted(map(repr, acting))}, but recorded are "
                                        f"{sorted(recorded)}")  # fmt: skip
         by_agent = {agent: recorded[repr(agent)][1] for agent in acting}
         for agent, action in by_agent.items():
@@ -191,7 +195,7 @@ class Scene:
         return self._forms[agent]
 
     def _look_for_differences(self, *, is_over: bool) -> None:
-        """Raise ReplayError at the first fingerprint that differs, of the steps that were made."""
+        """Raise ReplayError at the first fingerprint of the replayed steps that differs."""
         notes = list(self._log.sealed)
         if not is_over:
             if self._table.records[0] is None:
@@ -203,7 +207,7 @@ class Scene:
             return
         for chunk in range(len(fragment.arrays["env"])):
             add_part(made, fragment.arrays, fragment.words, chunk)
-        # Where an env has failed, its agents were given their last observations again, to end with.
+        # After a failure of the env, agents ended with a copy of their last observations.
         last = min(self._made, self._recorded.length - self._recorded.is_failed)
         differing = [
             (env_t, name)
@@ -212,8 +216,8 @@ class Scene:
         ]
         if differing:
             env_t, name = min(differing)
-            what = "observation, or what it was paid for it," if env_t else "first observation"
-            raise self._differs(env_t, f"agent {name}: its {what} is another than on record; {NOT_THE_SAME}")
+            what = "observation, or the reward with it," if env_t else "first observation"
+            raise self._differs(env_t, f"agent {name}: its {what} differs from the record; {NOT_THE_SAME}")
 
     def _check_end(self, flags: int) -> None:
         recorded = self._recorded
@@ -222,7 +226,7 @@ class Scene:
         if recorded.is_failed or (not flags and not recorded.is_done):
             return
         if (bool(flags & TERMINATED), bool(flags & TRUNCATED)) != (recorded.is_terminated, recorded.is_truncated):
-            raise self._differs(self._env_t, f"the episode's end is another than on record, {recorded.end}")
+            raise self._differs(self._env_t, f"the episode's end differs from the record, {recorded.end}")
 
     def _differs(self, env_t: int, problem: str) -> ReplayError:
         if changed := changed_versions(self._recorded.meta):
@@ -231,10 +235,10 @@ class Scene:
 
 
 def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
-    """With the dtypes on record.
+    """Return the layout with the recorded dtypes.
 
     Raises:
-        RecordingError: it has other leaves.
+        RecordingError: If it has other leaves than the record.
     """
     recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
     here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}

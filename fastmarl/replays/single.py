@@ -1,4 +1,4 @@
-"""One env of a batch, with dicts by agent."""
+"""One env of a batch, with dicts by agent id."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 
 
 class SingleOfBatch:
-    """Plays the same episode in all envs of a batch, mostly of one, and returns the results of the first.
+    """Plays the same episode in all envs of a batch (mostly one), and returns the results of the first.
 
     Args:
-        batch: whose `seeds_each_episode` is True.
+        batch: Batch whose `seeds_each_episode` is True.
     """
 
     def __init__(self, batch: ArrayEnv):
@@ -97,7 +97,7 @@ class SingleOfBatch:
 
 
 def _check_choices(agent: Hashable, action: np.ndarray, space: gym.Space) -> None:
-    """Raise RecordingError at numbers that compiled envs may take for a place in memory."""
+    """Raise RecordingError for numbers outside the space, which compiled envs might use as indices."""
     if not isinstance(space, gym.spaces.Box) and not space.contains(action):
-        raise RecordingError(f"agent {agent!r} has the action {action} on record, which is none of {space}; was the "
+        raise RecordingError(f"agent {agent!r} has the action {action} on record, which is not in {space}; was the "
                              f"env changed, or another env_config given?")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Videos of episodes: of live ones by a callback, of recorded ones by `replay()`."""
+"""Videos of episodes: a callback films running episodes, and `replay()` recorded ones."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.errors import ConfigError, RecordingError
 from fastmarl.core.public import public
 
-USUAL_FPS = 30  # Gymnasium's
-FFMPEG_TIMEOUT_S = 60  # for the last frames
+USUAL_FPS = 30  # as in Gymnasium
+FFMPEG_TIMEOUT_S = 60  # time for the last frames
 NO_IMAGE = 'make the env with render_mode="rgb_array", as in env_config={"render_mode": "rgb_array"}'
 
 
 class VideoFile:
-    """An mp4 file that is written frame by frame. It gets its name when it is complete.
+    """An mp4 file that is written frame by frame, and renamed to its final name when it is complete.
 
     Args:
-        path: ends in .mp4; missing parent folders are made.
-        fps: frames a second.
-        overwrite: replace a file of this name. False: number the file on, as in "film-2.mp4".
+        path: Path that ends in .mp4; missing parent folders are created.
+        fps: Frames per second.
+        overwrite: Replace a file of this name. False: append a number, as in "film-2.mp4".
 
     Raises:
-        ConfigError: the path has another ending, `fps` is no number above 0, or imageio-ffmpeg is not installed.
+        ConfigError: If the path does not end in .mp4, `fps` is not a number above 0, or imageio-ffmpeg is not
+            installed.
     """
 
     def __init__(self, path: str | os.PathLike, fps: float, *, overwrite: bool = True):
@@ -61,8 +62,8 @@ class VideoFile:
         """Add a frame, uint8 [height, width, 3].
 
         Raises:
-            ConfigError: it has another size than the first.
-            RecordingError: it can't be written.
+            ConfigError: If its size differs from that of the first frame.
+            RecordingError: If it can't be written.
         """
         if self._shape is None:
             if not self._overwrites:
@@ -74,8 +75,8 @@ class VideoFile:
                 str(self._part), (width, height), fps=self._fps, codec="libx264", macro_block_size=1,
                 ffmpeg_log_level="error", ffmpeg_timeout=FFMPEG_TIMEOUT_S,
             )  # fmt: skip
-            self._writer.send(None)  # it starts
-            # Runs by itself only if `close()` never was called.
+            self._writer.send(None)  # starts ffmpeg
+            # Runs at the end of the object's life unless `close()` was called.
             self._give_up = weakref.finalize(self, _give_up, self._writer, self._part, os.getpid())
         if frame.shape != self._shape:
             raise ConfigError(f"a video's frames must have one size, got {frame.shape} after {self._shape}")
@@ -85,11 +86,11 @@ class VideoFile:
             raise self._failed("it has ended") from error
 
     def finish(self) -> None:
-        """Complete the video: all frames were added.
+        """Complete the video after the last frame.
 
         Raises:
-            ConfigError: there is none.
-            RecordingError: the video can't be written.
+            ConfigError: If it has no frames.
+            RecordingError: If the video can't be written.
         """
         if self._writer is None:
             raise ConfigError(f"{self._path} would have no frame")
@@ -103,35 +104,35 @@ class VideoFile:
             self.close()
 
     def _check(self) -> None:
-        """Raise RecordingError if the file can't be read to its end: ffmpeg does not report its failures."""
+        """Raise RecordingError if the file can't be read to its end, as ffmpeg does not report all failures."""
         command = [self._ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self._part), "-c", "copy", "-f", "null", "-"]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise self._failed(f"it did not read the file in {FFMPEG_TIMEOUT_S} s") from error
         if done.returncode or done.stderr:
-            raise self._failed("its file is not whole")
+            raise self._failed("its file is incomplete")
 
     def _failed(self, problem: str) -> RecordingError:
-        return RecordingError(f"ffmpeg could not write {self._path}: {problem}; it has said more on stderr. Is the "
+        return RecordingError(f"ffmpeg could not write {self._path}: {problem}; see its messages on stderr. Is the "
                               f"disk full?")  # fmt: skip
 
     def close(self) -> None:
-        """Remove a video that was not finished."""
+        """Remove the video if it was not finished."""
         self._writer = None
         if self._give_up is not None:
             self._give_up()
 
 
 def _give_up(writer: Any, part: Path, pid: int) -> None:
-    """Remove an unfinished video, closed or not. A forked process leaves it alone."""
+    """Remove an unfinished video, except in a forked process."""
     if os.getpid() == pid:
         writer.close()
         part.unlink(missing_ok=True)
 
 
 def _part_of(path: Path) -> Path:
-    """Return where a video is written until it is whole."""
+    """Return the path to which a video is written until it is complete."""
     return path.with_name(f".{path.stem}.part.mp4")
 
 
@@ -145,7 +146,7 @@ def _free_path(path: Path) -> Path:
 
 
 def _reserve(path: Path) -> bool:
-    """Create the path's part, unless another run has done so, or the video exists; returns whether it is ours."""
+    """Create the path's part file; returns False if the video or another run's part exists."""
     part = _part_of(path)
     try:
         part.touch(exist_ok=False)
@@ -158,7 +159,7 @@ def _reserve(path: Path) -> bool:
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """Return a frame of even height and width, as the codec needs: the last row and column are doubled."""
+    """Pad a frame to even height and width, which the codec needs, by repeating the last row and column."""
     height, width = frame.shape[0] % 2, frame.shape[1] % 2
     return np.pad(frame, ((0, height), (0, width), (0, 0)), "edge") if height or width else frame
 
@@ -167,10 +168,10 @@ def frame_of(env: Any) -> np.ndarray:
     """Return the env's rendered frame, uint8 [height, width, 3].
 
     Raises:
-        ConfigError: that is no image.
+        ConfigError: If the env does not render an image.
     """
     frame = env.render()
-    if isinstance(frame, list) and frame:  # of those that render since the last time
+    if isinstance(frame, list) and frame:  # some envs return all frames since the last call
         frame = frame[-1]
     if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] not in (3, 4) or not frame.size:
         got = f"an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else f"{type(frame).__name__}"
@@ -184,7 +185,7 @@ def frame_of(env: Any) -> np.ndarray:
 
 
 def frames_per_second(env: Any, fps: float | None) -> float:
-    """Return `fps`, or else the env's own rate, or else the usual one."""
+    """Return `fps`, or the env's own rate if it is None, or the default rate."""
     if fps is not None:
         return fps
     metadata = _attribute(env, "metadata")
@@ -193,7 +194,7 @@ def frames_per_second(env: Any, fps: float | None) -> float:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    """Return an attribute of the env or of what it wraps, also in a worker process; None: there is none."""
+    """Return an attribute of the env or of the env that it wraps, also in a worker process; None if there is none."""
     if isinstance(env, RemoteEnv):
         try:
             return env.call(name)
@@ -210,13 +211,13 @@ def _name(env: Any) -> str:
 
 
 def capped_cubic(episode: int) -> bool:
-    """Choose episodes as Gymnasium does: those whose number is a cube, and from 1000 on every 1000th."""
+    """Return True for the episodes that Gymnasium films: cubic numbers below 1000, then every 1000th."""
     return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
 
 
 @public("fastmarl.replays")
 class VideoCallback(Callbacks):
-    """Writes videos of chosen episodes; its arguments are those of Gymnasium's `RecordVideo`.
+    """Records videos of chosen episodes, with the arguments of Gymnasium's `RecordVideo`.
 
     ```python
     config = fastmarl.EnvRunnerConfig(
@@ -226,26 +227,26 @@ class VideoCallback(Callbacks):
     )
     ```
 
-    Only the envs in `env_indices` are rendered, and only while a video is being made. Episodes and steps are counted
-    over these envs together. During a video, and always with a `step_trigger`, the runner makes a chunk of every env in
-    every step, as for any `on_episode_step`; at other times the callback costs next to nothing.
+    Only the envs in `env_indices` are rendered, and only during a video. Episodes and steps are counted over all of
+    these envs. During a video, and always with a `step_trigger`, the runner creates a chunk for every env in every
+    step, as for any `on_episode_step`; at other times the callback costs almost nothing.
 
     Args:
-        path: the folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
-            Names also have a worker_index above 0, and the index of an env after the first. A name that is taken, as by
-            an earlier run, is numbered on: `<name_prefix>-episode-<k>-2.mp4`.
-        episode_trigger: `(number of the episode) -> bool`: whether a video of it is made.
-        step_trigger: `(number of the env step) -> bool`: whether a video begins there. With neither: episodes 0, 1, 8,
-            27, ..., 1000, 2000, ...
-        video_length: frames of a video at most, each of one episode. 0: up to the end of the episode.
-        name_prefix: of the files.
-        fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
-        env_indices: indices of the envs to film.
+        path: Folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
+            Names also include a worker_index above 0, and the index of an env other than the first. If a file exists,
+            for example from an earlier run, a number is appended: `<name_prefix>-episode-<k>-2.mp4`.
+        episode_trigger: Function `(number of the episode) -> bool`; True starts a video of the episode.
+        step_trigger: Function `(number of the env step) -> bool`; True starts a video at this step. Without both
+            triggers, episodes 0, 1, 8, 27, ..., 1000, 2000, ... are filmed.
+        video_length: Maximal number of frames of a video, all of one episode. 0: film to the end of the episode.
+        name_prefix: Prefix of the file names.
+        fps: Frames per second; None: the env's `metadata["render_fps"]`, or 30.
+        env_indices: Indices of the envs to film.
 
     Raises:
-        ConfigError: an argument can't be right, imageio-ffmpeg is not installed, or, when the envs are made, they can't
-            render images.
-        RecordingError: in `sample()`, a video can't be written.
+        ConfigError: If an argument is invalid, imageio-ffmpeg is not installed, or, when the envs are created, they
+            can't render images.
+        RecordingError: If a video can't be written, in `sample()`.
     """
 
     def __init__(
@@ -271,19 +272,19 @@ class VideoCallback(Callbacks):
                 raise ConfigError(f"env_indices must be the numbers of envs, got {index!r} in {env_indices!r}")
         if not isinstance(name_prefix, str):
             raise ConfigError(f"name_prefix must be a string, got {name_prefix!r}")
-        VideoFile(Path(path, "any.mp4"), USUAL_FPS if fps is None else fps)  # raises what it would raise later
+        VideoFile(Path(path, "any.mp4"), USUAL_FPS if fps is None else fps)  # raises errors early
         self._folder, self._prefix, self._fps = Path(path), name_prefix, fps
         neither = episode_trigger is None and step_trigger is None
         self._episode_trigger = capped_cubic if neither else episode_trigger
         self._step_trigger = step_trigger
         self._most_frames = video_length or math.inf
         self._env_indices = frozenset(env_indices)
-        self._files: dict[int, tuple[VideoFile, int]] = {}  # by env index: what is being written, its frames so far
+        self._files: dict[int, tuple[VideoFile, int]] = {}  # env index -> (video in progress, number of frames)
         self._listeners: weakref.ref[Any]  # the runner's listeners hold this object
         self._n_episodes = self._n_steps = 0
 
     def on_environment_created(self, *, env: Any, env_runner: Any, **kwargs: Any) -> None:
-        """Check that the chosen envs can render; drop unfinished videos."""
+        """Check that the chosen envs can render, and drop unfinished videos."""
         listeners = getattr(env_runner, "_listeners", None)
         if listeners is None:
             raise ConfigError(f"VideoCallback is for fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
@@ -301,7 +302,7 @@ class VideoCallback(Callbacks):
                                   f"{NO_IMAGE}")  # fmt: skip
 
     def on_episode_start(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
-        """Begin a video, if the trigger chooses this episode."""
+        """Start a video if the trigger chooses this episode."""
         if env_index not in self._env_indices:
             return
         self._drop([env_index])
@@ -310,7 +311,7 @@ class VideoCallback(Callbacks):
             self._begin(env.envs[env_index], env_index, f"episode-{number}", env_runner)
 
     def _on_step(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
-        """Add a frame to a running video, or begin one if the trigger chooses this step."""
+        """Add a frame to a video in progress, or start one if the trigger chooses this step."""
         if env_index not in self._env_indices:
             return
         number, self._n_steps = self._n_steps, self._n_steps + 1
@@ -324,7 +325,7 @@ class VideoCallback(Callbacks):
         self._finish(env_index)
 
     def _listen(self) -> None:
-        """Listen to steps only while needed: for a listener, the runner makes a chunk in every step."""
+        """Listen to steps only if needed, as the runner then creates a chunk for every step."""
         listeners: Any = self._listeners()
         if self._files or self._step_trigger is not None:
             listeners.add("on_episode_step", self._on_step)
@@ -358,7 +359,7 @@ class VideoCallback(Callbacks):
             file.finish()
 
     def _drop(self, env_indices: Collection[int]) -> None:
-        """Drop these envs' videos: their episodes were dropped."""
+        """Delete the videos in progress of these envs, whose episodes were dropped."""
         for env_index in list(env_indices):
             if env_index in self._files:
                 self._files.pop(env_index)[0].close()

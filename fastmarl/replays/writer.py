@@ -1,4 +1,4 @@
-"""Writes a record of actions, call by call."""
+"""Write a record of actions, call by call."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from fastmarl.core.sealed_json import write_sealed
 from fastmarl.replays.blocks import encoded
 from fastmarl.replays.fragment import LISTED, Fragment, fragment_of
 
-MOST_FILES = 100_000  # of one runner number and incarnation in one folder
+MOST_FILES = 100_000  # per worker_index and incarnation in a folder
 
 
 class ActionWriter:
-    """A file of its own in a folder, which other runners may share.
+    """Writes one file in a folder that several runners may share.
 
-    Every `write()` hands one block to the system at once: of a process that is killed, the call that was under way is
-    lost, and nothing else. A block that could not be written, or where that was interrupted, is kept for the next time.
+    Every `write()` passes one block to the system at once: if the process is killed, only the running call is lost. A
+    block that could not be written, or whose writing was interrupted, is kept for the next `write()`.
 
     Args:
-        folder: made if it is not there.
-        meta: of the runner, as JSON; see `fastmarl.replays.meta`.
-        late_rewards: whether rewards may come after an agent's end.
+        folder: Folder, which is created if it is missing.
+        meta: Description of the runner as JSON data, see `fastmarl.replays.meta`.
+        late_rewards: Rewards may arrive after an agent's end.
 
     Attributes:
-        path: of the file with the actions.
-        meta: what the file beside it says of the run.
+        path: Path of the file with the actions.
+        meta: Description of the run, as in the file beside it.
 
     Raises:
-        RecordingError: the folder can't be written to.
+        RecordingError: If the folder can't be written to.
     """
 
     def __init__(self, folder: str | os.PathLike, meta: dict[str, Any], *, late_rewards: bool):
@@ -60,17 +60,18 @@ class ActionWriter:
                                  ) from error  # fmt: skip
         self._size = 0
         self._unwritten: _Unwritten | None = None
-        # Runs by itself only if this was never closed.
+        # Runs at the end of the object's life unless it was closed before.
         self._close = weakref.finalize(self, self._file.close)
 
     def fragment(
         self, log: EpisodeLog, env_actions: Sequence[EnvActions], *, has_failed: bool = False
     ) -> Fragment | None:
-        """Return the record of a call before it ends; nothing is written yet.
+        """Return the record of a call before it ends, without writing it.
 
         Args:
-            env_actions: by module index.
-            has_failed: the call did not come to its end, and the running episodes are about to be dropped.
+            log: Log of the runner's episodes.
+            env_actions: By module index, the conversion of raw actions to env actions.
+            has_failed: The call failed, and the running episodes are about to be dropped.
         """
         notes = list(log.sealed)
         if has_failed:
@@ -79,20 +80,20 @@ class ActionWriter:
 
     @property
     def has_unwritten(self) -> bool:
-        """True if `write()` has something to write."""
+        """True if there is a block for `write()` to write."""
         return self._unwritten is not None
 
     def take(self, fragment: Fragment | None) -> None:
-        """Hold this for `write()`."""
+        """Keep a fragment for the next `write()`."""
         if fragment is not None:
             head, body = encoded(fragment.arrays, fragment.words, LISTED)
             self._unwritten = _Unwritten(self._size, head, body)
 
     def write(self) -> None:
-        """Add what was taken to the file. What interrupts this leaves it to the next time.
+        """Append the kept block to the file. If an interrupt stops it, the next call writes the block.
 
         Raises:
-            RecordingError: that failed, as on a full disk; the file is as it was before.
+            RecordingError: If writing fails, for example on a full disk; the file is unchanged.
         """
         if (unwritten := self._unwritten) is None:
             return
@@ -101,24 +102,24 @@ class ActionWriter:
         head, body, n_bytes = unwritten.head, unwritten.body, unwritten.n_bytes
         try:
             written = os.pwritev(self._file.fileno(), [head, body], unwritten.offset)
-            while written < n_bytes:  # as of a file that has reached what is allowed
+            while written < n_bytes:  # as at the limit of a file's size
                 rest = memoryview(head + body)[written:]
                 written += os.pwrite(self._file.fileno(), rest, unwritten.offset + written)
         except BaseException as error:
-            os.ftruncate(self._file.fileno(), unwritten.offset)  # a part of a block would hide those that follow
+            os.ftruncate(self._file.fileno(), unwritten.offset)  # readers would stop at a partial block
             if not isinstance(error, OSError):
                 raise
             raise RecordingError(f"can't write the actions of a call to {self.path}: {error.strerror or error}; the "
-                                 f"next call of sample() tries it again, and returns the episodes"
+                                 f"next call of sample() tries again, and returns the episodes"
                                  ) from error  # fmt: skip
         self._size = unwritten.offset + n_bytes
         self._unwritten = None
 
     def close(self) -> None:
-        """Write what is left, and close the file; twice is fine.
+        """Write the remaining block, and close the file; closing twice is allowed.
 
         Raises:
-            RecordingError: what is left can't be written, and is lost.
+            RecordingError: If the remaining block can't be written, and is lost.
         """
         try:
             if self._close.alive and os.getpid() == self._pid:
@@ -128,7 +129,7 @@ class ActionWriter:
 
 
 class _Unwritten(NamedTuple):
-    """A block and its place in the file: writing it again changes nothing."""
+    """A block and its place in the file; writing it twice has the same result."""
 
     offset: int
     head: bytes
@@ -140,7 +141,7 @@ class _Unwritten(NamedTuple):
 
 
 def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
-    """Create a file under the first free name; returns both."""
+    """Create a file under the first free name; returns its path and the open file."""
     for number in range(MOST_FILES):
         path = folder / f"{stem}-{number:04}.actions"
         try:

@@ -239,7 +239,7 @@ def test_spaces_that_are_not_saved_are_told(tmp_path):
         env=lambda config: CountingEnv(2, 5),
         policies={MAIN: fastmarl.RLModuleSpec(lambda **o: Reader(), space, CHOICE)},
     )
-    with pytest.warns(UserWarning, match="have parts that are no arrays"):
+    with pytest.warns(UserWarning, match="have parts that are not arrays"):
         runner = fastmarl.MultiAgentEnvRunner(config)
     path = runner.save_to_path(tmp_path)  # what needs no policy goes on as before
     with pytest.raises(CheckpointError, match=r"the space Text\(.* is of a kind that is not saved"):

@@ -129,7 +129,7 @@ def test_the_first_step_that_differs_is_named(at, tmp_path):
         play(recording, recorded.number, env_config={"drift_at": at})
     env_index, number, env_t, problem = caught.value.args
     assert (env_index, number, env_t) == (recorded.env_index, recorded.number, at)
-    assert "another than on record" in problem
+    assert "differs from the record" in problem
 
 
 def test_versions_that_have_changed_since_are_told_with_a_difference(tmp_path):
@@ -338,7 +338,7 @@ def test_damaged_files_say_so(tmp_path):
     with pytest.raises(RecordingError, match=r"expected a block .* at byte 0, got b'some'; to read what is before"):
         Recording(tmp_path)
     path.write_bytes(data.replace(b'"env"', b'"eve"', 1))
-    with pytest.raises(RecordingError, match="the block at byte 0 is damaged: its checksum is another"):
+    with pytest.raises(RecordingError, match="the block at byte 0 is damaged: its checksum does not match"):
         Recording(tmp_path)
     path.write_bytes(data)
     recording = Recording(tmp_path)
@@ -353,15 +353,15 @@ def test_damaged_files_say_so(tmp_path):
     for key in json.loads(text):
         path.with_suffix(".json").write_text(text.replace(f'"{key}"', f'"{key}_"', 1))
         with pytest.raises(
-            RecordingError, match=r"\.json is (damaged, or was changed by hand|of no record of actions)"
+            RecordingError, match=r"\.json (is damaged, or was changed by hand|does not describe a record of actions)"
         ):
             Recording(tmp_path)
     for damaged in (b"{", b"[]", text.encode().replace(b"env", b"\xffnv", 1)):
         path.with_suffix(".json").write_bytes(damaged)
-        with pytest.raises(RecordingError, match=r"\.json is (damaged|of no record of actions)"):
+        with pytest.raises(RecordingError, match=r"\.json (is damaged|does not describe a record of actions)"):
             Recording(tmp_path)
     path.with_suffix(".json").write_text('{"format": 99, "versions": {"fastmarl": "9.1"}}')
-    with pytest.raises(RecordingError, match=r"expected format 4, got 99; fastmarl 9.1 has written it, and reads it"):
+    with pytest.raises(RecordingError, match=r"expected format 4, got 99; fastmarl 9.1 wrote it, and can read it"):
         Recording(tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(RecordingError, match="lacks its description"):
@@ -782,7 +782,7 @@ def test_the_command_lists_and_replays(tmp_path, capsys):
     assert cli(["replay", str(tmp_path / "run"), "0", "--env-config", '{"max_cycles": 4}']) == 1
     assert "env 0, episode 0, env step 4" in capsys.readouterr().err
     assert cli(["replay", str(tmp_path / "nothing")]) == 1
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 # Kernels.

@@ -76,5 +76,5 @@ def test_what_depends_on_episodes_before_is_told_apart(kind, tmp_path):
     env, env_config = KINDS[kind]
     assert not check_env(env, env_config).replayable
     record(tmp_path, env, env_config, episodes=2, steps=300, num_envs_per_env_runner=1)
-    with pytest.raises(ReplayError, match="another than on record"):
+    with pytest.raises(ReplayError, match="differs from the record"):
         fastmarl.replay(tmp_path, 1)  # the second episode
