@@ -1,4 +1,4 @@
-"""The `fastmarl` command; larger subcommands have modules of their own. Nothing else in the package prints."""
+"""The `fastmarl` command. Larger subcommands have their own modules; no other package prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastmarl.report.records import build, usable_cores, versions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns and raises as `Parser.run()` does."""
+    """Run the command; returns and raises like `Parser.run()`."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     given = sys.argv[1:] if argv is None else list(argv)
     with EndSignals() as signals:
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signals.release()
         try:
             return _parser(given, signals).run(given)
-        except KeyboardInterrupt:  # a second one while an algorithm is imported
+        except KeyboardInterrupt:  # the second Ctrl-C, during the import of an algorithm
             return INTERRUPTED
 
 
@@ -50,7 +50,7 @@ def _parser(argv: Sequence[str], signals: EndSignals) -> Parser:
 
 
 def _add_check_env(commands: Any) -> None:
-    parser = commands.add_parser("check-env", help="check an environment; exit code 1 if something is wrong with it")
+    parser = commands.add_parser("check-env", help="check an environment; exit code 1 if it has problems")
     parser.add_argument("env", metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     parser.set_defaults(run=_check_env)
@@ -67,7 +67,7 @@ def _check_env(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _info(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Show versions and what this machine offers."""
+    """Show versions, and the device, kernels and cores of this machine."""
     import torch
 
     from fastmarl.core.native import _dense

@@ -1,4 +1,4 @@
-"""Argument types and shared options of the commands, and their errors, before the work begins."""
+"""Argument types, shared options and error messages of the commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastmarl.core.exits import exits_as_errors
 from fastmarl.report.records import is_stream
 
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
-INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 NOT_THE_USERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}fastmarl{os.sep}")  # folders
 
@@ -32,13 +32,13 @@ ENV_HELP = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument in one line, with the name that may have been meant."""
+    """Reports a wrong argument in one line, and suggests similar names."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Report unknown options first: a missing one may only be misspelt."""
+        """Report unknown options before missing ones, which may only be misspelt."""
         given = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:
             for text in given[: given.index("--")] if "--" in given else given:
@@ -60,14 +60,14 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
 
     def run(self, argv: Sequence[str] | None = None) -> int:
-        """Run the command that the arguments ask for, and say in one line what went wrong.
+        """Run the command that the arguments name, and report errors in one line.
 
         Returns:
-            The exit code: 0; for an error that was reported 1, unless the command has an `error_code` of its own; 130
-            after Ctrl-C, when what was measured has been shown. The checks have codes of their own.
+            The exit code: 0 for success; 1, or the command's own `error_code`, after a reported error; 130 after
+            Ctrl-C, when results so far have been shown. Commands that check something have further codes.
 
         Raises:
-            SystemExit: wrong arguments (2), or --help and --version (0).
+            SystemExit: For wrong arguments (2), and for --help and --version (0).
         """
         args = self.parse_args(argv)
         try:
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         except KeyboardInterrupt:
             print("fastmarl: interrupted", file=sys.stderr)
             return INTERRUPTED
-        except Exception as error:  # of the user's code, mostly
+        except Exception as error:  # mostly from the user's code
             if os.environ.get(TRACEBACK):
                 raise
             print(f"fastmarl: {_where(error)}; {TRACEBACK}=1 shows the whole traceback", file=sys.stderr)
@@ -89,12 +89,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def in_one_line(error: object) -> str:
-    """The text of an error, without line breaks."""
+    """Return the text of an error without line breaks."""
     return " ".join(str(error).split())
 
 
 def _where(error: Exception) -> str:
-    """An error's type and text, and the line of the user's code that raised it."""
+    """Return an error's type and text, and the line of the user's code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(part in frame.filename for part in NOT_THE_USERS)]
     frame = (own or frames)[-1]
@@ -102,7 +102,7 @@ def _where(error: Exception) -> str:
 
 
 def integer(least: int, text: str) -> int:
-    """An integer of at least `least`."""
+    """Parse an integer of at least `least`."""
     try:
         number = int(text)
     except ValueError:
@@ -117,7 +117,7 @@ natural = partial(integer, 0)
 
 
 def real(what: str, fits: Callable[[float], bool], text: str) -> float:
-    """A finite number that fits."""
+    """Parse a finite number for which `fits` is True."""
     try:
         number = float(text)
     except ValueError:
@@ -134,18 +134,18 @@ share = partial(real, "from 0 to 1", lambda number: 0 <= number <= 1)
 
 
 def json_object(text: str) -> dict:
-    """A dict, from JSON."""
+    """Parse a dict from JSON."""
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got no JSON: {error}") from error
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got invalid JSON: {error}") from error
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
     return value
 
 
 def output_file(suffixes: tuple[str, ...], text: str) -> Path:
-    """A file that can be written, or a stream. Folders on its way are made."""
+    """Return the path of a writable file or stream; missing parent folders are created."""
     path = Path(text)
     if is_stream(path):
         return path
@@ -163,7 +163,7 @@ def output_file(suffixes: tuple[str, ...], text: str) -> Path:
 
 
 def existing_folder(text: str) -> Path:
-    """A folder that is there."""
+    """Return the path of a folder that exists."""
     path = Path(text)
     if path.is_dir():
         return path
@@ -173,7 +173,7 @@ def existing_folder(text: str) -> Path:
 
 
 def _like(path: Path) -> list[str]:
-    """Paths that are there and spelt like this one: the first part that is missing is corrected."""
+    """Return existing paths that are spelt like this one, correcting its first missing part."""
     parents = [each for each in path.parents if each.is_dir()]
     if not parents or not path.name:
         return []
@@ -188,7 +188,7 @@ markdown_file = partial(output_file, (".md",))
 
 
 def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int, *, needs_env: bool = True) -> None:
-    """Which environments, how many, where modules run, and the seed."""
+    """Add options for the environments, their number, the device of modules, and the seed."""
     parser.add_argument("--env", required=needs_env, metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
@@ -197,12 +197,12 @@ def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int, *, needs_e
 
 
 def add_hiddens(parser: argparse.ArgumentParser) -> None:
-    """Add --hiddens, the layers of the default nets."""
+    """Add --hiddens, the layer sizes of the default networks."""
     parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
 
 
 def runner_config(args: argparse.Namespace, **options: Any) -> Any:
-    """The EnvRunnerConfig that the arguments ask for."""
+    """Return the EnvRunnerConfig for the arguments."""
     from fastmarl.core.config import EnvRunnerConfig
 
     search_current_folder(args.env)
@@ -218,8 +218,8 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
 
 
 def search_current_folder(env_name: str) -> None:
-    """As with `python -m`, the module of "package.module:Name" may lie in the current folder, for workers, too."""
+    """Let "package.module:Name" be imported from the current folder, as with `python -m`, also in worker processes."""
     if ":" in env_name:
         sys.path.insert(0, os.getcwd())
-    elif "." in env_name:  # a package's name, or one in which the colon is missing
+    elif "." in env_name:  # a package's name, or a missing colon
         sys.path.append(os.getcwd())

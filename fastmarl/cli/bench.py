@@ -1,4 +1,4 @@
-"""`fastmarl bench`: figures are shown and written to files even where a later measurement fails."""
+"""`fastmarl bench`: measurements, which are shown and written even if a later one fails."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class Benchmark:
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    """Those of this benchmark alone."""
+    """Adds the options of this benchmark."""
     measure: Callable[[argparse.Namespace, Callable[[str], None]], Iterator[tuple[str, Row]]]
-    """Yields a section and a row of it whenever one is measured; passes the function what is measured. Raises a
-    ConfigError before that if the arguments don't fit."""
+    """Yields (section, row) after each measurement, and announces each one to the given function. Raises a ConfigError
+    first if the arguments are invalid."""
     tables: Callable[[Figures], list[Table]]
     draw: Callable[[Figures, Path], None]
     above: str = ""
-    """Stands above the tables."""
+    """Text above the tables."""
     below: Callable[[Figures], str] = lambda figures: ""
-    """Stands below them in Markdown."""
+    """Text below the tables in Markdown."""
     orders: Orders = field(default_factory=dict)
-    """Of sections in which pictures and Markdown have the latest rows of all runs in the file of --json."""
+    """Orders of the sections for which pictures and Markdown use the latest rows of all runs in the file of --json."""
 
     def add_parser(self, commands: Any) -> None:
-        """Add the command to those of `fastmarl bench`."""
+        """Add the command to `fastmarl bench`."""
         self._fill(commands.add_parser(self.name, help=self.help))
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run it as a command of its own, `python -m benchmarks.NAME`; returns as `fastmarl.cli.main()` does."""
+        """Run the benchmark as a separate command, `python -m benchmarks.NAME`; returns like `fastmarl.cli.main()`."""
         parser = Parser(prog=f"python -m benchmarks.{self.name}", description=self.help)
         self._fill(parser)
         return parser.run(argv)
@@ -65,11 +65,11 @@ class Benchmark:
         parser.set_defaults(run=self.run)
 
     def run(self, args: argparse.Namespace, terminal: Terminal) -> int:
-        """Measure, record, show, write and draw; after Ctrl-C or an error what was measured until then."""
+        """Measure, record, show, write and draw; after Ctrl-C or an error, with the results so far."""
         file = RecordFile(args.json, f"bench {self.name}")
-        file.merged({}, self.orders)  # a wrong file is found before the work
+        file.merged({}, self.orders)  # finds an invalid file before the work
         if args.plot:
-            import matplotlib  # noqa: F401  as is a missing package
+            import matplotlib  # noqa: F401  a missing package, too
         figures: Figures = {}
         try:
             with terminal.status("measuring ...") as progress:
@@ -92,7 +92,7 @@ class Benchmark:
 
 
 def add_pace(parser: argparse.ArgumentParser, rounds: int, duration: float) -> None:
-    """Add --rounds and --seconds, the pace of measuring."""
+    """Add --rounds and --seconds, the number and length of measurements."""
     parser.add_argument("--rounds", type=positive, default=rounds, help="default %(default)s")
     parser.add_argument("--seconds", type=seconds, default=duration, help="of each measurement (default %(default)s)")
 

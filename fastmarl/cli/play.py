@@ -39,7 +39,7 @@ def add_evaluate(commands: Any) -> None:
 
 
 def _evaluate(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Play, show and save."""
+    """Play episodes, then show and save the returns."""
     import torch
 
     from fastmarl.play.arena.evaluation import evaluate
@@ -81,7 +81,7 @@ def add_tournament(commands: Any) -> None:
 
 
 def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Play, show, save and draw."""
+    """Play all games, then show, save and draw the result."""
     import torch
 
     from fastmarl.play.arena.matches import tournament
@@ -118,7 +118,7 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _even(text: str) -> int:
-    """An even integer above 0."""
+    """Parse an even integer above 0."""
     if (number := positive(text)) % 2:
         raise argparse.ArgumentTypeError(f"must be even, half of the games on either side, got {text!r}")
     return number
@@ -132,9 +132,9 @@ def _player(text: str) -> tuple[str, Path]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
-    """Add options that say where and how they play."""
+    """Add the options that both commands share."""
     add_env_arguments(parser, num_envs, needs_env=False)
-    parser.set_defaults(env_config=None)  # that of the run
+    parser.set_defaults(env_config=None)  # default: the run's own
     parser.add_argument(
         "--trust", action="store_true", help="import your own env and networks that a run's folder names"
     )
@@ -143,15 +143,15 @@ def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
 
 
 def _check_env(args: argparse.Namespace, runs: Mapping[str, argparse.Namespace | None]) -> None:
-    """Complete --env and --env-config from the runs that the players come from.
+    """Complete --env and --env-config from the runs of the players.
 
     Raises:
-        ConfigError: it is not clear where they play.
+        ConfigError: If no environment, or more than one, can be found.
     """
     known = {name: (run.env, run.env_config) for name, run in runs.items() if run is not None}
     if args.env is None:
         if not known:
-            raise ConfigError(f"{' and '.join(runs)} is no folder of a training run, so --env must say where to play")
+            raise ConfigError(f"{' and '.join(runs)} is not the folder of a training run, so --env is needed")
         first, *others = known.values()
         if any(other != first for other in others):
             raise ConfigError(f"the players were trained in different environments, {known}; choose with --env")
@@ -173,14 +173,17 @@ def _env_of(args: argparse.Namespace) -> Any:
 def _policy_in(
     folder: Path, *, trust: bool, module_of: Mapping[str, str] | None = None
 ) -> tuple[Any, argparse.Namespace | None]:
-    """The `fastmarl.Policy` in a folder, and the options of the training run that the folder belongs to.
+    """Return the `fastmarl.Policy` in a folder, and the options of the training run to which the folder belongs, or
+    None.
 
     Args:
-        module_of: agent id, as text -> module id; agents that are not in it have the module that the run gave them or,
-            outside of runs, the one of their own name.
+        folder: Folder of a run or a checkpoint.
+        trust: Import code that the run's options name.
+        module_of: Agent id as text -> module id. Other agents use the run's mapping or, outside of runs, the module
+            with their own name.
 
     Raises:
-        CheckpointError: there is no checkpoint, or it needs modules or connectors that are not fastmarl's.
+        CheckpointError: If there is no checkpoint, or it needs modules or connectors of other classes than fastmarl's.
     """
     from fastmarl.play.policy import Policy
     from fastmarl.training.run_folder import checkpoint_in

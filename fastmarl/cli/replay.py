@@ -1,4 +1,4 @@
-"""`fastmarl replay`: episodes made again from a record of actions."""
+"""`fastmarl replay`: list recorded episodes, or replay one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COLUMNS = {
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("replay", help="make an episode again from a record of actions; list those on record")
+    parser = commands.add_parser("replay", help="replay an episode from a record of actions, or list all episodes")
     parser.add_argument(
         "folder", metavar="RUN", type=existing_folder, help="folder that EnvRunnerConfig(record_actions=...) named"
     )
     parser.add_argument("episode", metavar="EPISODE", nargs="?", help="its number or id; without it, all are listed")
     parser.add_argument("--video", type=partial(output_file, (".mp4",)), metavar="MP4", help="write a video of it")
-    parser.add_argument("--fps", type=seconds, help="frames a second (default: what the environment says, or 30)")
-    parser.add_argument("--env", metavar="NAME", help="in place of the recorded environment; needed if "
+    parser.add_argument("--fps", type=seconds, help="frames per second (default: the environment's own rate, or 30)")
+    parser.add_argument("--env", metavar="NAME", help="replacement of the recorded environment; needed if "
                         "that is a class or function of your own")  # fmt: skip
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="merged into the recorded "
                         "env_config")  # fmt: skip
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """List, or replay and show."""
+    """List the episodes, or replay one and show it."""
     from fastmarl.replays import Recording, replay
 
     recording = Recording(args.folder)
@@ -58,7 +58,7 @@ def _listed(recording: Any) -> Table:
     ]
     envs = ", ".join(sorted({str(episode.meta["env"] or episode.meta["env_class"]) for episode in recording}))
     missing = sum(bool(episode.missing) for episode in recording)
-    notes = [f"{missing} of them can't be replayed: some of their steps are not on record"] if missing else []
+    notes = [f"{missing} of them can't be replayed: some of their steps were not recorded"] if missing else []
     return Table.of(f"{recording.folder}: {envs}, {len(rows)} episodes", COLUMNS, rows, notes)
 
 
@@ -71,5 +71,5 @@ def _shown(recorded: Any, episode: Any) -> Table:
         ["return", f"{episode.get_return():.6g}"],
         *([f"  {agent}", f"{total:.6g}"] for agent, total in returns.items()),
     ]
-    title = f"episode {recorded.number}: observations, rewards and ends are those on record"
+    title = f"episode {recorded.number}: observations, rewards and ends match the record"
     return Table(title, [], rows)

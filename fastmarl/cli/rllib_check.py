@@ -1,4 +1,4 @@
-"""`fastmarl rllib-check`: does the drop-in accelerate a config?"""
+"""`fastmarl rllib-check`: check if the drop-in accelerates a config."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Check the config, and show the report."""
-    from fastmarl.rllib.check import check_config  # first: else it would be the user's module that misses Ray
+    from fastmarl.rllib.check import check_config  # first, so that a missing Ray is not blamed on the user's module
 
     try:
         file = RecordFile(args.json, "rllib-check")
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _config_at(name: str) -> Any:
-    """Import "package.module:name"; a function is called.
+    """Import the object "package.module:name"; a function is called.
 
     Raises:
-        ConfigError: there is nothing of that kind.
+        ConfigError: If there is no such object.
     """
     from fastmarl.training.runner_options import object_named
 

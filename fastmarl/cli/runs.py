@@ -1,4 +1,4 @@
-"""Training runs that a command is given as a folder: their options, and the policies in their checkpoints."""
+"""Training runs whose folder is given to a command: their options, and the policies in their checkpoints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def example(name: str) -> ModuleType:
-    """The module of an example's file, which a wheel has in the package and a clone beside it; `main()` was not called.
+    """Import an example by name, from the package (in a wheel) or beside it (in a clone), without calling its `main()`.
 
     Raises:
-        FastmarlError: there is no such file.
+        FastmarlError: If there is no such file.
     """
     package = Path(__file__).parents[1]
     paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
@@ -35,10 +35,10 @@ def example(name: str) -> ModuleType:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Read the run.json of a folder, or of the run that a checkpoint is in.
+    """Read the run.json in a folder, or of the run to which a checkpoint belongs.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: If it is missing or damaged.
     """
     from fastmarl.training.run_folder import RunFolder, run_of
 
@@ -46,9 +46,9 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check_trust(args: argparse.Namespace) -> None:
-    """Raise ConfigError if options from a file name code of the user's and --trust is missing.
+    """Raise ConfigError if options from a file name the user's own code and --trust is missing.
 
-    The folder may come from others, and importing by such a name would run what they chose.
+    The folder may come from others, and importing such a name would run code of their choice.
     """
     from fastmarl.core.envs.registry import may_be_named_by_a_file
 
@@ -59,12 +59,12 @@ def check_trust(args: argparse.Namespace) -> None:
 
 
 def trust_option(args: argparse.Namespace) -> str:
-    """Return " --trust" if commands that are given the run's folder need it."""
+    """Return " --trust" if commands on the run's folder need it, else ""."""
     return " --trust" if args.module or ":" in args.env else ""
 
 
 def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:
-    """Make the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors as the run's options say."""
+    """Return the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors from the run's options."""
     from fastmarl.core.runner.runner import MultiAgentEnvRunner
     from fastmarl.play.policy import Policy
 
@@ -74,7 +74,7 @@ def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Pa
 
 
 def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | None:
-    """Return the policy in a run's folder, or in a checkpoint of it, and the run's options; None: this is no run."""
+    """Return the policy in a run's folder or checkpoint, and the run's options; None if the path belongs to no run."""
     from fastmarl.training.run_folder import checkpoint_in, run_of
 
     if (run := run_of(path)) is None:

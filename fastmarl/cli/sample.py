@@ -1,4 +1,4 @@
-"""`fastmarl sample`: speed, and where the time goes."""
+"""`fastmarl sample`: sampling speed, and the share of each stage."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fastmarl.report.plots import bars, picture
 from fastmarl.report.records import RecordFile
 from fastmarl.report.tables import Table
 
-CALLS = 50  # of sample()
-WARM_TICKS, WARM_SECONDS = 64, 1.0  # before them, at most; the seconds without those of the first tick
-ROUNDS, SECONDS = 3, 0.5  # of the comparison with a bare loop
-SUMMARY = (  # key of a figure, its name in the table, its format
+CALLS = 50  # number of calls of sample()
+WARM_TICKS, WARM_SECONDS = 64, 1.0  # limits of warming up; the first tick is not timed
+ROUNDS, SECONDS = 3, 0.5  # for the comparison with a bare loop
+SUMMARY = (  # key of a figure, name in the table, format
     ("env_steps", "env steps", ",d"),
     ("agent_steps", "agent steps", ",d"),
     ("episodes", "episodes", ",d"),
@@ -32,7 +32,7 @@ SUMMARY = (  # key of a figure, its name in the table, its format
     ("episode_len_mean", "mean length", ",.1f"),
     ("agent_steps_per_second", "agent steps/s", ",.0f"),
 )
-OF_ENVIRONMENT, OF_NETWORK = ("env", "reset"), "forward"  # stages
+OF_ENVIRONMENT, OF_NETWORK = ("env", "reset"), "forward"  # names of stages
 
 
 def add_parser(commands: Any) -> None:
@@ -52,10 +52,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
-    """Sample, then measure against a bare loop, show and save.
+    """Sample, compare with a bare loop, show and save.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C, when what was sampled and measured until then has been shown and saved.
+        KeyboardInterrupt: After Ctrl-C, when the results so far have been shown and saved.
     """
     import torch
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal) -> None:
-    """Make at least `steps` env steps, and stop the runner; `figures` get what was sampled, however this ends."""
+    """Sample at least `steps` env steps, and stop the runner; `figures` receives the results even after an error."""
     per_call = max(1, steps // CALLS // runner.num_envs) * runner.num_envs
     seconds = 0.0
     try:
@@ -107,7 +107,7 @@ def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal
 
 
 def _warm_up(runner: Any) -> None:
-    """Have kernels compiled that a fresh installation has not used yet: the first episodes' ends use others."""
+    """Sample a few ticks, so that kernels are compiled; ends of episodes use further ones."""
     runner.sample(num_timesteps=runner.num_envs)
     begun, ticks = perf_counter(), 1
     while ticks < WARM_TICKS and perf_counter() - begun < WARM_SECONDS:
@@ -141,7 +141,7 @@ def _report(args: argparse.Namespace, figures: dict[str, Any], terminal: Termina
 
 
 def _summary_table(title: str, figures: dict[str, Any]) -> Table:
-    """The figures of `_figures()`, and the comparison with a bare loop."""
+    """Return a table of the figures, with the comparison with a bare loop."""
     rows = [(name, f"{figures[key]:{form}}") for key, name, form in SUMMARY if key in figures]
     if (efficiency := figures.get("efficiency")) is not None:
         bare, ours = (f"{1e6 / us:,.0f}" for us in efficiency["median_round_us"])
@@ -156,7 +156,7 @@ def _summary_table(title: str, figures: dict[str, Any]) -> Table:
 
 
 def _stage_table(stage_ms: dict[str, float]) -> Table:
-    """The milliseconds per tick of each stage, and its share."""
+    """Return a table with the milliseconds per tick and the share of each stage."""
     total = sum(stage_ms.values()) or 1.0
     columns = {"stage": ("stage", ""), "ms": ("ms per tick", ".4f"), "share": ("share", ".1%")}
     figures = [{"stage": stage, "ms": ms, "share": ms / total} for stage, ms in stage_ms.items()]
@@ -164,7 +164,8 @@ def _stage_table(stage_ms: dict[str, float]) -> Table:
 
 
 def sentence(figures: dict[str, Any]) -> str:
-    """Where the time goes, and the relative speed if it was measured."""
+    """Return a sentence on the shares of environment, network and fastmarl, with the relative speed if it was
+    measured."""
     stage_ms = figures["stage_time_ms"]
     total = sum(stage_ms.values()) or 1.0
     env = round(100 * sum(stage_ms[stage] for stage in OF_ENVIRONMENT) / total)

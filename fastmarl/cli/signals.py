@@ -1,4 +1,4 @@
-"""Signals that end a training run, but not in the middle of an update."""
+"""Signals that end a training run without interrupting an update."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class EndSignals:
-    """Notes Ctrl-C and SIGTERM within a `with` block instead of interrupting it. A second one interrupts.
+    """Notes Ctrl-C and SIGTERM in a `with` block instead of interrupting it; a second signal interrupts.
 
-    The block has the imports, too: an interrupt that is raised in compiled code's callbacks there may be lost.
+    Imports belong into the block, too: an interrupt in a callback of compiled code may be lost there.
 
     Attributes:
-        received: the signal's number, or None.
+        received: Number of the signal, or None.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class EndSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # others get no signals
+        if threading.current_thread() is threading.main_thread():  # other threads receive no signals
             self._before = {each: signal.signal(each, self._note) for each in WATCHED}
         return self
 
@@ -32,7 +32,7 @@ class EndSignals:
         self.release()
 
     def release(self) -> None:
-        """Let signals interrupt again."""
+        """Let signals interrupt again, as before the block."""
         while self._before:
             signal.signal(*self._before.popitem())
 

@@ -1,4 +1,4 @@
-"""Output of commands: results on stdout, progress on stderr; plain text where rich is not installed."""
+"""Output of commands: results to stdout, progress to stderr, in plain text if rich is not installed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from fastmarl.report.tables import Table
 
-WIDTH_OF_FILES = 128  # of tables, where stdout is no terminal
+WIDTH_OF_FILES = 128  # of tables, if stdout is not a terminal
 LONGEST_UNWRAPPED = 40  # characters of a cell
 
 
 def open_terminal() -> Terminal:
-    """One that uses rich if it is installed."""
+    """Return a terminal that uses rich if it is installed."""
     try:
         return RichTerminal()
     except ModuleNotFoundError as error:
@@ -25,16 +25,16 @@ def open_terminal() -> Terminal:
 
 
 class Terminal:
-    """Where a command writes, without rich. Progress is one line that is written over, and nothing where stderr is no
-    terminal."""
+    """Output without rich. Progress is a single line that is overwritten; if stderr is not a terminal, it is not
+    shown."""
 
     def show(self, *results: Table | str) -> None:
-        """Write results to stdout."""
+        """Write results to stdout, separated by empty lines."""
         print(*(result.as_text() if isinstance(result, Table) else result for result in results), sep="\n\n")
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Say on stderr what is being done; returns what replaces that text."""
+        """Show on stderr what is being done; yields a function that replaces the text."""
         self._write_over(text)
         try:
             yield self._write_over
@@ -43,7 +43,7 @@ class Terminal:
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show on stderr how much of `total` is done; returns what adds to it."""
+        """Show on stderr which share of `total` is done; yields a function that adds to it."""
         done = 0
 
         def add(n: int) -> None:
@@ -61,16 +61,16 @@ class Terminal:
 
 
 class RichTerminal(Terminal):
-    """With rich: tables with rules, a bar for progress.
+    """Output with rich: tables with rules, and a progress bar.
 
     Raises:
-        ModuleNotFoundError: it is not installed.
+        ModuleNotFoundError: If rich is not installed.
     """
 
     def __init__(self) -> None:
         from rich.console import Console
 
-        console = partial(Console, markup=False, highlight=False, emoji=False)  # names may have brackets and colons
+        console = partial(Console, markup=False, highlight=False, emoji=False)  # names may contain brackets and colons
         self._out = console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
         self._err = console(stderr=True)
 

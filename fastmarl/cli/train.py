@@ -1,4 +1,4 @@
-"""`fastmarl train`: begins, resumes and finishes training runs."""
+"""`fastmarl train`: start, resume and finish training runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from fastmarl.training.run_folder import RunFolder
 
 ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo")
-SIGNALLED = 128  # and a signal's number: the exit code, as shells have it
+SIGNALLED = 128  # + a signal's number is the exit code, as in shells
 
 
 def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
-    """Run an example as a command of its own; returns as `fastmarl.cli.main()` does."""
+    """Run an example as a separate command; returns like `fastmarl.cli.main()`."""
     with EndSignals() as signals:
         parser = Parser(prog=f"python {sys.argv[0]}", description=algorithm.help)
         _fill(parser, algorithm, signals)
@@ -38,7 +38,7 @@ def main(algorithm: Algorithm, argv: Sequence[str] | None = None) -> int:
 
 
 def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
-    """Add the command with the options of the algorithm that `argv` names: those of all would need torch."""
+    """Add the command with the options of the algorithm that `argv` names; the options of all would need torch."""
     parser = commands.add_parser(
         "train", help=f"train with {', '.join(ALGORITHMS)}; write curve, picture and checkpoints; resume"
     )
@@ -66,7 +66,7 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
 
 
 def _resumed(argv: Sequence[str], parser: Parser) -> Path | None:
-    """The folder of --resume, before the other options are known."""
+    """Return the folder of --resume before the other options are known."""
     alone = argparse.ArgumentParser(add_help=False, prog=parser.prog)
     alone.error = parser.error  # type: ignore[method-assign]
     alone.add_argument("--resume", type=existing_folder)
@@ -86,7 +86,7 @@ def _run(
     parsed: argparse.Namespace,
     terminal: Terminal,
 ) -> int:
-    """Train, show and draw; after Ctrl-C say how to go on."""
+    """Train, show and draw; after a signal, show how to resume."""
     from fastmarl.training.run_folder import RunFolder
 
     given = {name: value for name, value in vars(parsed).items() if name in defaults}
@@ -102,7 +102,7 @@ def _run(
     if args.wandb:
         import wandb  # noqa: F401
     if not args.resume:
-        algorithm.make_config(args)  # finds what is wrong before a folder is made
+        algorithm.make_config(args)  # finds errors before a folder is made
         name = f"{re.sub(r'[^A-Za-z0-9._]+', '_', args.env)}-{algorithm.name}-seed{args.seed}"
         folder = RunFolder.begin(args.folder, name, overwrite=args.overwrite)
     folder.write_options(algorithm.name, saved_options(args))
@@ -117,7 +117,7 @@ def _run(
         signals.release()
         folder.unlock()
     if outcome.signal is not None:
-        print(f"fastmarl: interrupted after {outcome.env_steps:,} env steps; saved in {outcome.checkpoint}; go on "
+        print(f"fastmarl: interrupted after {outcome.env_steps:,} env steps; saved in {outcome.checkpoint}; resume "
               f"with: {resume_command} {folder.path}{trust_option(args)}", file=sys.stderr)  # fmt: skip
         return SIGNALLED + outcome.signal
     _finish(algorithm, args, folder, terminal)
@@ -127,11 +127,11 @@ def _run(
 def _reopen(
     algorithm: Algorithm, defaults: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[RunFolder, argparse.Namespace]:
-    """Return the folder of the run to resume, locked, and the run's options."""
+    """Return the locked folder of the run to resume, and the run's options."""
     from fastmarl.training.run_folder import RunFolder
 
     if "folder" in given or "overwrite" in given:
-        raise ConfigError("--resume goes on in the folder that it names: leave out --folder and --overwrite")
+        raise ConfigError("--resume continues in the folder that it names: leave out --folder and --overwrite")
     path: Path = given["resume"]
     folder, about = RunFolder(path), described(path)
     if about["algorithm"] != algorithm.name:
@@ -142,7 +142,7 @@ def _reopen(
     newest = next(iter(folder.checkpoints()), None)
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
         raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
-                          f"train on, or play: fastmarl evaluate {path}")  # fmt: skip
+                          f"continue, or play: fastmarl evaluate {path}")  # fmt: skip
     folder.lock()
     return folder, args
 
@@ -166,7 +166,7 @@ def _train(
 
 
 def _show_progress(change: Callable[[str], None], progress: Progress) -> None:
-    """Show how far the run is: in place on a terminal, else as a line of its own."""
+    """Show the progress of the run: in place on a terminal, otherwise as a new line."""
     minutes, seconds = divmod(round(progress.seconds_left), 60)
     line = (
         f"{progress.env_steps:,} env steps, {progress.env_steps / progress.total:.0%}  mean return "
@@ -179,7 +179,7 @@ def _show_progress(change: Callable[[str], None], progress: Progress) -> None:
 
 @contextmanager
 def _wandb(args: argparse.Namespace, folder: RunFolder) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-    """Send rows of the curve to Weights & Biases, if that is asked for."""
+    """Send rows of the curve to Weights & Biases, if --wandb is given."""
     if not args.wandb:
         yield lambda step, metrics: None
         return
@@ -196,7 +196,7 @@ def _wandb(args: argparse.Namespace, folder: RunFolder) -> Iterator[Callable[[in
 
 
 def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal) -> None:
-    """Draw the curve, play with the last checkpoint, and show its returns."""
+    """Draw the curve, evaluate the last checkpoint, and show the returns."""
     from fastmarl.play.arena.evaluation import evaluate
     from fastmarl.training.run_folder import CURVE, PICTURE
 

@@ -1,4 +1,4 @@
-"""The options of `fastmarl train`, and of the examples that can be trained with it."""
+"""Options of `fastmarl train`, and of the examples that it can run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from fastmarl.core.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from fastmarl.training import Algorithm
 
-SECONDS = 120.0  # between checkpoints: the most work that a crash costs, on any machine and in any environment
+SECONDS = 120.0  # between checkpoints: a crash loses at most this much work on any machine
 HIDDENS = [64, 64]
 NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "episodes", "explore", "no_plot")
-CHANGEABLE = ("steps", "checkpoint_every", "device", "tensorboard", "wandb")  # where a run is resumed
+CHANGEABLE = ("steps", "checkpoint_every", "device", "tensorboard", "wandb")  # when a run is resumed
 
 
 def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[str, Any]:
-    """Add all options.
+    """Add all options to a parser.
 
     Returns:
-        Their defaults, which parsing leaves out: a run that is resumed needs to know what was given.
+        Defaults of the options. Parsing leaves them out, so that a resumed run can tell which options were given.
     """
     before = set(parser._actions)
     _add_all(parser, algorithm)
@@ -69,9 +69,9 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     learning.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
     algorithm.add_arguments(learning)
     _add_folder(parser)
-    evaluation = parser.add_argument_group("evaluation in the end")
+    evaluation = parser.add_argument_group("evaluation at the end")
     evaluation.add_argument("--episodes", type=positive, default=1000, help="default %(default)s")
-    evaluation.add_argument("--explore", action="store_true", help="sample actions instead of taking the likeliest")
+    evaluation.add_argument("--explore", action="store_true", help="sample actions instead of the most likely ones")
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
@@ -79,15 +79,15 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     folder.add_argument("--folder", type=Path, help="for the curve and checkpoints (default "
                         "runs/ENV-ALGORITHM-seedN-DATE-TIME)")  # fmt: skip
     folder.add_argument("--overwrite", action="store_true", help="replace the run that is in the folder")
-    folder.add_argument("--resume", type=existing_folder, metavar="FOLDER", help="go on with the run in this folder; "
+    folder.add_argument("--resume", type=existing_folder, metavar="FOLDER", help="continue the run in this folder; "
                         "all options come from there, but --steps may be raised")  # fmt: skip
     folder.add_argument("--trust", action="store_true", help="import your own env and networks that the run's folder "
                         "names")  # fmt: skip
     folder.add_argument("--checkpoint-every", type=seconds, default=SECONDS, metavar="SECONDS", help="default "
-                        "%(default)g; also after Ctrl-C and in the end")  # fmt: skip
+                        "%(default)g; also after Ctrl-C and at the end")  # fmt: skip
     folder.add_argument("--no-plot", action="store_true", help="write no curve.png, which needs matplotlib")
-    folder.add_argument("--tensorboard", action="store_true", help="write events for TensorBoard, too")
-    folder.add_argument("--wandb", metavar="PROJECT", help="send the curve to Weights & Biases, too")
+    folder.add_argument("--tensorboard", action="store_true", help="also write events for TensorBoard")
+    folder.add_argument("--wandb", metavar="PROJECT", help="also send the curve to Weights & Biases")
 
 
 def _policy(text: str) -> str:
@@ -98,7 +98,7 @@ def _policy(text: str) -> str:
 
 
 def parse_options(algorithm: Algorithm, argv: Sequence[str]) -> argparse.Namespace:
-    """Return the options that `fastmarl train ALGORITHM` would have with these arguments."""
+    """Return the options of `fastmarl train ALGORITHM` with these arguments."""
     parser = Parser(prog=f"fastmarl train {algorithm.name}")
     defaults = add_options(parser, algorithm)
     args = argparse.Namespace(**{**defaults, **vars(parser.parse_args(argv))})
@@ -107,7 +107,7 @@ def parse_options(algorithm: Algorithm, argv: Sequence[str]) -> argparse.Namespa
 
 
 def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
-    """Complete the options, and raise ConfigError for those that don't go together."""
+    """Complete the options; raise ConfigError for combinations that are not allowed."""
     default = algorithm.defaults
     if args.env_config is None:
         args.env_config = default.get("env_config", {}) if args.env == default["env"] else {}
@@ -126,21 +126,21 @@ def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
 
 
 def saved_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that belong into run.json."""
+    """Return the options that are saved in run.json."""
     return {name: value for name, value in vars(args).items() if name not in NOT_SAVED}
 
 
 def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Mapping[str, Any]) -> argparse.Namespace:
-    """Return the options of a run that is resumed.
+    """Return the options of a resumed run.
 
     Args:
-        given: options on the command line; with more steps, or another way to watch and save, the run goes on so.
-        defaults: of the options that no run saves.
-        about: what run.json says.
+        given: Options on the command line, which may have more steps, or other options for watching and saving.
+        defaults: Defaults of all options, for those that runs don't save.
+        about: Content of run.json.
 
     Raises:
-        ConfigError: the command line has another option than the run had, or fewer steps.
-        CheckpointError: the saved options are not those of the algorithm.
+        ConfigError: If the command line changes another option of the run, or has fewer steps.
+        CheckpointError: If the saved options are not those of the algorithm.
     """
     folder, saved = given["resume"], about["options"]
     if unknown := sorted(saved.keys() ^ (defaults.keys() - set(NOT_SAVED))):
@@ -148,9 +148,9 @@ def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Map
     for name, value in given.items():
         if name in saved and name not in CHANGEABLE and value != saved[name]:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"--resume goes on with {option} {saved[name]}, not {value}: leave out {option}, or "
-                              f"begin another run")  # fmt: skip
+            raise ConfigError(f"--resume continues with {option} {saved[name]}, not {value}: leave out {option}, "
+                              f"or begin another run")  # fmt: skip
     resumed = argparse.Namespace(**{**defaults, **saved, **given})
     if resumed.steps < saved["steps"]:
-        raise ConfigError(f"--resume can't make a run shorter: it is of {saved['steps']:,} env steps; give more")
+        raise ConfigError(f"--resume can't shorten a run: it has {saved['steps']:,} env steps; give more")
     return resumed

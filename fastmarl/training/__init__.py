@@ -1,4 +1,4 @@
-"""Training runs that survive: a loop with checkpoints, and the folder that a run is in."""
+"""Training runs that survive crashes and interrupts: the loop with its checkpoints, and the folder of a run."""
 
 from fastmarl.training.algorithm import Algorithm as Algorithm
 from fastmarl.training.algorithm import linear_schedule as linear_schedule

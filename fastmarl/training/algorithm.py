@@ -1,4 +1,4 @@
-"""An algorithm as the training loop sees it."""
+"""The interface between an algorithm and the training loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import CheckpointError
 from fastmarl.core.public import public
 
-LAST_RATE = 0.02  # of the learning rate, in the last update
+LAST_RATE = 0.02  # share of the learning rate that remains in the last update
 
 
 class Learner(Protocol):
@@ -24,10 +24,10 @@ class Learner(Protocol):
         """Update the modules; returns statistics for the learning curve."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return all that `learn()` depends on and the runner does not save."""
+        """Return all state of the learner that the runner does not save."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state()` has returned."""
+        """Restore a state that `get_state()` returned."""
 
 
 @public("fastmarl.training")
@@ -36,14 +36,14 @@ class Algorithm:
     """An algorithm that `fastmarl train` can run.
 
     Args:
-        name: of the file in examples/ that has it.
-        help: one line for `fastmarl train --help`.
-        defaults: of the options "env", "env_config", "steps", "num_envs", "gamma", "lr" and "hiddens".
-        make_config: options -> config of the runner.
-        make_learner: (runner, options, number of updates) -> learner.
-        add_arguments: adds options of this algorithm alone to a parser, or a group of it.
-        takes_policies: whether it can train several policies.
-        takes_module: whether users may bring a network of their own.
+        name: Name of its file in examples/, without the suffix.
+        help: Line for `fastmarl train --help`.
+        defaults: Defaults of the options "env", "env_config", "steps", "num_envs", "gamma", "lr" and "hiddens".
+        make_config: Function options -> config of the runner.
+        make_learner: Function (runner, options, number of updates) -> learner.
+        add_arguments: Function that adds the algorithm's own options to a parser or an argument group.
+        takes_policies: The algorithm can train several policies.
+        takes_module: Users may replace the network.
     """
 
     name: str
@@ -57,14 +57,14 @@ class Algorithm:
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """Let the learning rate fall linearly to a fiftieth.
+    """Return a schedule that lowers the learning rate linearly to a fiftieth.
 
-    The rate depends on the number of the update alone, so a run that is resumed with more steps continues like one that
+    The rate depends only on the number of the update, so a run that is resumed with more steps continues like one that
     had them from the start.
 
     Args:
-        optimizer: its learning rate is that of the first update.
-        num_updates: steps of the schedule until the rate is at its lowest.
+        optimizer: Optimizer with the learning rate of the first update.
+        num_updates: Number of updates until the rate is at its lowest.
     """
 
     def rate(update: int) -> float:
@@ -79,10 +79,14 @@ def states_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_states(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Load what `states_of()` has returned, from a checkpoint too, where tensors are arrays.
+    """Load states that `states_of()` returned, also from a checkpoint, in which tensors are arrays.
+
+    Args:
+        parts: Name -> object with `load_state_dict()`, as for `states_of()`.
+        state: Name -> its state.
 
     Raises:
-        CheckpointError: the state has other parts, or they don't fit.
+        CheckpointError: If the state has other names, or does not fit.
     """
     if state.keys() != parts.keys():
         raise CheckpointError(f"the learner has the parts {sorted(parts)}, but the checkpoint has {sorted(state)}")

@@ -1,4 +1,4 @@
-"""The training loop: sample, learn, write the curve, save."""
+"""The training loop: sample, learn, write the learning curve, save checkpoints."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from fastmarl.learning import MetricsWriter, keep_freed_memory
 from fastmarl.training.algorithm import Algorithm, Learner
 from fastmarl.training.run_folder import CURVE, RunFolder
 
-ROWS = 100  # of a learning curve
+ROWS = 100  # approximate length of a learning curve
 RETURN = "episode_return_mean"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        env_steps, total: done, and of the whole run.
-        steps_per_second: since the process began to train.
-        mean_return: of the last 100 episodes.
+        env_steps: Number of env steps so far.
+        total: Number of env steps of the whole run.
+        steps_per_second: Env steps per second since this process began to train.
+        mean_return: Mean return of the last 100 episodes.
     """
 
     env_steps: int
@@ -41,17 +42,18 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
+        """Estimated number of seconds until the end."""
         return max(0, self.total - self.env_steps) / self.steps_per_second
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run has ended.
+    """The result of a run.
 
     Attributes:
-        env_steps: done.
-        checkpoint: the last one.
-        signal: number of the signal that ended it early; None: it is finished.
+        env_steps: Number of env steps so far.
+        checkpoint: The last checkpoint.
+        signal: Number of the signal that interrupted the run; None if it is finished.
     """
 
     env_steps: int
@@ -70,23 +72,24 @@ def train(
     on_metrics: Callable[[int, Mapping[str, Any]], None] = lambda step, metrics: None,
     warn: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train until the end, or until a signal, after which the update under way is finished and saved.
+    """Train to the end, or until a signal; the current update is then finished and saved.
 
     Args:
-        args: the options, with those of the algorithm.
-        folder: of the run.
-        resume: continue from the newest checkpoint instead of starting.
-        signal: returns the number of the signal that the run is to end for, or None.
-        on_progress: is called about a hundred times a run.
-        on_metrics: gets each row of the learning curve.
-        warn: is called with what went wrong and does not end the run.
+        algorithm: The algorithm.
+        args: All options, including those of the algorithm.
+        folder: Folder of the run.
+        resume: Continue from the newest checkpoint instead of starting.
+        signal: Function that returns the number of the signal for which the run should end, or None.
+        on_progress: Function that is called about a hundred times per run.
+        on_metrics: Function that receives the env step and values of each row of the learning curve.
+        warn: Function that receives messages about problems that don't end the run.
 
     Raises:
-        CheckpointError: there is no checkpoint to resume from, or the first or last one can't be written.
-        ConfigError: the curve can't be written.
+        CheckpointError: If there is no checkpoint to resume from, or the first or last one can't be written.
+        ConfigError: If the learning curve can't be written.
     """
     random.seed(args.seed)
-    np.random.seed(args.seed % 2**32)  # noqa: NPY002  environments and networks may draw from it
+    np.random.seed(args.seed % 2**32)  # noqa: NPY002  environments and networks may use it
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # the networks are small
     keep_freed_memory()
@@ -95,7 +98,7 @@ def train(
         if resume:
             loop.load()
         else:
-            loop.save()  # finds out at once whether it can
+            loop.save()  # fails early if checkpoints can't be written
         with closing(_curve(folder, loop.env_steps if resume else None, args.tensorboard)) as curve:
 
             def report(metrics: Mapping[str, Any], progress: Progress) -> None:
@@ -117,16 +120,16 @@ def _curve(folder: RunFolder, resume_step: int | None, tensorboard: bool) -> Met
 
 @contextmanager
 def _curve_is_written(folder: RunFolder) -> Iterator[None]:
-    """Raise a ConfigError for a full disk, and the like."""
+    """Convert an OSError, such as a full disk, to a ConfigError."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{folder.path / CURVE} can't be written: {error.strerror or error}; make room, then go on "
-                          f"with --resume {folder.path}") from error  # fmt: skip
+        raise ConfigError(f"{folder.path / CURVE} can't be written: {error.strerror or error}; make room, then "
+                          f"continue with --resume {folder.path}") from error  # fmt: skip
 
 
 class _Loop:
-    """A run under way."""
+    """A running training loop and its state."""
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class _Loop:
         self.updates = 0
         self.checkpoint: Path | None = None
         self._cpu_seconds = 0.0  # of earlier processes
-        self._is_at_start = True  # of all episodes under way: none has made a step
+        self._is_at_start = True  # True if no running episode has made a step
         self._envs_have_states: bool | None = None
 
     @property
@@ -152,7 +155,7 @@ class _Loop:
         return self._runner.num_env_steps_sampled_lifetime
 
     def run(self, signal: Callable[[], int | None], report: Callable[[Mapping[str, Any], Progress], None]) -> None:
-        """Train from where it is; save at intervals and in the end."""
+        """Train from the current state; save at intervals and at the end."""
         begun, first_step, cpu_begun = time.monotonic(), self.env_steps, time.process_time() - self._cpu_seconds
         due, every_row = begun + self._every, max(1, self.num_updates // ROWS)
         while self.updates < self.num_updates and signal() is None:
@@ -174,8 +177,10 @@ class _Loop:
         self._save_at_the_end()
 
     def _is_exact(self) -> bool:
-        """Return whether a run that is resumed from here is bit-identical: it needs the states of environments that
-        are within an episode."""
+        """Return True if a run that is resumed from here is bit-identical.
+
+        This needs the states of environments in the middle of an episode.
+        """
         if self._is_at_start:
             return True
         if self._envs_have_states is None:
@@ -187,7 +192,7 @@ class _Loop:
         """Write a checkpoint.
 
         Raises:
-            CheckpointError: it can't be written.
+            CheckpointError: If it can't be written.
         """
         state = {
             "learner": self._learner.get_state(),
@@ -199,34 +204,37 @@ class _Loop:
         try:
             self.checkpoint = self._folder.save_checkpoint(self.env_steps, self._save_runner, state)
         except OSError as error:
-            before = f"the one before is {self.checkpoint.name}" if self.checkpoint else "there is none before"
+            before = f"the last one written is {self.checkpoint.name}" if self.checkpoint else "there is no earlier one"
             raise CheckpointError(f"no checkpoint after {self.env_steps:,} env steps: {error.strerror or error}; "
                                   f"{before}") from error  # fmt: skip
 
     def _try_to_save(self) -> None:
-        """Go on training with a warning if a checkpoint can't be written; the next one may be."""
+        """Save a checkpoint; if it can't be written, warn and continue."""
         try:
             self.save()
         except CheckpointError as error:
-            self._warn(f"{error}, and the training goes on")
+            self._warn(f"{error}; training continues")
 
     def _save_at_the_end(self) -> None:
         try:
             self.save()
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; make room, then go on from there with --resume {self._folder.path}"
+            raise CheckpointError(f"{error}; make room, then continue with --resume {self._folder.path}"
                                   ) from error  # fmt: skip
 
     def _save_runner(self, path: Path) -> None:
-        """Save the runner so that environments without a state begin the same episodes again, where these have only
-        been reset: the number of a reset is what its seed follows from."""
+        """Save the runner.
+
+        The seed of a reset depends on the reset's number. Episodes that were only reset are therefore saved as not yet
+        reset, so that environments without a saved state start them again with the same seed.
+        """
         state = self._runner.get_state()
         if self._is_at_start and not state["running_episodes"]:
             state["num_resets"] = [max(0, number - 1) for number in state["num_resets"]]
         self._runner.save_to_path(path, state=state)
 
     def load(self) -> None:
-        """Take the newest checkpoint."""
+        """Load the newest checkpoint that is not damaged."""
         self.checkpoint = self._folder.load_checkpoint(self._runner.restore_from_path, self._take, self._warn)
 
     def _take(self, state: dict[str, Any]) -> None:
@@ -240,12 +248,12 @@ class _Loop:
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise CheckpointError(f"the learner's part of the checkpoint does not fit: {error}") from error
         if not is_exact:
-            self._warn("episodes that were under way begin again, since the env can't save its state: the run goes on, "
-                       "but is not bit-identical to an uninterrupted one")  # fmt: skip
+            self._warn("running episodes begin again, as the env can't save its state: the run continues, but is not "
+                       "bit-identical to an uninterrupted one")  # fmt: skip
 
 
 def _random_state() -> dict[str, Any]:
-    """Return the states of the global generators."""
+    """Return the states of the global random generators."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "python": random.getstate(),

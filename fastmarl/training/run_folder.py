@@ -2,7 +2,7 @@
 
 run.json            the algorithm, all options, versions
 curve.csv           the learning curve
-checkpoint-3200/    after 3,200 env steps: what a runner saves, and in learner/ the rest of the training
+checkpoint-3200/    after 3,200 env steps: the runner's checkpoint, and in learner/ the rest of the training state
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from fastmarl.report.records import versions
 
 RUN_FILE, CURVE, PICTURE, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", ".lock", "learner"
 FORMAT = "fastmarl.run"
-KEPT = 2  # checkpoints: if the newest is damaged, the one before it is there
-_CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # without a number: of a loop that writes one only
-_LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{32}")  # of a process that was killed while it wrote or removed one
+KEPT = 2  # number of checkpoints, so that there is another one if the newest is damaged
+_CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # a loop with a single checkpoint may omit the number
+_LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{32}")  # left by a process killed while writing or removing it
 
 
 class RunFolder:
-    """A folder with a run in it, or one that a run begins in; one process at a time.
+    """The folder of a run that exists or is about to begin; one process at a time may lock it.
 
     Args:
-        path: the folder, which is there.
+        path: Path of the folder, which exists.
     """
 
     def __init__(self, path: Path):
@@ -43,15 +43,15 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: Path | None, name: str, *, overwrite: bool) -> Self:
-        """Make the folder of a new run.
+        """Create and lock the folder of a new run.
 
         Args:
-            path: None: runs/NAME-DATE-TIME.
-            name: of the run.
-            overwrite: remove a run that is in the folder; files that no run has written stay.
+            path: Path of the folder; None: runs/NAME-DATE-TIME.
+            name: Name of the run.
+            overwrite: Remove the run in the folder, if there is one; files that no run has written stay.
 
         Raises:
-            ConfigError: there is a run in it, or the folder can't be made or written to.
+            ConfigError: If the folder has a run, or can't be created or written to.
         """
         chosen = path or _unused(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
         folder = cls(chosen)
@@ -60,7 +60,7 @@ class RunFolder:
             folder.lock()
             if folder._written() and not overwrite:
                 folder.unlock()
-                raise ConfigError(f"{chosen} has a run in it: go on with it by --resume {chosen}, or replace it with "
+                raise ConfigError(f"{chosen} has a run in it: continue it with --resume {chosen}, or replace it with "
                                   f"--overwrite")  # fmt: skip
             folder._clear()
         except OSError as error:
@@ -70,12 +70,12 @@ class RunFolder:
         return folder
 
     def has_progress(self) -> bool:
-        """Return whether the run has learned anything: its first update is a row of the curve."""
+        """Return True if the run has learned anything, so that the curve has a row."""
         curve = self.path / CURVE
         return curve.exists() and len(curve.read_bytes().splitlines()) > 1
 
     def discard(self) -> None:
-        """Remove a run without progress, and the folder if nothing else is in it."""
+        """Remove a run without progress, and its folder if it is empty then."""
         self._clear()
         self.unlock()
         (self.path / LOCK).unlink(missing_ok=True)
@@ -83,10 +83,10 @@ class RunFolder:
             self.path.rmdir()
 
     def lock(self) -> None:
-        """Keep other processes out until this one ends or calls `unlock()`.
+        """Lock the folder against other processes until this one ends or calls `unlock()`.
 
         Raises:
-            ConfigError: another one is at work here.
+            ConfigError: If another process is training in the folder.
         """
         import fcntl
 
@@ -99,7 +99,7 @@ class RunFolder:
                               ) from error  # fmt: skip
 
     def unlock(self) -> None:
-        """Let other processes in."""
+        """Release the lock of the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -120,7 +120,7 @@ class RunFolder:
         """Read run.json.
 
         Raises:
-            CheckpointError: it is missing or damaged.
+            CheckpointError: If it is missing or damaged.
         """
         file = self.path / RUN_FILE
         try:
@@ -129,7 +129,7 @@ class RunFolder:
                 isinstance(content[name], kind) for name, kind in (("algorithm", str), ("options", dict))
             )
         except OSError as error:
-            raise CheckpointError(f"{self.path} is no folder of a training run: {file} can't be read "
+            raise CheckpointError(f"{self.path} is not the folder of a training run: {file} can't be read "
                                   f"({error.strerror})") from error  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{file} is damaged: {error!r}; copy it from a backup, or begin the run again with "
@@ -141,20 +141,23 @@ class RunFolder:
     # Checkpoints.
 
     def checkpoints(self) -> list[Path]:
-        """Return the checkpoints, the newest first."""
+        """Return the checkpoints, starting with the newest."""
         found = [(number, each) for each in self.path.iterdir() if (number := steps_of(each)) is not None]
         return [each for _, each in sorted(found, reverse=True)]
 
     def save_checkpoint(self, env_steps: int, write: Callable[[Path], None], learner: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, which is whole or not there, and remove all but the last two.
+        """Write a checkpoint atomically, and remove all but the last two.
 
         Args:
-            env_steps: its number. One that is there stays as it is.
-            write: writes the runner's part to a folder.
-            learner: plain data.
+            env_steps: Number of env steps, which names the checkpoint. An existing checkpoint is kept.
+            write: Function that writes the runner's part to a folder.
+            learner: Plain data of the learner.
+
+        Returns:
+            Path of the checkpoint.
 
         Raises:
-            OSError: the disk is full, ...; earlier checkpoints are as they were.
+            OSError: If writing fails, for example on a full disk; earlier checkpoints are unchanged.
         """
         target = self.path / f"checkpoint-{env_steps}"
         if target.exists():
@@ -176,15 +179,18 @@ class RunFolder:
     def load_checkpoint(
         self, read: Callable[[Path], None], take: Callable[[dict[str, Any]], None], warn: Callable[[str], None]
     ) -> Path:
-        """Load the newest checkpoint that is not damaged; newer ones are removed then.
+        """Load the newest checkpoint that is not damaged, and remove newer ones.
 
         Args:
-            read: reads the runner's part.
-            take: takes the learner's part.
-            warn: is called with a line about each that is damaged.
+            read: Function that restores the runner's part from a folder.
+            take: Function that restores the learner's part.
+            warn: Function that receives a message about each damaged checkpoint.
+
+        Returns:
+            Path of the checkpoint.
 
         Raises:
-            CheckpointError: there is none, or all are damaged.
+            CheckpointError: If there is no checkpoint, or all are damaged.
         """
         found = self.checkpoints()
         if not found:
@@ -207,9 +213,9 @@ class RunFolder:
         raise AssertionError
 
     def _remove(self, checkpoint: Path) -> None:
-        """Rename it first, so that no half of it is ever taken for a checkpoint."""
+        """Remove a checkpoint; renaming it first prevents that a partial one is found."""
         aside = self._aside(checkpoint)
-        with suppress(OSError):  # it is tried again by the next run in this folder
+        with suppress(OSError):  # the next run in this folder tries again
             os.rename(checkpoint, aside)
             shutil.rmtree(aside)
 
@@ -226,7 +232,7 @@ class RunFolder:
             shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def _written(self) -> list[Path]:
-        """Files and folders that training runs have written, run.json last."""
+        """Return the files and folders that training runs have written, with run.json last."""
         names = (CURVE, PICTURE, RUN_FILE)
         folders = [
             each
@@ -238,26 +244,26 @@ class RunFolder:
 
 
 def steps_of(path: Path) -> int | None:
-    """Return the env steps in the name of a checkpoint, 0 if there are none; None: this is no checkpoint."""
+    """Return the number of env steps in a checkpoint's name (0 if it has none), or None for other paths."""
     match = _CHECKPOINT.fullmatch(path.name)
     return int(match[1] or 0) if match and (path / STATE_FILE).is_file() else None
 
 
 def checkpoint_in(path: Path) -> Path:
-    """Return the newest checkpoint of a run's folder, or the folder itself."""
+    """Return the newest checkpoint in a run's folder; other paths are returned unchanged."""
     if (path / STATE_FILE).exists() or not path.is_dir():
         return path
     return next(iter(RunFolder(path).checkpoints()), path)
 
 
 def run_of(path: Path) -> RunFolder | None:
-    """Return the run that a folder is, or that a checkpoint is in; None: there is none."""
+    """Return the run whose folder this is, or to which this checkpoint belongs; None if there is none."""
     path = path.absolute()
     return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).is_file()), None)
 
 
 def _sync(path: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Flush the entries of a folder to disk."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -266,6 +272,6 @@ def _sync(path: Path) -> None:
 
 
 def _unused(path: Path) -> Path:
-    """Return the path, with a number behind it if it is taken."""
+    """Return the path, with a number appended if it exists."""
     paths = [path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 1000))]
     return next(each for each in paths if not each.exists())

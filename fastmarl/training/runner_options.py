@@ -1,4 +1,4 @@
-"""Options of a training run that make its runner: environment, policies, networks."""
+"""Options of a training run that define its runner: environment, policies, networks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.runner.envs import Envs
 
-EACH = "each"  # --policies each
+EACH = "each"  # value of --policies
 
 
 def runner_options(args: Namespace) -> dict[str, Any]:
     """Return options of `EnvRunnerConfig` for the shared options of a training run.
 
+    Args:
+        args: Options of the run.
+
     Raises:
-        ConfigError: --policies fits no agents of the environment, or --module names nothing that makes a network.
+        ConfigError: If --policies matches no agents of the environment, or --module does not name a class or function
+            that creates a network.
     """
     options: dict[str, Any] = {
         "env": args.env,
@@ -47,7 +51,7 @@ def runner_options(args: Namespace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PolicyMapping:
-    """A policy mapping function, by agent id as text."""
+    """A policy mapping function that looks agent ids up as text."""
 
     policy_of: Mapping[str, str]
 
@@ -60,7 +64,7 @@ class PolicyMapping:
 
 
 def _agents_of(env: str, env_config: Mapping[str, Any]) -> list[str]:
-    """Ids of the agents that an environment names."""
+    """Return the agent ids that an environment declares, as text."""
     envs = Envs(EnvRunnerConfig(env=env, env_config=env_config))
     try:
         agents = [str(agent) for agent in envs.named_agents]
@@ -91,7 +95,7 @@ def _policy_mapping(given: list[str], agents: list[str]) -> PolicyMapping:
 
 
 def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
-    """Module id -> how to make its network; a name without a policy is for all of them."""
+    """Return the network specs by module id; an entry without a policy applies to all policies."""
     specs: dict[str, RLModuleSpec] = {}
     for text in given:
         policy, sign, name = text.rpartition("=")
@@ -103,8 +107,8 @@ def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
         except ConfigError as error:
             raise ConfigError(f"--module {text}: {error}") from error
         if not callable(make):
-            raise ConfigError(f"--module {text}: {name} is a {type(make).__name__}, no class or function that makes a "
-                              f"network")  # fmt: skip
+            raise ConfigError(f"--module {text}: {name} is a {type(make).__name__}, not a class or function that makes "
+                              f"a network")  # fmt: skip
         specs |= {
             module_id: RLModuleSpec(module_class=OwnNetwork(make, name)) for module_id in ([policy] if sign else ids)
         }
@@ -113,7 +117,7 @@ def _networks(given: list[str], ids: list[str]) -> dict[str, RLModuleSpec]:
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """Makes a user's network: an RLModule class as RLlib makes it, others with spaces and model_config."""
+    """Creates a user's network: an RLModule class with RLlib's arguments, others with spaces and model_config."""
 
     make: Callable[..., torch.nn.Module]
     name: str
@@ -131,18 +135,19 @@ class OwnNetwork:
             raise ConfigError(f"--module: {self.name}(observation_space, action_space, model_config) failed: "
                               f"{type(error).__name__}: {' '.join(str(error).split())}") from error  # fmt: skip
         if not isinstance(made, torch.nn.Module):
-            raise ConfigError(f"--module: {self.name} made a {type(made).__name__}, no torch.nn.Module")
+            raise ConfigError(f"--module: {self.name} made a {type(made).__name__}, not a torch.nn.Module")
         return made
 
 
 def object_named(name: str, form: str) -> Any:
-    """Import what "package.module:name" says.
+    """Import the object that "package.module:name" names.
 
     Args:
-        form: of the name, for the error.
+        name: Name of the object.
+        form: Form of the name, for the error message.
 
     Raises:
-        ConfigError: there is nothing of that name.
+        ConfigError: If there is no such object.
     """
     path, sign, attribute = name.partition(":")
     if not (path and attribute):

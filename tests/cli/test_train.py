@@ -148,7 +148,7 @@ def test_a_signal_saves_the_run_and_says_how_to_go_on(monkeypatch, capsys, numbe
     err = capsys.readouterr().err
     assert err == (
         "fastmarl: interrupted after 100 env steps; saved in run/checkpoint-100; "
-        "go on with: fastmarl train --resume run\n"
+        "resume with: fastmarl train --resume run\n"
     )
     monkeypatch.setattr("fastmarl.cli.arguments.open_terminal", Terminal)
     assert main("train", "--resume", "run", "--episodes", "2", "--no-plot") == 0

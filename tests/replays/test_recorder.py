@@ -777,7 +777,7 @@ def test_the_command_lists_and_replays(tmp_path, capsys):
     for name in ("0", recorded.id_):
         assert cli(["replay", str(tmp_path / "run"), name]) == 0
         shown = capsys.readouterr().out
-        assert "observations, rewards and ends are those on record" in shown
+        assert "observations, rewards and ends match the record" in shown
         assert f"{fastmarl.replay(tmp_path / 'run', 0).get_return():.6g}" in shown
     assert cli(["replay", str(tmp_path / "run"), "0", "--env-config", '{"max_cycles": 4}']) == 1
     assert "env 0, episode 0, env step 4" in capsys.readouterr().err

@@ -180,11 +180,9 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path):
     _, status = os.waitpid(child(limited), 0)
     assert os.waitstatus_to_exitcode(status) == 0
     *warnings, last = report.read_text().splitlines()
-    why = "File too large; the one before is checkpoint-0"
-    assert warnings[0] == f"no checkpoint after 200 env steps: {why}, and the training goes on"
-    assert (
-        f"no checkpoint after 1,200 env steps: {why}; make room, then go on from there with --resume {folder}" == last
-    )
+    why = "File too large; the last one written is checkpoint-0"
+    assert warnings[0] == f"no checkpoint after 200 env steps: {why}; training continues"
+    assert f"no checkpoint after 1,200 env steps: {why}; make room, then continue with --resume {folder}" == last
     assert [each.name for each in folder.iterdir() if "checkpoint" in each.name] == ["checkpoint-0"]
     run("ippo", options, folder, resume=True)
     assert checkpoint_in(folder).name == "checkpoint-1200"
