@@ -1,10 +1,10 @@
-"""PPO with V-trace on simple_spread, sampled in another process while this one learns (RLlib calls it APPO).
+"""PPO with V-trace on simple_spread, sampled in another process during learning (RLlib calls it APPO).
 
 python examples/async_vtrace.py --steps 6000000 --folder runs/async_vtrace
 
-Random play returns about -79 an episode. 6 million env steps bring greedy play to -25; on two free cores that took 4
-minutes (docs/benchmarks.md). The folder gets the learning curve and a checkpoint, from which the policy that is
-evaluated at the end is read again.
+Random play returns about -79 per episode. 6 million env steps raise greedy play to -25; on two free cores that took 4
+minutes (docs/benchmarks.md). The folder receives the learning curve and a checkpoint, from which the policy is restored
+for the evaluation at the end.
 """
 
 import argparse
@@ -46,7 +46,8 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
 
     def rows_of(self, batch):
-        """A batch that older weights have sampled, as tensors; "action_logp" and all targets are of today's weights."""
+        """Convert a batch that older weights sampled to tensors, with "action_logp" and targets of the current
+        weights."""
         rows = to_tensors(batch, ["obs", "actions"])
         with torch.no_grad():
             outputs = self.module.forward_train(rows)
@@ -60,7 +61,7 @@ class Learner:
         return rows
 
     def learn(self, batch):
-        """Returns the losses of the last minibatch."""
+        """Update the module; returns the losses of the last minibatch."""
         rows, stats = self.rows_of(batch), {}
         for part in minibatches(rows, -(-len(rows["actions"]) // MINIBATCHES), EPOCHS):
             self.optimizer.zero_grad()
@@ -96,7 +97,7 @@ def train(args, folder):
 
 
 def evaluate(args, folder):
-    """Mean return of greedy play, and its standard error."""
+    """Return the mean return of greedy play, and its standard error."""
     config = replace(make_config(args), num_envs_per_env_runner=100)
     with fastmarl.MultiAgentEnvRunner.from_checkpoint(folder / "checkpoint", config) as runner:
         episodes = runner.evaluate(args.episodes, seeds=range(args.episodes))
@@ -108,9 +109,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="fastmarl.simple_spread")
     parser.add_argument("--steps", type=int, default=6_000_000, help="env steps")
-    parser.add_argument("--episodes", type=int, default=1000, help="of the evaluation")
-    parser.add_argument("--processes", type=int, default=1, help="that sample")
-    parser.add_argument("--staleness", type=int, default=1, help="updates that weights may be behind")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes of the evaluation")
+    parser.add_argument("--processes", type=int, default=1, help="number of sampling processes")
+    parser.add_argument("--staleness", type=int, default=1, help="updates by which weights may be behind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/async_vtrace"))
     args = parser.parse_args()
@@ -125,5 +126,5 @@ def main():
     print(f"greedy play: mean return {mean:.2f} ± {error:.2f} over {args.episodes} episodes")
 
 
-if __name__ == "__main__":  # each process that samples imports this script
+if __name__ == "__main__":  # each sampling process imports this script
     main()

@@ -1,11 +1,12 @@
-"""Behaviour cloning: record a policy's play in Parquet files, and train another one to play like it, from the files.
+"""Behaviour cloning: record a policy's play in Parquet files, and train another policy to imitate it from the files.
 
 python examples/behaviour_cloning.py --folder runs/bc                      (trains a demonstrator by PPO first)
-python examples/behaviour_cloning.py --checkpoint runs/ippo/checkpoint   (one that examples/ippo.py has trained)
+python examples/behaviour_cloning.py --checkpoint runs/ippo/checkpoint   (uses one that examples/ippo.py trained)
 
-Returns on simple_spread are negative: random play gets about -79. So the clone is judged by how much of the gap between
-random play and the recorded play it closes: 0 % is random play, 100 % the return of the episodes in the files. The
-demonstrator samples its actions, the clone is evaluated by sampled play, too (and by greedy play, to tell).
+Returns on simple_spread are negative: random play returns about -79. The clone is therefore rated by the share of the
+gap between random play and the recorded play that it closes: 0 % is random play, 100 % the return of the recorded
+episodes. The demonstrator samples its actions, so the clone is evaluated with sampled play, and with greedy play for
+comparison.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from fastmarl.batches import add_gae, columns
 from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
 from fastmarl.offline import ParquetReader, ParquetWriter
 
-ENV, POLICY, LENGTH = "fastmarl.simple_spread", "default_policy", 25  # env steps of an episode
+ENV, POLICY, LENGTH = "fastmarl.simple_spread", "default_policy", 25  # env steps per episode
 NET = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
 
 
@@ -34,7 +35,7 @@ def make_runner(num_envs, seed):
 
 
 def train_demonstrator(steps, seed):
-    """Weights of a policy that PPO has trained; examples/ippo.py does it better, and in more steps."""
+    """Return the weights of a policy trained by PPO; examples/ippo.py trains better ones in more steps."""
     with make_runner(128, seed) as runner:
         module = runner.module[POLICY]
         parameters = flat_parameters(module)
@@ -54,7 +55,7 @@ def train_demonstrator(steps, seed):
 
 
 def record(weights, args):
-    """Files of the demonstrator's play."""
+    """Write files of the demonstrator's play."""
     with make_runner(100, args.seed + 1) as runner, ParquetWriter(args.folder / "data", columns=[]) as writer:
         if weights is None:
             runner.restore_from_path(args.checkpoint)
@@ -65,13 +66,13 @@ def record(weights, args):
 
 
 def recorded_return(folder):
-    """(mean return of the episodes in the files, how many there are)."""
+    """Return (mean return of the recorded episodes, number of episodes)."""
     returns = [episode.get_return() for some in ParquetReader(folder).iter_episodes() for episode in some]
     return sum(returns) / len(returns), len(returns)
 
 
 def clone(folder, args):
-    """Weights of a policy that was trained to choose the recorded actions."""
+    """Return the weights of a policy that was trained to choose the recorded actions."""
     reader = ParquetReader(folder)
     with make_runner(1, args.seed + 2) as runner:
         module = runner.module[POLICY]
@@ -96,7 +97,7 @@ def clone(folder, args):
 
 
 def mean_return(args, weights=None, **play):
-    """Mean return of new episodes, played with these weights or, without any, at random."""
+    """Return the mean return of new episodes, played with these weights, or at random without weights."""
     with make_runner(100, args.seed + 3) as runner:
         if weights is None:
             episodes = [each for _ in range(-(-args.evaluation // 100)) for each in runner.sample(random_actions=True)]
@@ -107,10 +108,10 @@ def mean_return(args, weights=None, **play):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, help="of the demonstrator; without it, one is trained")
+    parser.add_argument("--checkpoint", type=Path, help="checkpoint of the demonstrator; without it, one is trained")
     parser.add_argument("--steps", type=int, default=2_000_000, help="env steps of the demonstrator's training")
-    parser.add_argument("--episodes", type=int, default=4000, help="that are recorded")
-    parser.add_argument("--epochs", type=int, default=20, help="over the recorded steps")
+    parser.add_argument("--episodes", type=int, default=4000, help="episodes to record")
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the recorded steps")
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--evaluation", type=int, default=2000, help="episodes of the evaluation")
     parser.add_argument("--seed", type=int, default=0)

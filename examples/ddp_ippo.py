@@ -1,10 +1,10 @@
 """IPPO on simple_spread with a runner and a learner in every process of torch.distributed; only gradients travel.
 
 torchrun --standalone --nproc-per-node 2 examples/ddp_ippo.py --steps 4000000
-python examples/ddp_ippo.py --runners 2 --steps 4000000    (the same in one process, but for rounding)
+python examples/ddp_ippo.py --runners 2 --steps 4000000    (in one process, equal up to rounding)
 
-Each process samples, and makes minibatches of its own batch. Their gradients are added up for each step, so that all
-processes take the same one and have the same weights. On several machines, start it with torchrun on each.
+Each process samples, and makes minibatches of its own batch. Gradients are summed over all processes in each step, so
+that all of them take the same step and keep equal weights. For several machines, start torchrun on each.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZ
 
 
 def summed(*numbers):
-    """Each of the numbers, added up over all processes."""
+    """Return each of the numbers, summed over all processes."""
     total = torch.tensor(numbers, dtype=torch.float64)
     if WORLD_SIZE > 1:
         distributed.all_reduce(total)
@@ -36,11 +36,13 @@ def summed(*numbers):
 
 
 class Learner:
-    """Trains a module in place, with what all processes have sampled.
+    """Trains a module in place on the samples of all processes.
 
     Args:
-        module: the same everywhere.
-        indices: of this process's runners, among those of all.
+        module: Module with equal weights in all processes.
+        indices: Indices of this process's runners among all runners.
+        args: Options of the run.
+        num_updates: Number of updates of the run.
     """
 
     def __init__(self, module, indices, args, num_updates):
@@ -56,7 +58,7 @@ class Learner:
         return to_tensors(batch, NAMES)
 
     def learn(self, batches):
-        """Args: batches: of each runner here."""
+        """Update the module on `batches`, one batch for each runner of this process."""
         self._normalise([batch["advantages"] for batch in batches])
         orders = [
             minibatches(batch, -(-len(batch["actions"]) // MINIBATCHES), EPOCHS, order)
@@ -64,7 +66,7 @@ class Learner:
         ]
         for parts in zip(*orders, strict=True):
             self.optimizer.zero_grad()
-            for rows in parts:  # a sum over rows, whatever their number is elsewhere
+            for rows in parts:  # a sum over rows, as other processes may have other numbers of rows
                 (
                     ppo_loss(self.module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01) * len(rows["actions"])
                 ).backward()
@@ -74,14 +76,14 @@ class Learner:
         self.schedule.step()
 
     def _share_gradients(self, num_rows):
-        """Have the mean gradient over all rows in all processes."""
+        """Set the gradient to the mean over the rows of all processes."""
         sums = torch.cat([self.parameters.grad, torch.tensor([float(num_rows)])])
         if WORLD_SIZE > 1:
             distributed.all_reduce(sums)
         self.parameters.grad = sums[:-1] / sums[-1]
 
     def _normalise(self, advantages):
-        """By mean and standard deviation over all processes."""
+        """Normalise by the mean and standard deviation over all processes."""
         local = torch.cat(advantages).double()
         n, total = summed(len(local), local.sum())
         (squares,) = summed((local - total / n).square().sum())
@@ -94,10 +96,10 @@ def make_runner(args, index):
         env="fastmarl.simple_spread",
         num_envs_per_env_runner=args.num_envs,
         rollout_fragment_length=FRAGMENT,
-        reward_scale=0.1,  # so that value targets are of the order of 1
+        reward_scale=0.1,  # scales value targets to the order of 1
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
-        seed=args.seed,  # the weights are those of the seed alone
-        worker_index=index + 1,  # all else that is random is the runner's own
+        seed=args.seed,  # the weights depend only on the seed
+        worker_index=index + 1,  # all other random numbers differ between runners
     )
     return fastmarl.MultiAgentEnvRunner(config)
 
@@ -141,10 +143,10 @@ def run(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runners", type=int, default=1, help="in each process")
+    parser.add_argument("--runners", type=int, default=1, help="runners per process")
     parser.add_argument("--num-envs", type=int, default=128, help="copies of the environment in each runner")
-    parser.add_argument("--steps", type=int, default=4_000_000, help="env steps, of all processes together")
-    parser.add_argument("--episodes", type=int, default=1000, help="of the evaluation")
+    parser.add_argument("--steps", type=int, default=4_000_000, help="env steps of all processes together")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes of the evaluation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/ddp_ippo"))
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""IPPO on simple_spread with runners in Ray's actors, which make columns and advantages where they sample.
+"""IPPO on simple_spread with runners in Ray actors, which compute columns and advantages where they sample.
 
 python examples/distributed_ippo.py --runners 2 --steps 4000000
-python examples/distributed_ippo.py --runners 40 --steps 40000000 --address auto    (in a cluster that runs)
+python examples/distributed_ippo.py --runners 40 --steps 40000000 --address auto    (in a running cluster)
 
-One update for each batch, whichever runner has made it. The runners' weights are a few updates old, which is what PPO's
-clipping is for.
+Each batch of any runner leads to one update. The runners' weights are a few updates old, which PPO's clipping
+tolerates.
 """
 
 import argparse
@@ -28,14 +28,14 @@ NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
 
 
 def make_batch(episodes, module):
-    """Runs in the actors: of what it returns, arrays travel."""
+    """Make a batch in the actor, which sends only the arrays returned here."""
     batch = columns(episodes, outputs=["action_logp", "vf_preds"])[POLICY]
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(module[POLICY]))
     return {name: batch[name] for name in NAMES}
 
 
 def learn(ppo, batch):
-    """Returns the losses, means over the minibatches."""
+    """Update the module; returns the losses, averaged over the minibatches."""
     batch = to_tensors(batch, NAMES)
     advantages = batch["advantages"]
     batch["advantages"] = (advantages - advantages.mean()) / advantages.std().clamp(min=1e-6)
@@ -67,12 +67,12 @@ def train(group, steps, file):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runners", type=int, default=2, help="processes that sample; 0: none but this one")
+    parser.add_argument("--runners", type=int, default=2, help="number of sampling processes; 0: sample in this one")
     parser.add_argument("--num-envs", type=int, default=128, help="copies of the environment in each")
     parser.add_argument("--steps", type=int, default=4_000_000, help="env steps")
-    parser.add_argument("--episodes", type=int, default=1000, help="of the evaluation")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes of the evaluation")
     parser.add_argument(
-        "--address", help="of Ray's cluster, such as auto; without it Ray begins here, and ends with this"
+        "--address", help="address of a Ray cluster, such as auto; without it, Ray is started for this run"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/distributed_ippo"))
@@ -85,7 +85,7 @@ def main():
         env="fastmarl.simple_spread",
         num_envs_per_env_runner=args.num_envs,
         rollout_fragment_length=FRAGMENT,
-        reward_scale=0.1,  # so that value targets are of the order of 1
+        reward_scale=0.1,  # scales value targets to the order of 1
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
         seed=args.seed,
     )

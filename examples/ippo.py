@@ -1,11 +1,11 @@
 """Independent PPO with a shared policy (IPPO) on simple_spread: 3 agents spread over 3 landmarks.
 
-python examples/ippo.py --steps 12000000 --folder runs/ippo    (the same as fastmarl train ippo)
+python examples/ippo.py --steps 12000000 --folder runs/ippo    (equal to fastmarl train ippo)
 python examples/ippo.py --env fastmarl.lbforaging --env-config '{"name": "Foraging-8x8-2p-2f-coop-v3"}' --gamma 0.9
 python examples/ippo.py --env fastmarl.simple_tag --policies hunters='adversary_*' prey='agent_*'
 
-Random play returns about -79 an episode. 12 million env steps, 6 minutes of a core, bring greedy play to -23
-(docs/benchmarks.md has figures). The folder gets the learning curve and checkpoints, from which --resume continues.
+Random play returns about -79 per episode. 12 million env steps, 6 minutes on one core, raise greedy play to -23
+(figures: docs/benchmarks.md). The folder receives the learning curve and checkpoints, from which --resume continues.
 """
 
 import sys
@@ -26,12 +26,12 @@ LAMBDA, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 0.5, 25
 def add_arguments(parser):
     """Add the options of PPO."""
     parser.add_argument(
-        "--epochs", type=positive, default=4, help="over the steps of each update (default %(default)s)"
+        "--epochs", type=positive, default=4, help="passes over the steps of an update (default %(default)s)"
     )
-    parser.add_argument("--entropy", type=not_negative, default=0.01, help="weight of its bonus (default %(default)s)")
+    parser.add_argument("--entropy", type=not_negative, default=0.01, help="entropy weight (default %(default)s)")
     parser.add_argument(
         "--min-std", type=above_zero, default=1e-6, metavar="STD", help="advantages are divided by at least this "
-        "(default %(default)s); a larger one keeps chance from being taken for a lesson where rewards are rare",
+        "(default %(default)s); a larger one keeps noise from dominating updates if rewards are rare",
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ class PolicyLearner:
         return batch
 
     def learn(self, batch):
-        """Returns the losses, means over the minibatches."""
+        """Update the module; returns the losses, averaged over the minibatches."""
         stats = self.ppo.update(self.prepare(batch))
         self.schedule.step()
         return stats
@@ -81,7 +81,7 @@ class Learner:
         self.learners = {name: PolicyLearner(module, args, num_updates) for name, module in runner.module.items()}
 
     def learn(self, episodes):
-        """Returns the losses, by policy if there are several."""
+        """Update all modules; returns the losses, by policy if there are several."""
         batches = columns(episodes, outputs=["action_logp", "vf_preds"])
         if not batches:
             n = sum(map(len, episodes))

@@ -1,6 +1,6 @@
-"""Self-play in a league: "main" learns tic-tac-toe against its own past and a random player, by actor-critic.
+"""Self-play in a league: "main" learns tic-tac-toe against its past versions and a random player, by actor-critic.
 
-When it wins often enough, a copy of it joins the league. Copies don't learn, and `sample()` leaves their moves out.
+When it wins often enough, a copy of it joins the league. Copies don't learn, and `sample()` omits their moves.
 
 python examples/league.py --iterations 200
 """
@@ -16,7 +16,7 @@ PROMOTED_AT = 0.4  # mean return of an iteration, between -1 (all games lost) an
 
 
 class RandomPlayer(fastmarl.RLModule):
-    """A module without weights: any legal move."""
+    """A module without weights that plays random legal moves."""
 
     def _forward(self, batch, **kwargs):
         mask = batch["obs"]["action_mask"]
@@ -24,7 +24,7 @@ class RandomPlayer(fastmarl.RLModule):
 
 
 def matchmaker(opponents, rng):
-    """A mapping function: in each episode "main" plays one side, and one of `opponents` the other."""
+    """Return a mapping function: in each episode, "main" plays one side and one of `opponents` the other."""
 
     def policy_mapping_fn(agent_id, episode, **kwargs):
         players = episode.custom_data.get("players")
@@ -37,7 +37,7 @@ def matchmaker(opponents, rng):
 
 
 def loss_of(module, episodes):
-    """Actor-critic with the value net as baseline; a move's return is the player's reward until the end."""
+    """Return the actor-critic loss with the value network as baseline, and sums of future rewards as returns."""
     parts = [part for episode in episodes for part in episode.agent_episodes.values()]
     obs = {
         key: torch.cat([torch.as_tensor(part.get_observations()[key][:-1]) for part in parts])

@@ -1,9 +1,9 @@
-"""MAPPO (Yu et al. 2022) on simple_spread: 3 agents share an actor, and a critic of its own sees the whole state.
+"""MAPPO (Yu et al. 2022) on simple_spread: 3 agents share an actor, and a separate critic sees the whole state.
 
 python examples/mappo.py --steps 3000000 --folder runs/mappo
 
-Random play returns about -79 an episode. 3 million env steps, a minute and a half of a core, bring greedy play to -28
-(docs/gallery.md has figures). The folder gets the learning curve and checkpoints, from which --resume continues.
+Random play returns about -79 per episode. 3 million env steps, a minute and a half on one core, raise greedy play to
+-28 (figures: docs/gallery.md). The folder receives the learning curve and checkpoints, from which --resume continues.
 """
 
 import sys
@@ -50,7 +50,8 @@ class Learner:
                       "value_norm": self.value_norm}  # fmt: skip
 
     def batch_of(self, episodes):
-        """A row for each env step of each episode, [T * E, ...]: the state, and what each agent saw and did."""
+        """Return rows [T * E, ...], one per env step of each episode: the state, and all agents' observations and
+        actions."""
         batch = aligned(episodes, outputs=["action_logp"])[POLICY]
         states = torch.from_numpy(batch["env_state"])  # [T + 1, E, ...]
         with torch.no_grad():
@@ -66,11 +67,12 @@ class Learner:
         return batch
 
     def values_of(self, states):
-        """Normalised values [...] of states [..., k]."""
+        """Return normalised values [...] of states [..., k]."""
         return self.critic(states).squeeze(-1)
 
     def loss(self, rows, stats):
-        """Add the actor's loss on each agent's steps and the critic's, whose value of a state serves all agents."""
+        """Return the sum of the actor's loss on the agents' steps and of the critic's, whose state values all agents
+        share."""
         values = self.values_of(rows.pop("env_state"))[:, None]  # [n, 1]
         errors = (values - rows.pop("value_targets"))[rows["loss_mask"]]
         of_agents = {name: column.flatten(0, 1) for name, column in rows.items()}
@@ -78,7 +80,7 @@ class Learner:
         return actor_loss + 0.5 * errors.square().mean()
 
     def learn(self, episodes):
-        """Returns the losses of the last minibatch."""
+        """Update actor and critic; returns the losses of the last minibatch."""
         batch, stats = self.batch_of(episodes), {}
         size = -(-len(batch["actions"]) // MINIBATCHES)
         for rows in minibatches(batch, size, EPOCHS):

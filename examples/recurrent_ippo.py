@@ -1,11 +1,11 @@
-"""Recurrent IPPO on CartPole without velocities: an LSTM finds out from positions and angles how fast they change.
+"""Recurrent IPPO on CartPole without velocities: an LSTM infers them from successive positions and angles.
 
 python examples/recurrent_ippo.py --steps 200000 --folder runs/recurrent_ippo
 
-Two agents balance a pole each, for 500 env steps at most, so an episode returns up to 1000. Random play returns 44.
-200,000 env steps, 13 CPU seconds, bring greedy play to 1000; a feedforward network, which --memoryless trains, gets
-to 86 (docs/gallery.md has figures). The folder gets the learning curve and checkpoints, from which --resume continues.
-In another environment agents see all of their observations.
+Two agents balance a pole each for at most 500 env steps, so the maximal return is 1000. Random play returns 44. 200,000
+env steps, 13 CPU seconds, raise greedy play to 1000; a feedforward network (--memoryless) reaches 86 (figures:
+docs/gallery.md). The folder receives the learning curve and checkpoints, from which --resume continues. In other
+environments, agents see their whole observations.
 """
 
 import sys
@@ -23,12 +23,12 @@ from fastmarl.training import Algorithm, linear_schedule, load_states, runner_op
 LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 64
 TASK = "fastmarl.cart_pole"
 SEQUENCE, BURN_IN = 16, 4  # steps
-VISIBLE = [0, 2]  # position and angle; between them are the velocities
+VISIBLE = [0, 2]  # position and angle, without the velocities
 POLICY = "default_policy"
 
 
 class HideVelocities(Connector):
-    """Leaves an agent the position of its cart and the angle of its pole."""
+    """Reduces observations to the cart's position and the pole's angle."""
 
     lane_arrays = ()
 
@@ -67,7 +67,7 @@ class Learner:
         self.parts = {"value_norm": self.value_norm, "optimizer": self.ppo.optimizer, "schedule": self.schedule}
 
     def estimates(self, episodes):
-        """Normalised advantages and value targets, a row for each step."""
+        """Return normalised advantages and value targets, one row per step."""
         outputs = ["vf_preds", "state_out"] if self.module.is_stateful() else ["vf_preds"]
         batch = columns(episodes, outputs=outputs)[POLICY]
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
@@ -80,7 +80,7 @@ class Learner:
         return {"advantages": advantages, "value_targets": self.value_norm.normalize(targets)}
 
     def learn(self, episodes):
-        """Returns the losses, means over the minibatches."""
+        """Update the module; returns the losses, averaged over the minibatches."""
         extra = {POLICY: self.estimates(episodes)}
         batch = sequences(episodes, max_seq_len=SEQUENCE, burn_in=BURN_IN, extra_columns=extra)[POLICY]
         names = ["obs", "actions", "action_logp", "advantages", "value_targets", "loss_mask"]

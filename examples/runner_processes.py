@@ -1,4 +1,4 @@
-"""PPO sampled by runners in processes of their own: each has envs and a copy of the policy.
+"""PPO with runners in separate processes, each with envs and a copy of the policy.
 
 python examples/runner_processes.py --iterations 100 --processes 2
 """
@@ -23,9 +23,10 @@ CONFIG = fastmarl.EnvRunnerConfig(
 
 
 def work(pipe, worker_index):
-    """Sample whenever weights come; None ends it. Tensors are sent in shared memory, which pickled episodes are not."""
+    """Sample after each receipt of weights, until None arrives. Tensors travel in shared memory, unlike pickled
+    episodes."""
     torch.set_num_threads(1)
-    runner = fastmarl.MultiAgentEnvRunner(replace(CONFIG, worker_index=worker_index))  # its seeds go by that, too
+    runner = fastmarl.MultiAgentEnvRunner(replace(CONFIG, worker_index=worker_index))  # its seeds depend on it
     for weights in iter(pipe.recv, None):
         runner.set_weights(weights)
         pipe.send(make_batch(runner.sample(), runner.module["default_policy"]))

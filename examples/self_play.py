@@ -1,9 +1,10 @@
-"""Self-play in a league on connect four: PPO against itself, frozen copies of itself and two players by rules.
+"""Self-play in a league on connect four: PPO against itself, frozen copies of itself and two rule-based players.
 
 python examples/self_play.py --steps 12000000 --folder runs/self_play
 
-Greedy play then won 960 and 910 of 1,000 games as first and second player against one that looks a move ahead, and 997
-and 999 against random moves (12 minutes; docs/gallery.md). The folder gets the learning curve and a checkpoint.
+Greedy play then won 960 and 910 of 1,000 games as first and second player against a player that looks one move ahead,
+and 997 and 999 against random moves (12 minutes; docs/gallery.md). The folder receives the learning curve and a
+checkpoint.
 """
 
 import argparse
@@ -22,20 +23,27 @@ from fastmarl.learning import MetricsWriter, PPOLearner, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
-ENTROPY = 0.02, 0.005  # weight of its bonus, at first and in the end
-SHARES = 0.3, 0.3, 0.4  # of games in which "main" plays both sides, or the one-ply player, or anyone of the league
-COPIES, COPY_EVERY = 6, 60  # at most; updates from one to the next
+ENTROPY = 0.02, 0.005  # weight of its bonus, at the start and at the end
+SHARES = 0.3, 0.3, 0.4  # of games against "main" itself, the one-ply player, and any player of the league
+COPIES, COPY_EVERY = 6, 60  # maximal number; updates between two
 SIDES = ("player_0", "player_1")
 
 
 def landing_cells(board):
-    """float32 [B, 6, 7]: 1 where the next stone of a column comes to lie. `board` is float32 [B, 6, 7, 2]."""
+    """Return the cells in which the next stone of each column lands.
+
+    Args:
+        board: float32 [B, 6, 7, 2].
+
+    Returns:
+        float32 [B, 6, 7], 1 in these cells.
+    """
     free = 1 - board.sum(-1)
-    return free * (1 - nn.functional.pad(free[:, 1:], (0, 0, 0, 1)))  # with no free cell below
+    return free * (1 - nn.functional.pad(free[:, 1:], (0, 0, 0, 1)))  # free cells without a free one below
 
 
 class Net(fastmarl.RLModule):
-    """Every line of four is in one of the twelve squares of 4 x 4 cells, which are all seen with the same weights."""
+    """Applies the same weights to all twelve squares of 4 x 4 cells; every line of four lies in one of them."""
 
     def setup(self):
         self.square, self.trunk = nn.Linear(4 * 4 * 3, 64), nn.Linear(12 * 64, 128)
@@ -51,21 +59,27 @@ class Net(fastmarl.RLModule):
 
 
 class RandomPlayer(fastmarl.RLModule):
-    """Plays legal moves at random."""
+    """Plays random legal moves, each equally likely."""
 
     def _forward(self, batch, **kwargs):
         return {"actions": torch.multinomial(batch["obs"]["action_mask"].float(), 1).squeeze(-1)}
 
 
 class OnePlyPlayer(fastmarl.RLModule):
-    """Wins if one move does, else prevents that the other wins by one, else makes any legal move."""
+    """Wins if one move suffices; otherwise blocks a win of the opponent's next move; otherwise plays a random legal
+    move."""
 
     def setup(self):
         row, diagonal = torch.eye(4)[:1].expand(4, 4).T, torch.eye(4)
         self.lines = torch.stack([row, row.T, diagonal, diagonal.flip(0)]).unsqueeze(1)
 
     def winning(self, stones, cells):
-        """bool [B, 7]: columns in which one stone more makes four in a row; stones and cells are [B, 6, 7]."""
+        """Return the columns in which another stone completes four in a row: bool [B, 7].
+
+        Args:
+            stones: Stones of one player, [B, 6, 7].
+            cells: Result of `landing_cells()`, [B, 6, 7].
+        """
         after = stones.unsqueeze(1) + cells.unsqueeze(1) * torch.eye(7).unsqueeze(1)  # [B, 7, 6, 7]
         in_line = nn.functional.conv2d(after.reshape(-1, 1, 6, 7), self.lines, padding=3)
         return (in_line == 4).flatten(1).any(1).view(-1, 7)
@@ -81,7 +95,7 @@ class OnePlyPlayer(fastmarl.RLModule):
 
 
 class League:
-    """Whom "main" plays, and all their Elo ratings; that of the random player stays 0."""
+    """The opponents of "main", with Elo ratings of all players; the random player's rating stays 0."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -89,11 +103,11 @@ class League:
         self.ratings = dict.fromkeys(self.founders, 0.0)
 
     def expected(self, opponent):
-        """The score that the ratings predict for main, from 0 (it loses) to 1 (it wins)."""
+        """Return the score of main that the ratings predict, from 0 (it loses) to 1 (it wins)."""
         return 1 / (1 + 10 ** ((self.ratings[opponent] - self.ratings["main"]) / 400))
 
     def player_of(self, agent_id, episode, **kwargs):
-        """The mapping function. Of the league, who is hard to beat is played more often."""
+        """Map agents to players; in the league, strong opponents are chosen more often."""
         if not episode.custom_data:
             league = [name for name in self.ratings if name != "main"]
             anyone = self.rng.choices(league, [1.02 - self.expected(name) for name in league])[0]
@@ -102,16 +116,16 @@ class League:
         return episode.custom_data[agent_id]
 
     def rate(self, episodes):
-        """Each game moves both ratings by at most a point."""
+        """Update the ratings; each game changes both players' by at most one point."""
         for episode in episodes:
             opponent = next((name for name in episode.custom_data.values() if name != "main"), None)
             if episode.is_done and opponent in self.ratings:
-                surprise = (episode.get_return() + 1) / 2 - self.expected(opponent)  # the return is that of main alone
+                surprise = (episode.get_return() + 1) / 2 - self.expected(opponent)  # the return is main's
                 self.ratings["main"] += surprise
                 self.ratings[opponent] -= surprise if opponent != "random" else 0.0
 
     def add_copy(self, runner, name):
-        """Add a copy of main. If there are too many, the one that is rated lowest leaves."""
+        """Add a copy of main. If there are too many copies, the one with the lowest rating leaves."""
         runner.add_module(name, fastmarl.RLModuleSpec(Net), new_agent_to_module_mapping_fn=self.player_of)
         runner.set_weights({name: runner.get_weights()["main"]})
         self.ratings[name] = self.ratings["main"]
@@ -122,7 +136,7 @@ class League:
 
 
 def learn(ppo, episodes):
-    """Trains a module in place, so that its runner acts with the newest weights. Returns the losses, means over the
+    """Train a module in place, so that its runner acts with the newest weights; returns the losses, averaged over the
     minibatches."""
     batch = columns(episodes)["main"]
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(ppo.module))
@@ -169,7 +183,7 @@ def train(args, runner, league):
 
 
 def evaluate(args, runner):
-    """Greedy play from the empty board, on each side."""
+    """Evaluate greedy play from the empty board, on each side."""
     for opponent, side in product(("random", "one_ply"), SIDES):
         runner.set_policy_mapping_fn(lambda agent, episode, s=side, o=opponent: "main" if agent == s else o)
         returns = [episode.agent_episodes[side].get_return() for episode in runner.evaluate(args.games)]
@@ -178,8 +192,8 @@ def evaluate(args, runner):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=12_000_000, help="env steps, that is moves of either player")
-    parser.add_argument("--games", type=int, default=1000, help="of the evaluation, for each opponent and side")
+    parser.add_argument("--steps", type=int, default=12_000_000, help="env steps, that is moves of both players")
+    parser.add_argument("--games", type=int, default=1000, help="games of the evaluation per opponent and side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/self_play"))
     args = parser.parse_args()

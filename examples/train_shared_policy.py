@@ -1,4 +1,4 @@
-"""PPO for one policy that all agents of simple_spread share: a whole training loop in plain PyTorch.
+"""PPO for one policy that all agents of simple_spread share: a complete training loop in plain PyTorch.
 
 python examples/train_shared_policy.py --iterations 100
 """
@@ -11,11 +11,11 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 
 GAMMA, LAMBDA, CLIP, EPOCHS, MINIBATCH = 0.95, 0.95, 0.2, 6, 1024
-REWARD_SCALE = 0.1  # keeps the value error from drowning the policy's gradient in the layers they share
+REWARD_SCALE = 0.1  # keeps the value error from dominating the policy's gradient in shared layers
 
 
 def make_batch(episodes, module):
-    """All agents' steps as tensors, with normalised advantages and targets of the value function."""
+    """Return all agents' steps as tensors, with normalised advantages and value targets."""
 
     def value_fn(obs):
         with torch.no_grad():
@@ -31,7 +31,7 @@ def make_batch(episodes, module):
 
 
 def ppo_loss(module, batch):
-    """Clipped surrogate, value error and entropy bonus of a minibatch."""
+    """Return a minibatch's loss: clipped surrogate, value error and entropy bonus."""
     outputs = module.forward_train({"obs": batch["obs"]})
     dist = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
     ratio = torch.exp(dist.logp(batch["actions"]) - batch["action_logp"])
@@ -42,7 +42,7 @@ def ppo_loss(module, batch):
 
 
 def learn(module, optimizer, batch):
-    """Some epochs over a batch."""
+    """Train for several epochs on a batch."""
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(batch["obs"])).split(MINIBATCH):
             loss = ppo_loss(module, {name: column[rows] for name, column in batch.items()})

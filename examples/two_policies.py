@@ -1,9 +1,9 @@
-"""Two teams learn against each other by PPO, with a policy each: three hunters and their prey, on simple_tag.
+"""PPO with two competing teams and one policy per team: three hunters and their prey on simple_tag.
 
 python examples/two_policies.py --steps 3000000 --folder runs/two_policies
 
-At the end hunters and prey of the restored checkpoint play each other, and players that move at random. The folder gets
-the learning curve and the checkpoint.
+At the end, hunters and prey of the restored checkpoint play each other and random players. The folder receives the
+learning curve and the checkpoint.
 """
 
 import argparse
@@ -24,11 +24,11 @@ GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, ENTROPY = 0.95, 0.95, 4, 4, 0
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 1e-3
 NUM_ACTIONS = 5
 ROLES = ("hunters", "prey")
-TOUCH = 10  # reward of each hunter for a touch
+TOUCH = 10  # reward of each hunter per touch
 
 
 class RandomPlayer(fastmarl.RLModule):
-    """Moves uniformly at random."""
+    """Plays uniformly random actions."""
 
     def _forward(self, batch, **kwargs):
         return {"actions": torch.randint(NUM_ACTIONS, batch["obs"].shape[:1])}
@@ -46,7 +46,7 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.ppo.optimizer, 1.0, 0.02, num_updates)
 
     def learn(self, batch):
-        """From the columns of its module. Returns the losses, means over the minibatches."""
+        """Update the module on its columns; returns the losses, averaged over the minibatches."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
         add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
@@ -59,7 +59,7 @@ class Learner:
 
 
 def role_of(agent_id, episode=None, **kwargs):
-    """The mapping function: agents are called adversary_0, adversary_1, ..., agent_0."""
+    """Map agents (adversary_0, adversary_1, ..., agent_0) to policies."""
     return "hunters" if agent_id.startswith("adversary") else "prey"
 
 
@@ -68,7 +68,7 @@ def make_config(args):
         env=args.env,
         num_envs_per_env_runner=NUM_ENVS,
         rollout_fragment_length=FRAGMENT,
-        policies=set(ROLES),  # of the default networks, each for the observations of its agents
+        policies=set(ROLES),  # default networks, each for the observations of its agents
         policy_mapping_fn=role_of,
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
         seed=args.seed,
@@ -96,7 +96,7 @@ def train(args, runner):
 
 
 def evaluate(args, trained):
-    """Let every team play every other; print touches in an episode, and the prey's return."""
+    """Let every pair of teams play; print the touches per episode, and the prey's return."""
     players = {"trained": trained, "random": {role: RandomPlayer() for role in ROLES}}
     for hunters, prey in product(players, players):
         modules = {"hunters": players[hunters]["hunters"], "prey": players[prey]["prey"]}
@@ -111,9 +111,9 @@ def evaluate(args, trained):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--env", default="fastmarl.simple_tag", help="or mpe2.simple_tag_v3, of which it is a copy")
+    parser.add_argument("--env", default="fastmarl.simple_tag", help="or mpe2.simple_tag_v3, the original")
     parser.add_argument("--steps", type=int, default=3_000_000, help="env steps")
-    parser.add_argument("--episodes", type=int, default=1000, help="of each match in the end")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes of each match at the end")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/two_policies"))
     args = parser.parse_args()

@@ -1,10 +1,11 @@
-"""VDN (Sunehag et al. 2018) on simple_spread: 3 agents learn action values whose sum is the team's.
+"""VDN (Sunehag et al. 2018) on simple_spread: 3 agents learn action values that add up to the team's value.
 
 python examples/vdn.py --steps 1000000 --folder runs/vdn
 
-Random play returns about -79 an episode. 1 million env steps, 50 CPU seconds, bring greedy play to -32 (docs/gallery.md
-has figures). Double Q-learning from a replay of whole episodes, with a slowly moving target network. The folder gets
-the learning curve and checkpoints, from which --resume continues; they have the replay, up to 110 MB each.
+Random play returns about -79 per episode. 1 million env steps, 50 CPU seconds, raise greedy play to -32 (figures:
+docs/gallery.md). The algorithm is double Q-learning from a replay of whole episodes, with a slowly moving target
+network. The folder receives the learning curve and checkpoints, from which --resume continues; they contain the replay,
+up to 110 MB each.
 """
 
 import copy
@@ -21,14 +22,14 @@ from fastmarl.learning import flat_parameters, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
 MAX_GRAD_NORM, TARGET_RATE, REWARD_SCALE = 10.0, 0.01, 0.1
-FRAGMENT, UPDATES, BATCH = 25, 16, 256  # 25 steps are a whole episode of simple_spread
+FRAGMENT, UPDATES, BATCH = 25, 16, 256  # an episode of simple_spread has 25 steps
 CAPACITY = 20_000  # chunks
 EPSILON, EPSILON_STEPS = 0.05, 100_000
 POLICY = "default_policy"
 
 
 class QNet(fastmarl.modules.DefaultRLModule):
-    """Action values, by which it acts greedily; while it explores, any action is taken with probability epsilon."""
+    """A network of action values that acts greedily; in exploration, an action is random with probability epsilon."""
 
     def _forward_exploration(self, batch, t, **kwargs):
         values = self._forward(batch)["action_dist_inputs"]
@@ -47,7 +48,7 @@ def make_config(args):
 
 
 class Replay:
-    """The newest chunks of a team's episodes, all of the same length: each observation is there once."""
+    """The newest chunks of a team's episodes, all of equal length, with each observation stored once."""
 
     def __init__(self, capacity, seed):
         self.capacity, self.rng = capacity, np.random.default_rng(seed)
@@ -55,7 +56,7 @@ class Replay:
         self.columns = {}  # name -> [capacity, T, A, ...], and "obs" [capacity, T + 1, A, ...]
 
     def add(self, batch):
-        """Chunks as `aligned()` returns them, [T, E, A, ...]."""
+        """Add chunks as `aligned()` returns them, [T, E, A, ...]."""
         new = {name: batch[name] for name in ("actions", "rewards", "terminateds")}
         new["obs"] = np.concatenate([batch["obs"], batch["final_obs"][None]])
         places = (self.next + np.arange(len(batch["seq_lens"]))) % self.capacity
@@ -67,7 +68,7 @@ class Replay:
         self.size = min(self.size + len(places), self.capacity)
 
     def sample(self, n, device):
-        """Any n of the team's steps: tensors [n, A, ...]."""
+        """Return n random steps of the team as tensors [n, A, ...]."""
         length = self.columns["rewards"].shape[1]
         chunks, steps = self.rng.integers(self.size, size=n), self.rng.integers(length, size=n)
         rows = {name: column[chunks, steps] for name, column in self.columns.items()}
@@ -98,9 +99,9 @@ class Learner:
         self.parts = {"target": self.target, "optimizer": self.optimizer, "schedule": self.schedule}
 
     def loss(self, rows):
-        """The error of the team's value, the sum of its agents' values, against rewards and later values."""
+        """Return the error of the team's value, the sum of its agents' values, relative to rewards and later values."""
         taken = self.values_of(self.module, rows["obs"]).gather(-1, rows["actions"][..., None])
-        with torch.no_grad():  # double Q-learning: one network chooses, the other one says what that is worth
+        with torch.no_grad():  # double Q-learning: one network chooses actions, the other one evaluates them
             best = self.values_of(self.module, rows["new_obs"]).argmax(-1, keepdim=True)
             after = self.values_of(self.target, rows["new_obs"]).gather(-1, best).squeeze(-1)
             after = after.masked_fill(rows["terminateds"], 0.0)
@@ -108,11 +109,11 @@ class Learner:
         return nn.functional.smooth_l1_loss(taken.squeeze(-1).sum(-1), target)
 
     def values_of(self, module, obs):
-        """Action values [n, A, actions] of observations [n, A, ...]."""
+        """Return action values [n, A, actions] of observations [n, A, ...]."""
         return module.forward_train({"obs": obs})["action_dist_inputs"]
 
     def learn(self, episodes):
-        """Add episodes to the replay and update on samples of it; returns the last loss."""
+        """Add episodes to the replay, and update on samples of it; returns the last loss."""
         self.replay.add(aligned(episodes, outputs=[])[POLICY])
         losses = [self.update(self.replay.sample(BATCH, self.parameters.device)) for _ in range(UPDATES)]
         return {"loss": losses[-1]}
@@ -139,7 +140,7 @@ class Learner:
 
 ALGORITHM = Algorithm(
     name="vdn",
-    help="value decomposition: Q-learning of action values whose sum is the team's",
+    help="value decomposition: Q-learning of action values that add up to the team's value",
     defaults={"env": "fastmarl.simple_spread", "steps": 1_000_000, "num_envs": 32, "gamma": 0.9, "lr": 2e-3},
     make_config=make_config,
     make_learner=Learner,

@@ -1,4 +1,4 @@
-"""Trained hares and random ones in the same episodes: python evaluate.py runs/first 200"""
+"""Play the same episodes with trained and with random hares: python evaluate.py runs/first 200"""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ import fastmarl
 
 
 class RandomPlay(torch.nn.Module):
-    """All legal actions are equally likely."""
+    """Makes all legal actions equally likely."""
 
     def forward(self, batch: dict[str, Any]) -> dict[str, Any]:
         return {"action_dist_inputs": torch.zeros(batch["obs"]["action_mask"].shape)}

@@ -15,6 +15,6 @@ for hare, steps in longest.agent_episodes.items():
     print(f"{hare}: {len(steps)} actions, return {steps.get_return():.0f}, {fate}")
 
 steps = longest.agent_episodes["hare_0"]
-masks = steps.get_observations()["action_mask"][:-1]  # the last observation is one on which it did not act
+masks = steps.get_observations()["action_mask"][:-1]  # without the last observation, on which it did not act
 for mask, action, reward in zip(masks[:5], steps.get_actions(), steps.get_rewards(), strict=False):
     print("legal", mask, "chosen", action, "reward", reward)

@@ -38,7 +38,7 @@ class Meadow(ParallelEnv):
             self._rng = np.random.default_rng(seed)
         edge = self.size + 2 * SIGHT
         self._map = np.zeros((4, edge, edge), np.float32)
-        self._map[ROCK] = 1  # all around the meadow, so that each window lies on the map
+        self._map[ROCK] = 1  # a border around the meadow, so that each window lies on the map
         self._map[ROCK, SIGHT:-SIGHT, SIGHT:-SIGHT] = self._rng.random((self.size, self.size)) < 0.1
         self.agents = list(self.possible_agents)
         self._places = {hare: self._put(HARE) for hare in self.agents}
@@ -49,7 +49,7 @@ class Meadow(ParallelEnv):
         return self._observations(), {hare: {} for hare in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
-        """Hares move first, as the masks allow; the fox follows, but rests in every third step."""
+        """Move the hares as their masks allow; then the fox follows, but rests in every third step."""
         self._t += 1
         rewards = dict.fromkeys(self.agents, 0.0)
         for hare, action in actions.items():
@@ -71,7 +71,7 @@ class Meadow(ParallelEnv):
         return results
 
     def _put(self, layer: int) -> tuple[int, int]:
-        """Add one to a cell that is free."""
+        """Add one to a random free cell; returns the cell."""
         free = np.argwhere(self._map.sum(0) == 0)
         y, x = self._rng.choice(free)
         self._map[layer, y, x] = 1
@@ -97,7 +97,7 @@ class Meadow(ParallelEnv):
         self._fox = self._move(FOX, self._fox, int(self._rng.choice(best)))
 
     def _observations(self) -> dict[str, dict[str, np.ndarray]]:
-        """Each hare's window of the map, and where it may go."""
+        """Return each hare's window of the map, and the mask of its legal moves."""
         found = {}
         for hare in self.agents:
             y, x = self._places[hare]
@@ -106,5 +106,5 @@ class Meadow(ParallelEnv):
         return found
 
     def render(self) -> np.ndarray:
-        """Picture of the meadow, uint8 [height, width, 3]."""
+        """Return a picture of the meadow, uint8 [height, width, 3]."""
         return draw(self._map[:, SIGHT:-SIGHT, SIGHT:-SIGHT])

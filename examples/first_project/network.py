@@ -6,7 +6,7 @@ from torch import nn
 
 
 class HareNet(nn.Module):
-    """Both see the window only; the runner applies the action mask to the logits."""
+    """An actor and a critic that see only the window; the runner applies the action mask to the logits."""
 
     def __init__(self, num_inputs: int = 196, num_actions: int = 5, width: int = 64):
         super().__init__()

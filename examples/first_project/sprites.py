@@ -1,8 +1,8 @@
-"""Pictures of a map: four sprites of 10 x 10 pixels."""
+"""Draw a map with four sprites of 10 x 10 pixels."""
 
 import numpy as np
 
-SCALE = 3  # screen pixels of a sprite's pixel
+SCALE = 3  # screen pixels per pixel of a sprite
 COLOURS = {
     "g": (126, 176, 86), "G": (116, 166, 78), "r": (128, 128, 134), "R": (96, 96, 104), "c": (58, 128, 52),
     "p": (226, 120, 170), "h": (240, 232, 220), "H": (178, 146, 116), "k": (40, 34, 34), "o": (222, 112, 36),
@@ -56,7 +56,7 @@ SPRITES = [np.array([list(row) for row in sprite.split()]) for sprite in (ROCK, 
 
 
 def draw(layers: np.ndarray) -> np.ndarray:
-    """Draw layers [sprite, height, width], what is in the later ones on top; returns uint8 [height, width, 3]."""
+    """Draw layers [sprite, height, width], later ones on top of earlier ones; returns uint8 [height, width, 3]."""
     _, height, width = layers.shape
     letters = np.empty((height, 10, width, 10), "U1")
     checks = (np.indices((height, width)).sum(0) % 2)[:, None, :, None]

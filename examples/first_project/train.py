@@ -46,14 +46,14 @@ class Training:
     def step(self) -> dict[str, float]:
         """Sample once and learn from it; returns the learner's statistics."""
         batch = columns(self.runner.sample())["hares"]
-        batch["rewards"] *= 0.1  # returns are of the order of 1 then
+        batch["rewards"] *= 0.1  # scales returns to the order of 1
         add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=value_fn_of(self.module))
         batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / batch["advantages"].std()
         self.iteration += 1
         return self.learner.update(to_tensors(batch, COLUMNS))
 
     def save(self) -> None:
-        """Write a checkpoint, which gets its name when it is whole."""
+        """Write a checkpoint, which is renamed when it is complete."""
         part = self.folder / "part"
         self.runner.save_to_path(part)
         learner = {"optimizer": self.learner.optimizer.state_dict(), "generator": self.generator.get_state()}
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=120)
     parser.add_argument("--num-envs", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="go on from the folder's newest checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the folder's newest checkpoint")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the network is small
     args.folder.mkdir(parents=True, exist_ok=args.resume)  # a new run needs a new folder

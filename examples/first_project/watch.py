@@ -1,4 +1,4 @@
-"""Let trained hares play without a runner, and write what that looks like: python watch.py runs/first"""
+"""Let trained hares play without a runner, and write a video of an episode: python watch.py runs/first"""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import fastmarl
 
 def play(policy: fastmarl.Policy, env: Meadow, seed: int) -> Iterator[Image.Image]:
     """Yield a picture of each step of an episode."""
-    policy.reset()  # forgets earlier episodes; only networks with memory need it
+    policy.reset()  # forget earlier episodes, as networks with memory need
     observations, _ = env.reset(seed=seed)
     yield Image.fromarray(env.render())
     while env.agents:
