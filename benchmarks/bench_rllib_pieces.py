@@ -314,8 +314,8 @@ class Contest:
     """RLlib's class, and ours with both samplers, with the same config.
 
     Args:
-        kind: kind of config.
-        env_steps: env steps per round.
+        kind: Kind of config.
+        env_steps: Env steps per round.
     """
 
     def __init__(self, kind: Kind, env_steps: int):

@@ -24,8 +24,8 @@ class Picture:
 
     Attributes:
         curves: label -> (folder, the column that is drawn over env steps).
-        random_play: the value under random play, drawn as a dashed line; None if there is none.
-        meaning: the label of the axis.
+        random_play: The value under random play, drawn as a dashed line; None if there is none.
+        meaning: The label of the axis.
     """
 
     curves: dict[str, tuple[str, str]]

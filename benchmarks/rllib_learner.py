@@ -47,11 +47,11 @@ def make_algorithm(runner_class, learner_class, *, env="cartpole", n_policies=2,
     """Return PPO with a policy for each agent, or with one for all.
 
     Args:
-        runner_class, learner_class: classes of the runner and the learner.
-        env: key of ENVS.
-        n_policies: one per agent, or 1.
-        epochs: epochs of an update.
-        number: seed of everything.
+        runner_class, learner_class: Classes of the runner and the learner.
+        env: Key of ENVS.
+        n_policies: One per agent, or 1.
+        epochs: Epochs of an update.
+        number: Seed of everything.
     """
     seed(number)
     env_class, agents = ENVS[env]

@@ -55,8 +55,8 @@ class Progress:
         """Add an iteration.
 
         Args:
-            env_steps: its env steps.
-            returns: returns of the episodes that ended in it, as sums over agents of the environment's own rewards.
+            env_steps: Its env steps.
+            returns: Returns of the episodes that ended in it, as sums over agents of the environment's own rewards.
         """
         self.env_steps += env_steps
         self._returns.extend(returns)

@@ -36,9 +36,9 @@ class Child(AbstractContextManager["Child"]):
     Between its turns, its process group is stopped (SIGSTOP), so that busy waiting takes no time from other samplers.
 
     Args:
-        python: the interpreter.
+        python: The interpreter.
         module: a module of peer_samplers, or a substitute.
-        setting: argument of the module's `build`, as a dict.
+        setting: Argument of the module's `build`, as a dict.
     """
 
     def __init__(self, python: str, module: str, setting: dict[str, Any]):
@@ -65,8 +65,8 @@ class Child(AbstractContextManager["Child"]):
             {"config": description of the setup, "versions": versions of packages}
 
         Raises:
-            MissingError: a package that it needs is not installed.
-            ChildError: it has failed, or is not ready within `timeout` seconds.
+            MissingError: If a package that it needs is not installed.
+            ChildError: If it has failed, or is not ready within `timeout` seconds.
         """
         ready = self._answer(timeout, "to be ready")["ready"]
         self._stand_still()
@@ -76,7 +76,7 @@ class Child(AbstractContextManager["Child"]):
         """Sample for `warm` seconds, then measure agent steps per second for `seconds` seconds.
 
         Raises:
-            ChildError: it has failed, or has not answered within `timeout` seconds.
+            ChildError: If it has failed, or has not answered within `timeout` seconds.
         """
         self._signal(signal.SIGCONT)
         with suppress(ConnectionError):  # it has ended; its last words explain why

@@ -78,7 +78,7 @@ def samplers_named(names: Sequence[str] | None) -> tuple[Entry, ...]:
     """Return the samplers of these names, always including ours, to which all are compared.
 
     Raises:
-        ConfigError: a name is unknown.
+        ConfigError: If a name is unknown.
     """
     known = [entry.name for entry in SAMPLERS]
     for name in names or ():
@@ -92,10 +92,10 @@ def pythons(chosen: Sequence[tuple[str, str]], folder: Path | None) -> dict[str,
 
     Args:
         chosen: (name, path); these take precedence.
-        folder: folder of virtual environments named after entries. Other entries run in this Python.
+        folder: Folder of virtual environments named after entries. Other entries run in this Python.
 
     Raises:
-        ConfigError: a path or a folder does not exist, a path is not executable, or an entry is unknown.
+        ConfigError: If a path or a folder does not exist, a path is not executable, or an entry is unknown.
     """
     own = dict(chosen)
     samplers_named(list(own))

@@ -37,11 +37,11 @@ def measure_setting(
     """Measure these samplers, and both halves of the limit, in turn.
 
     Args:
-        setting: the work.
-        samplers: the samplers.
-        python_of: name of an entry -> the Python that runs it.
-        pace: durations and time limits.
-        progress: is called with a text before each step.
+        setting: The work.
+        samplers: The samplers.
+        python_of: Name of an entry -> the Python that runs it.
+        pace: Durations and time limits.
+        progress: Is called with a text before each step.
 
     Returns:
         The setting's fields, "rounds", "seconds" and "results". Each entry of "results" has "peer" and "status"

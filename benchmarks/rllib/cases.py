@@ -93,7 +93,7 @@ class Case:
         """Return PPO's config with its default modules of this size.
 
         Args:
-            env_runner_options: passed to `config.env_runners()`.
+            env_runner_options: Passed to `config.env_runners()`.
         """
         options = {"num_env_runners": 0, "num_envs_per_env_runner": self.envs, **env_runner_options}
         model = DefaultModelConfig(fcnet_hiddens=[*self.hiddens], fcnet_activation="tanh", vf_share_layers=False)
@@ -137,7 +137,7 @@ def check_names(names: Sequence[str]) -> None:
     """Check that all names are in CASES or EXTRAS.
 
     Raises:
-        ConfigError: a name is unknown.
+        ConfigError: If a name is unknown.
     """
     for name in names:
         if name not in (*CASES, *EXTRAS):

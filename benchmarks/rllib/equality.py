@@ -20,10 +20,10 @@ def check_equal(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) 
     """Compare times, flags, all columns (dtype, shape, bytes, lookback) and infos; ids and clocks may differ.
 
     Args:
-        theirs, ours: episodes of RLlib's runner and of ours.
+        theirs, ours: Episodes of RLlib's runner and of ours.
 
     Raises:
-        UnequalEpisodesError: names the first difference.
+        UnequalEpisodesError: If they differ; the message names the first difference.
     """
     for number, (one, other) in enumerate(zip_longest(theirs, ours)):
         if one is None or other is None:
@@ -37,10 +37,10 @@ def check_alike(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) 
     """Compare the names, dtypes and row shapes of the columns of each module's agents.
 
     Args:
-        theirs, ours: episodes of RLlib's runner and of ours.
+        theirs, ours: Episodes of RLlib's runner and of ours.
 
     Raises:
-        UnequalEpisodesError: names the first difference.
+        UnequalEpisodesError: If they differ; the message names the first difference.
     """
     want, got = _forms(theirs), _forms(ours)
     for key in want | got:

@@ -39,10 +39,10 @@ def measure_growth(
     """Measure the time per agent step, with get_metrics() between the calls.
 
     Args:
-        steps: env steps per call.
-        rllib_steps: the limit for RLlib's runner.
-        rounds: rounds of our runner, for the median; RLlib's has one.
-        ours: the class to compare with RLlib's.
+        steps: Env steps per call.
+        rllib_steps: The limit for RLlib's runner.
+        rounds: Rounds of our runner, for the median; RLlib's has one.
+        ours: The class to compare with RLlib's.
 
     Returns:
         One row for each of `steps`: "steps", and microseconds of sample() per agent step, "us" and "rllib_us" (or
@@ -68,9 +68,9 @@ def measure_transfer(
     """Pickle and rebuild the result of one call of sample(), with protocol 5 and out-of-band buffers, as Ray does.
 
     Args:
-        rounds: number of rounds for the medians; the runners take turns.
-        steps: env steps in that call.
-        ours: the class to compare with RLlib's.
+        rounds: Number of rounds for the medians; the runners take turns.
+        steps: Env steps in that call.
+        ours: The class to compare with RLlib's.
 
     Returns:
         One row for each "runner": "dumps_ms", "loads_ms", "look_ms" (the first access to all received agent episodes),
@@ -127,8 +127,8 @@ def measure_trip(*, rounds: int = 20, ours: type[RLlibEnvRunner] = MultiAgentEnv
     """Measure the way of one call's episodes from an actor to the driver. Ray must be started.
 
     Args:
-        rounds: number of rounds for the medians; the runners take turns.
-        ours: the class to compare with RLlib's.
+        rounds: Number of rounds for the medians; the runners take turns.
+        ours: The class to compare with RLlib's.
 
     Returns:
         One row for each "runner": "get_ms", from requesting finished episodes until ray.get() returns, and "look_ms",
@@ -157,8 +157,8 @@ def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentE
     """Measure PPO iterations with default settings, except for the batch of PPO_CASE's steps. Ray must be started.
 
     Args:
-        iterations: number of iterations for the medians; the runners take turns.
-        ours: the class to compare with RLlib's.
+        iterations: Number of iterations for the medians; the runners take turns.
+        ours: The class to compare with RLlib's.
 
     Returns:
         One row for each "runner": "seconds" of Algorithm.train(), which samples and learns in this process,

@@ -65,7 +65,7 @@ class BareModules:
 
     Args:
         runner: RLlib's, with PPO's default modules and discrete actions.
-        steps: env steps in the call that is recorded.
+        steps: Env steps in the call that is recorded.
     """
 
     def __init__(self, runner: RLlibEnvRunner, steps: int):
@@ -113,15 +113,15 @@ def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = Mul
     """Check that the runners are equal, then time RLlib's, ours, the bare environments and layers in turn.
 
     Args:
-        name: key of CASES.
-        rounds: number of rounds; each times everything once.
-        ours: the class to compare with RLlib's.
+        name: Key of CASES.
+        rounds: Number of rounds; each times everything once.
+        ours: The class to compare with RLlib's.
 
     Returns:
         Medians over the rounds.
 
     Raises:
-        UnequalEpisodesError: the runners are not equal.
+        UnequalEpisodesError: If the runners are not equal.
     """
     case = CASES[name]
     rllib_rounds = min(rounds, case.rllib_rounds or rounds)

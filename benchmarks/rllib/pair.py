@@ -54,10 +54,10 @@ class Pair(AbstractContextManager["Pair"]):
         With `sampler="fast"` the actions differ, so only the form of the columns is compared.
 
         Args:
-            steps: env steps per call.
+            steps: Env steps per call.
 
         Raises:
-            UnequalEpisodesError: names the first difference.
+            UnequalEpisodesError: If they differ; the message names the first difference.
         """
         compare = check_alike if getattr(self.ours, "sampler", "exact") == "fast" else check_equal
         for call in range(2):

@@ -35,11 +35,11 @@ class BareEnvs:
     """Environments in a bare loop. Legal random actions are recorded once; `run` replays them, timed.
 
     Args:
-        envs: environments of a runner; adapters are removed.
-        seed: seed of the first reset. Like a runner's, every reset has a seed, so all runs are identical.
-        seconds: approximate duration of the recorded steps, rounded to whole multiples of TICKS_PER_CALL ticks.
-        given: converts a legal action, an int for Discrete, to the action that a runner would give to an env.
-        most_calls: most multiples of TICKS_PER_CALL ticks.
+        envs: Environments of a runner; adapters are removed.
+        seed: Seed of the first reset. Like a runner's, every reset has a seed, so all runs are identical.
+        seconds: Approximate duration of the recorded steps, rounded to whole multiples of TICKS_PER_CALL ticks.
+        given: Converts a legal action, an int for Discrete, to the action that a runner would give to an env.
+        most_calls: Most multiples of TICKS_PER_CALL ticks.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class BareBatch:
     The copies that adapters make are included.
 
     Args:
-        env: batch of a runner.
-        seed: env i is first reset with `seed + i`; later resets have seeds if those of a runner do.
-        seconds: approximate duration of a run, rounded to whole multiples of TICKS_PER_CALL ticks.
-        most_calls: most multiples of TICKS_PER_CALL ticks.
+        env: Batch of a runner.
+        seed: Env i is first reset with `seed + i`; later resets have seeds if those of a runner do.
+        seconds: Approximate duration of a run, rounded to whole multiples of TICKS_PER_CALL ticks.
+        most_calls: Most multiples of TICKS_PER_CALL ticks.
     """
 
     def __init__(self, env: ArrayEnv, seed: int, seconds: float, most_calls: int):
@@ -203,7 +203,7 @@ def _check_acted(loop: BareEnvs | BareBatch) -> None:
     """Check that agents have acted, since times are divided by their steps.
 
     Raises:
-        EnvCheckError: no agent has acted.
+        EnvCheckError: If no agent has acted.
     """
     if not loop.agent_steps:
         raise EnvCheckError(

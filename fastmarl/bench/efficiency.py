@@ -66,16 +66,16 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
     """Measure a runner of `config` and its limit alternately, in this process, with one torch thread.
 
     Args:
-        config: config of the runner; if it has no seed, it gets seed 0.
-        rounds: number of rounds; each times the environments, the modules and the runner once.
-        seconds: approximate limit for each of these, but at least 128 steps of every environment are made.
+        config: Config of the runner; if it has no seed, it gets seed 0.
+        rounds: Number of rounds; each times the environments, the modules and the runner once.
+        seconds: Approximate limit for each of these, but at least 128 steps of every environment are made.
 
     Returns:
         The medians over the rounds.
 
     Raises:
-        EnvCheckError: different agents act after the same `reset(seed)` and the same actions, so the environment can't
-            be stepped with ready-made actions.
+        EnvCheckError: If different agents act after the same `reset(seed)` and the same actions, so the environment
+            can't be stepped with ready-made actions.
     """
     config = replace(config, seed=0 if config.seed is None else config.seed)
     with one_torch_thread():

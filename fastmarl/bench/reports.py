@@ -61,7 +61,7 @@ def order_in_series(row: Row) -> tuple:
     """Return the sort key of a row.
 
     Raises:
-        ValueError: the row's series is unknown.
+        ValueError: If the row's series is unknown.
     """
     return [*TITLES].index(row["series"]), row["size"]
 

@@ -132,7 +132,7 @@ def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, t
 
     Args:
         callbacks_class: None, a class (or a function that makes the object), or a list of these; each is called once.
-        functions: event name -> None, a callable, or a list of callables.
+        functions: Event name -> None, a callable, or a list of callables.
 
     Returns:
         Every event of `EVENTS` -> bound callables in calling order: classes first, then functions, each in the order

@@ -11,7 +11,7 @@ def html_table(
 
     Args:
         heading: a text for each column; empty: there is none.
-        notes: lines below the table.
+        notes: Lines below the table.
     """
     parts = [f"<b>{escape(title)}</b>"] if title else []
     parts.append("<table>")

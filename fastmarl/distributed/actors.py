@@ -14,10 +14,10 @@ class Actors(Protocol):
     """Starts actors, each with a `RunnerHost`, and calls them. An actor executes its calls in order.
 
     Attributes:
-        most_in_flight: most calls of sample() that may be queued at an actor.
-        lends_arrays: whether arrays in results are read-only views of memory that the caller doesn't own.
-        late_start: advice, appended to the error about an actor that has not started in time.
-        runner_name: name of a runner in errors, a format string that takes its index.
+        most_in_flight: Most calls of sample() that may be queued at an actor.
+        lends_arrays: Whether arrays in results are read-only views of memory that the caller doesn't own.
+        late_start: Advice, appended to the error about an actor that has not started in time.
+        runner_name: Name of a runner in errors, a format string that takes its index.
         lost: (index, problem) -> the error about a runner that has ended.
         late: (index, problem) -> the error about a runner that has timed out.
     """
@@ -74,9 +74,9 @@ class Actors(Protocol):
         """Return a result that has arrived.
 
         Raises:
-            ActorLost: there will be no result.
-            HostFailure: the host has raised an error in another process.
-            Exception: the host has raised it in this process, or the result can't be read.
+            ActorLost: If there will be no result.
+            HostFailure: If the host has raised an error in another process.
+            Exception: If the host has raised it in this process, or the result can't be read.
         """
 
     def kill(self, handle: Any) -> None:

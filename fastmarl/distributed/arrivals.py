@@ -13,9 +13,9 @@ class Arrival:
     """The result of a call of `sample()`, or the reason why a runner is lost.
 
     Attributes:
-        number: number of the call.
-        runner: the runner that was called.
-        came: the report with the batch, or an error.
+        number: Number of the call.
+        runner: The runner that was called.
+        came: The report with the batch, or an error.
     """
 
     number: int

@@ -54,21 +54,21 @@ class BackgroundSampler(FleetOwner):
     An error or an interrupt in one of its methods closes the sampler.
 
     Args:
-        config: config of the runners; `num_env_runners` is the number of processes unless it is set.
+        config: Config of the runners; `num_env_runners` is the number of processes unless it is set.
         make_batch: episodes -> nested dict of arrays. It is called in the processes.
-        join: joins the batches of several processes, a list in their order.
-        processes: number of processes, at least 1.
-        staleness: see above; at least 0.
-        max_restarts: how often a process that has ended or timed out is replaced before it delivers a batch. Its
+        join: Joins the batches of several processes, a list in their order.
+        processes: Number of processes, at least 1.
+        staleness: See above; at least 0.
+        max_restarts: How often a process that has ended or timed out is replaced before it delivers a batch. Its
             replacement has another `incarnation`, and so unused seeds.
         start_method: "spawn" or "fork"; don't fork a process that has used CUDA.
-        timeout_s: seconds that `next()` waits for a process, at least 0.001. Starting may take 300 s.
+        timeout_s: Seconds that `next()` waits for a process, at least 0.001. Starting may take 300 s.
 
     Attributes:
-        module: the modules, for training in this process.
+        module: The modules, for training in this process.
 
     Raises:
-        ConfigError: an option is invalid, or an object that the processes need can't be sent to them. Errors of a
+        ConfigError: If an option is invalid, or an object that the processes need can't be sent to them. Errors of a
             runner's constructor are raised unchanged.
     """
 
@@ -110,14 +110,14 @@ class BackgroundSampler(FleetOwner):
         The batch is the caller's own; the sampler never writes to it again.
 
         Args:
-            timeout_s: seconds to wait for each process; None uses the constructor's value.
+            timeout_s: Seconds to wait for each process; None uses the constructor's value.
 
         Raises:
-            SamplerProcessError, SamplerTimeoutError: a process has ended or timed out, and is not replaced.
-            RunnerStoppedError: the sampler is closed.
-            RunnerBusyError: another call is under way, in another thread or below a signal handler.
-            ConfigError: `timeout_s` is invalid. After this error and RunnerBusyError the sampler continues.
-            Exception: any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
+            SamplerProcessError, SamplerTimeoutError: If a process has ended or timed out, and is not replaced.
+            RunnerStoppedError: If the sampler is closed.
+            RunnerBusyError: If another call is under way, in another thread or below a signal handler.
+            ConfigError: If `timeout_s` is invalid. After this error and RunnerBusyError the sampler continues.
+            Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
                 traceback and the number of the process.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -147,16 +147,16 @@ class BackgroundSampler(FleetOwner):
         """Use these weights in all processes from their next call on.
 
         Args:
-            module: all modules, or the only module, or weights of some modules by module id, as `get_state()` returns
+            module: All modules, or the only module, or weights of some modules by module id, as `get_state()` returns
                 them; None uses `self.module`.
 
         Returns:
             The version of the weights, above 0; rows sampled with them have it as "weights_seq_no".
 
         Raises:
-            ConfigError: the weights belong to other modules; nothing was changed.
-            RunnerBusyError: a signal handler has called this within itself; the call under way continues.
-            RunnerStoppedError: the sampler is closed.
+            ConfigError: If the weights belong to other modules; nothing was changed.
+            RunnerBusyError: If a signal handler has called this within itself; the call under way continues.
+            RunnerStoppedError: If the sampler is closed.
         """
         weights = dict(weights_by_module(self.module, self.module if module is None else module))
         self._processes.weights.check(weights)

@@ -14,14 +14,14 @@ class Call:
     """One call of a runner.
 
     Attributes:
-        number: consecutive number of the call, over all runners.
-        runner: the runner that is called.
-        method: method of its host.
-        timeout_s: seconds that the runner has for it, from the end of its previous call.
-        reference: reference to the result.
-        is_open: whether neither the result nor an error has arrived.
-        is_done: whether `value` is the result.
-        error: the error that the call raised, if any. A call that is neither open nor done and has no error is lost.
+        number: Consecutive number of the call, over all runners.
+        runner: The runner that is called.
+        method: Method of its host.
+        timeout_s: Seconds that the runner has for it, from the end of its previous call.
+        reference: Reference to the result.
+        is_open: Whether neither the result nor an error has arrived.
+        is_done: Whether `value` is the result.
+        error: The error that the call raised, if any. A call that is neither open nor done and has no error is lost.
     """
 
     number: int

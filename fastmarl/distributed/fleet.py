@@ -30,20 +30,20 @@ class Fleet:
     """Calls runners, takes their results, and replaces runners that are lost.
 
     Args:
-        actors: the transport.
-        config, make_batch: passed to the runners.
-        max_restarts: how often a runner is replaced before it delivers a batch, or NO_LIMIT.
-        sample_timeout_s: seconds that a runner has for a call.
-        start_timeout_s: seconds that a runner has to start.
+        actors: The transport.
+        config, make_batch: Passed to the runners.
+        max_restarts: How often a runner is replaced before it delivers a batch, or NO_LIMIT.
+        sample_timeout_s: Seconds that a runner has for a call.
+        start_timeout_s: Seconds that a runner has to start.
 
     Attributes:
-        runners: all runners, by index.
-        calls: calls whose results have not been taken.
-        hungry: runners that may have room for more calls of sample().
-        arrivals: batches and errors that have arrived but were not returned yet.
-        new: counts since the last report, named in `COUNTED`.
-        weights: the newest weights.
-        num_told: the number of runners in the config of new runners.
+        runners: All runners, by index.
+        calls: Calls whose results have not been taken.
+        hungry: Runners that may have room for more calls of sample().
+        arrivals: Batches and errors that have arrived but were not returned yet.
+        new: Counts since the last report, named in `COUNTED`.
+        weights: The newest weights.
+        num_told: The number of runners in the config of new runners.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Fleet:
         """Return the runners that can be called, at least one.
 
         Raises:
-            EnvRunnerLostError: all runners are lost.
+            EnvRunnerLostError: If all runners are lost.
         """
         self.wait_for_a_runner()
         return [runner for runner in self.runners if runner.is_ready]
@@ -152,7 +152,7 @@ class Fleet:
         """Check that no call is under way, in another thread or in this one, and make this method the next.
 
         Raises:
-            RunnerBusyError: a call is under way.
+            RunnerBusyError: If a call is under way.
         """
         self._guard.check(method)
         self._method = method
@@ -352,7 +352,7 @@ class Fleet:
         """Wait until all of these runners can be called.
 
         Raises:
-            Exception: the error of the first runner that can't start; later calls do not raise it again.
+            Exception: The error of the first runner that can't start; later calls do not raise it again.
         """
         while any(runner.start is None and not runner.is_lost for runner in runners):
             self.collect()

@@ -47,22 +47,22 @@ class EnvRunnerGroup(FleetOwner):
     the calls after it.
 
     Args:
-        config: config of the runners.
-        num_env_runners: number of runners; 0 means one runner in this process, without Ray.
+        config: Config of the runners.
+        num_env_runners: Number of runners; 0 means one runner in this process, without Ray.
         make_batch: `(episodes, module) -> nested dict of arrays`, with the runner's modules.
         placement_strategy: "SPREAD" over the nodes of Ray's cluster, or "DEFAULT", which fills one node after another.
-        max_restarts: how often a runner is replaced before it delivers a batch; -1 means no limit.
-        sample_timeout_s: seconds that a runner has for a call, from the end of its previous call.
-        start_timeout_s: seconds that a runner has to be placed and created.
-        actor_options: options of Ray actors, such as `num_cpus` (default 1), `resources` or `runtime_env`.
+        max_restarts: How often a runner is replaced before it delivers a batch; -1 means no limit.
+        sample_timeout_s: Seconds that a runner has for a call, from the end of its previous call.
+        start_timeout_s: Seconds that a runner has to be placed and created.
+        actor_options: Options of Ray actors, such as `num_cpus` (default 1), `resources` or `runtime_env`.
 
     Attributes:
-        module: the modules, for training in this process.
+        module: The modules, for training in this process.
 
     Raises:
-        ConfigError: an option is invalid, or an object that the runners need can't be sent to them. Errors of a
+        ConfigError: If an option is invalid, or an object that the runners need can't be sent to them. Errors of a
             runner's constructor are raised unchanged.
-        EnvRunnerLostError: a runner's process has ended, or it was not ready in time.
+        EnvRunnerLostError: If a runner's process has ended, or it was not ready in time.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class EnvRunnerGroup(FleetOwner):
             returned or, after an error, those of the other runners.
 
         Raises:
-            EnvRunnerLostError: a runner was replaced `max_restarts` times in a row. The others continue.
-            RunnerStoppedError: the group was stopped.
-            ConfigError: both numbers are given, or one is negative or not an integer.
-            Exception: any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
+            EnvRunnerLostError: If a runner was replaced `max_restarts` times in a row. The others continue.
+            RunnerStoppedError: If the group was stopped.
+            ConfigError: If both numbers are given, or one is negative or not an integer.
+            Exception: Any error of an env, a module, a connector, a callback or `make_batch`. Its notes have the
                 traceback and the runner's index.
         """
         self._begin("sample()")
@@ -194,11 +194,11 @@ class EnvRunnerGroup(FleetOwner):
         `MultiAgentEnvRunner.sample()`.
 
         Args:
-            in_flight: calls that are queued at a runner, so that it doesn't wait for the learner; at least 1. The
+            in_flight: Calls that are queued at a runner, so that it doesn't wait for the learner; at least 1. The
                 weights of its results are up to this number of its own calls old. In this process it is always 1.
 
         Raises:
-            Exception: see `sample()`. The next `sample_ready()` continues with the remaining parts.
+            Exception: See `sample()`. The next `sample_ready()` continues with the remaining parts.
         """
         self._check_usable("sample_ready()")
         check_integer("in_flight", in_flight, least=1)
@@ -213,16 +213,16 @@ class EnvRunnerGroup(FleetOwner):
         The call does not wait, and any thread may call it at any time. All other methods are for one thread at a time.
 
         Args:
-            module: all modules, or the only module, or weights by module id, as `get_state()` returns them; None uses
+            module: All modules, or the only module, or weights by module id, as `get_state()` returns them; None uses
                 `group.module`. All modules must be included.
 
         Returns:
             The number of the weights; parts and rows sampled with them have it as `weights_seq_no`.
 
         Raises:
-            ConfigError: the weights belong to other modules; nothing was changed.
-            RunnerBusyError: a signal handler has called this within itself; the call under way continues.
-            RunnerStoppedError: the group was stopped.
+            ConfigError: If the weights belong to other modules; nothing was changed.
+            RunnerBusyError: If a signal handler has called this within itself; the call under way continues.
+            RunnerStoppedError: If the group was stopped.
         """
         self._check_open()
         weights = weights_by_module(self.module, self.module if module is None else module)
@@ -240,14 +240,14 @@ class EnvRunnerGroup(FleetOwner):
         """Call `function(runner, *args)` in the runners' processes, after their earlier calls.
 
         Args:
-            function: the function to call.
-            args: further arguments of it.
+            function: The function to call.
+            args: Further arguments of it.
 
         Returns:
             The results by the runners' indices, without runners that are being replaced or are lost meanwhile.
 
         Raises:
-            Exception: the first error of the function, with the runner's index as a note.
+            Exception: The first error of the function, with the runner's index as a note.
         """
         self._begin("foreach()")
         return self._fleet.ask(self._fleet.ready(), "apply", function, args)
@@ -270,17 +270,17 @@ class EnvRunnerGroup(FleetOwner):
         others play its share. Each runner uses its own connectors' state: call `sync_connectors()` before.
 
         Args:
-            num_episodes: at least 1.
-            seeds: one integer per episode, for its reset. None: a group with a seed uses the same seeds in each call,
+            num_episodes: At least 1.
+            seeds: One integer per episode, for its reset. None: a group with a seed uses the same seeds in each call,
                 for any number of runners; a group without one uses none.
-            explore: sample actions, instead of taking the most likely ones.
+            explore: Sample actions, instead of taking the most likely ones.
 
         Returns:
             The evaluation of all episodes.
 
         Raises:
-            ConfigError: a number is invalid.
-            Exception: any error of a runner's `evaluate()`.
+            ConfigError: If a number is invalid.
+            Exception: Any error of a runner's `evaluate()`.
         """
         self._begin("evaluate()")
         return evaluate_in(self._fleet, self._config, num_episodes, seeds, explore)
@@ -308,11 +308,11 @@ class EnvRunnerGroup(FleetOwner):
         Modules that explore by a schedule count with `config.num_env_runners`, which does not change in older runners.
 
         Args:
-            num_env_runners: at least 1. A group with its runner in this process can't be resized.
+            num_env_runners: At least 1. A group with its runner in this process can't be resized.
 
         Raises:
-            ConfigError: the number is invalid.
-            Exception: the first error of an env's close(), or an error of `EnvRunnerGroup`. The group then has no new
+            ConfigError: If the number is invalid.
+            Exception: The first error of an env's close(), or an error of `EnvRunnerGroup`. The group then has no new
                 runners, and lost ones stay lost.
         """
         self._begin("resize()")
@@ -343,10 +343,10 @@ class EnvRunnerGroup(FleetOwner):
         weights is the saved one, or one above the group's if that is higher. `group.module` gets the weights, too.
 
         Args:
-            state: the state.
+            state: The state.
 
         Raises:
-            ConfigError: the state is invalid or belongs to other modules. Nothing was changed.
+            ConfigError: If the state is invalid or belongs to other modules. Nothing was changed.
         """
         self._begin("set_state()")
         self._state.set(state)
@@ -377,8 +377,8 @@ class EnvRunnerGroup(FleetOwner):
         """Check that the group is open and that no other call is under way.
 
         Raises:
-            RunnerStoppedError: the group was stopped.
-            RunnerBusyError: another call is under way.
+            RunnerStoppedError: If the group was stopped.
+            RunnerBusyError: If another call is under way.
         """
         self._check_open()
         self._fleet.check_idle(method)

@@ -35,10 +35,10 @@ class RunnerPlan:
     """Instructions for a host to create a runner.
 
     Attributes:
-        config: config of the runner.
-        make_batch: converts the episodes of one call to a batch.
-        state: initial state of the runner.
-        is_module_wanted: whether the host returns `HostReady.module`.
+        config: Config of the runner.
+        make_batch: Converts the episodes of one call to a batch.
+        state: Initial state of the runner.
+        is_module_wanted: Whether the host returns `HostReady.module`.
     """
 
     config: EnvRunnerConfig
@@ -52,11 +52,11 @@ class HostReady:
     """A host's report that its runner was created.
 
     Attributes:
-        pid: process id.
-        node: name of the machine.
+        pid: Process id.
+        node: Name of the machine.
         module: a copy of the runner's modules on the CPU, if requested.
-        seeds_each_episode: whether its envs can be seeded for each episode.
-        form: form of the runner's weights, if they come through shared memory.
+        seeds_each_episode: Whether its envs can be seeded for each episode.
+        form: Form of the runner's weights, if they come through shared memory.
     """
 
     pid: int
@@ -71,10 +71,10 @@ class HostReport:
     """The result of a call of sample().
 
     Attributes:
-        batch: result of `make_batch`.
-        weights_seq_no: number of the weights that were used.
-        increment: increments of the runner's counters.
-        state: state from which a replacement would continue if this runner were lost.
+        batch: Result of `make_batch`.
+        weights_seq_no: Number of the weights that were used.
+        increment: Increments of the runner's counters.
+        state: State from which a replacement would continue if this runner were lost.
     """
 
     batch: Any
@@ -87,8 +87,8 @@ class HostFailure(Exception):
     """An error that a host has raised in another process.
 
     Args:
-        error: the pickled error; empty if it can't be pickled.
-        text: its traceback.
+        error: The pickled error; empty if it can't be pickled.
+        text: Its traceback.
     """
 
     def __init__(self, error: bytes, text: str):
@@ -119,7 +119,7 @@ class RunnerHost:
     Each call carries the number of the newest weights, and the weights themselves unless the runner has been sent them.
 
     Attributes:
-        weights_seq_no: number of the runner's weights; -1 for its initial ones.
+        weights_seq_no: Number of the runner's weights; -1 for its initial ones.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class RunnerHost:
         """Check that the runners of the group can restore this state.
 
         Raises:
-            ConfigError: they can't.
+            ConfigError: If they can't.
         """
         self.runner.check_state(state)
 

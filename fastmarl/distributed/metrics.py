@@ -15,10 +15,10 @@ class GroupMetrics:
     """Adds up the increments of parts that are returned.
 
     Args:
-        window: number of episodes that means, minima and maxima cover.
+        window: Number of episodes that means, minima and maxima cover.
 
     Attributes:
-        seconds_waited: time in methods that sample, since the last report.
+        seconds_waited: Time in methods that sample, since the last report.
     """
 
     def __init__(self, window: int):
@@ -50,7 +50,7 @@ class GroupMetrics:
         """Check that `set_state()` accepts this state.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: If it does not.
         """
         env_steps, counters = (state[name] for name in LIFETIME)
         whole_number(LIFETIME[0], env_steps)

@@ -17,10 +17,10 @@ class FleetOwner:
 
     Args:
         fleet: a fleet without runners.
-        n: number of runners to start.
+        n: Number of runners to start.
 
     Attributes:
-        module: the modules, for training in this process.
+        module: The modules, for training in this process.
     """
 
     module: MultiRLModule
@@ -48,7 +48,7 @@ class FleetOwner:
         """Check that the object is open.
 
         Raises:
-            RunnerStoppedError: it was closed.
+            RunnerStoppedError: If it was closed.
         """
         raise NotImplementedError
 

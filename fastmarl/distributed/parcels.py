@@ -55,14 +55,14 @@ def join_batches(batches: list[Any]) -> Any:
     """Join the batches of several processes by concatenating arrays along their first axis.
 
     Args:
-        batches: nested dicts and tuples of arrays, at least one. Dicts by module id, as `columns()` returns them, may
+        batches: Nested dicts and tuples of arrays, at least one. Dicts by module id, as `columns()` returns them, may
             lack some modules.
 
     Returns:
         The joined batch.
 
     Raises:
-        BatchError: the batches have different columns.
+        BatchError: If the batches have different columns.
     """
     if len(batches) == 1:
         return batches[0]

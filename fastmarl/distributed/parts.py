@@ -19,10 +19,10 @@ class SamplePart:
     """The samples of one call of one runner.
 
     Attributes:
-        batch: result of `make_batch`. Its arrays are the caller's own: they may be written to and kept.
-        weights_seq_no: number of the weights that chose the actions of this call, as returned by `set_weights()`.
-        runner_index: index of the runner, from 0.
-        increment: increments of the runner's counters; `metrics` has them under their public names.
+        batch: Result of `make_batch`. Its arrays are the caller's own: they may be written to and kept.
+        weights_seq_no: Number of the weights that chose the actions of this call, as returned by `set_weights()`.
+        runner_index: Index of the runner, from 0.
+        increment: Increments of the runner's counters; `metrics` has them under their public names.
     """
 
     batch: Any

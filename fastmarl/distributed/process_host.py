@@ -25,10 +25,10 @@ def run_host(plan: RunnerPlan | bytes, channel: Channel, files: Channel, parent:
     """Run a host; the main function of the process.
 
     Args:
-        plan: plan of the runner; pickled if the process was not forked.
-        channel: for calls and their results; the file of the weights arrives before the first call.
-        files: for batches.
-        parent: process id of the parent.
+        plan: Plan of the runner; pickled if the process was not forked.
+        channel: For calls and their results; the file of the weights arrives before the first call.
+        files: For batches.
+        parent: Process id of the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -65,7 +65,7 @@ def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
     """Answer each call under its number until `stop`.
 
     Raises:
-        EOFError: the parent has ended.
+        EOFError: If the parent has ended.
     """
     weights = SharedWeights(form_of(host.runner.module.get_state()), channel.recv_file())
     method = ""

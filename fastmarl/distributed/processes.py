@@ -42,7 +42,7 @@ class HostProcess(ChildProcess):
         """Prepare the process.
 
         Raises:
-            ConfigError: the plan can't be sent to another process.
+            ConfigError: If the plan can't be sent to another process.
         """
         sent = pickled(plan, *UNSENT) if start_method == "spawn" else plan
         self._is_ready = False

@@ -46,10 +46,10 @@ class RayActors(Actors):
     Args:
         placement_strategy: "SPREAD" over the nodes of the cluster, or Ray's "DEFAULT", which fills one node after
             another.
-        options: options of Ray actors, such as `num_cpus`.
+        options: Options of Ray actors, such as `num_cpus`.
 
     Raises:
-        ConfigError: an option is reserved for the group, or Ray rejects it.
+        ConfigError: If an option is reserved for the group, or Ray rejects it.
     """
 
     lends_arrays = True

@@ -14,17 +14,17 @@ class RemoteRunner:
     """The known state of a runner in an actor, also while it is being replaced.
 
     Attributes:
-        index: index of the runner, from 0.
-        incarnation: number of earlier runners with this index.
-        handle: handle of its actor.
-        start: its report from the start; None while it is starting.
-        was_ready: whether a runner with this index has ever been ready.
-        is_lost: whether it has ended without a replacement.
-        is_leaving: whether it won't be replaced if it is lost now.
-        n_replaced: how often it was replaced since its last batch.
-        sent_seq_no: number of the last weights that it was sent.
-        state: state from which a replacement would continue.
-        state_number: number of the call that `state` belongs to.
+        index: Index of the runner, from 0.
+        incarnation: Number of earlier runners with this index.
+        handle: Handle of its actor.
+        start: Its report from the start; None while it is starting.
+        was_ready: Whether a runner with this index has ever been ready.
+        is_lost: Whether it has ended without a replacement.
+        is_leaving: Whether it won't be replaced if it is lost now.
+        n_replaced: How often it was replaced since its last batch.
+        sent_seq_no: Number of the last weights that it was sent.
+        state: State from which a replacement would continue.
+        state_number: Number of the call that `state` belongs to.
     """
 
     index: int

@@ -24,7 +24,7 @@ def call_arguments(
     """Return the arguments of a runner's `sample()`.
 
     Raises:
-        ConfigError: the numbers are invalid; it is raised here once, instead of in each runner.
+        ConfigError: If the numbers are invalid; it is raised here once, instead of in each runner.
     """
     make_goal(config, num_timesteps, num_episodes, config.num_envs_per_env_runner)
     return {
@@ -64,9 +64,9 @@ class GroupSampling:
         """Call runners as long as parts are requested; see `EnvRunnerGroup.sample_ready()`.
 
         Args:
-            arguments: arguments of each call.
-            in_flight: most calls that are queued at a runner.
-            check_usable: raises an error, given the method's name, if the group can't be used.
+            arguments: Arguments of each call.
+            in_flight: Most calls that are queued at a runner.
+            check_usable: Raises an error, given the method's name, if the group can't be used.
         """
         check_usable("sample_ready()")
         self._fleet.recover()

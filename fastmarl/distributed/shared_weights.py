@@ -26,7 +26,7 @@ def form_of(weights: Weights) -> Form:
     """Return the shapes and dtypes of all weights.
 
     Raises:
-        ConfigError: a value is not an array of numbers, such as the extra state of a layer.
+        ConfigError: If a value is not an array of numbers, such as the extra state of a layer.
     """
     form: Form = {}
     for module_id, arrays in weights.items():
@@ -46,8 +46,8 @@ class SharedWeights:
     If it is killed, the system releases the lock.
 
     Args:
-        form: form of the weights.
-        fd: descriptor of a file from `new_weights_file(form)`; it is closed with this object.
+        form: Form of the weights.
+        fd: Descriptor of a file from `new_weights_file(form)`; it is closed with this object.
     """
 
     def __init__(self, form: Form, fd: int):
@@ -62,7 +62,7 @@ class SharedWeights:
         """Check that `write()` accepts these weights.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: If it does not.
         """
         for module_id, form in form_of(weights).items():
             own = self.form.get(module_id)
@@ -74,7 +74,7 @@ class SharedWeights:
         """Replace the weights of these modules; other modules keep theirs.
 
         Raises:
-            SamplerTimeoutError: another process has held the lock for too long.
+            SamplerTimeoutError: If another process has held the lock for too long.
         """
         with self._locked(fcntl.LOCK_EX):
             self._version[0] = BEING_WRITTEN
@@ -90,7 +90,7 @@ class SharedWeights:
             newer_than: a version, at least -1.
 
         Raises:
-            SamplerTimeoutError: see write().
+            SamplerTimeoutError: See write().
         """
         with self._locked(fcntl.LOCK_SH):
             if self._version[0] <= newer_than:

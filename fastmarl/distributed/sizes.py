@@ -25,7 +25,7 @@ def fill(fleet: Fleet, lost: Sequence[RemoteRunner]) -> None:
     """Replace runners that are lost.
 
     Raises:
-        Exception: the error of one that can't start. It stays lost then.
+        Exception: The error of a runner that can't start. It stays lost then.
     """
     for runner in lost:
         runner.n_replaced = 0
@@ -37,7 +37,7 @@ def add(fleet: Fleet, indices: range) -> None:
     """Add runners with these indices once all of them have started.
 
     Raises:
-        Exception: the error of one that can't start. None of them is added then.
+        Exception: The error of a runner that can't start. None of them is added then.
     """
     runners, num_told = fleet.runners, fleet.num_told
     fleet.num_told = indices.stop

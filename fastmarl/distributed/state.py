@@ -20,7 +20,7 @@ class GroupState:
     """Gets and sets the state of a group.
 
     Args:
-        fleet, module, metrics: parts of the group.
+        fleet, module, metrics: Parts of the group.
     """
 
     def __init__(self, fleet: Fleet, module: MultiRLModule, metrics: GroupMetrics):
@@ -71,7 +71,7 @@ class GroupState:
         """Check that the runners accept the states.
 
         Raises:
-            ConfigError: one of them is refused.
+            ConfigError: If one of them is refused.
         """
         fleet = self._fleet
         ready = cycle(fleet.ready())
@@ -107,7 +107,7 @@ def _checked(states: Any) -> Saved:
     """Check a list of runners' states and return it.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: If it is something else.
     """
     if not isinstance(states, (list, tuple)) or not states:
         raise ConfigError(f"env_runners must be a list of states, one for each runner, got {states!r:.200}")
@@ -123,7 +123,7 @@ def _checked_unused(numbers: Any) -> list[int]:
     """Check a list of incarnations and return it.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: If it is something else.
     """
     if not isinstance(numbers, (list, tuple)):
         raise ConfigError(f"unused_incarnations must be a list of numbers, one for each runner, got {numbers!r:.200}")

@@ -18,7 +18,7 @@ class NewestWeights:
     """The weights that calls carry. Any thread may publish new ones at any time.
 
     Args:
-        actors: the transport, which keeps a copy.
+        actors: The transport, which keeps a copy.
 
     Attributes:
         newest: a reference to the weights, and their number. It is always replaced as a whole.
@@ -34,7 +34,7 @@ class NewestWeights:
         """Check that `publish()` can be called.
 
         Raises:
-            RunnerBusyError: this is a signal handler within `publish()`.
+            RunnerBusyError: If this is a signal handler within `publish()`.
         """
         with self._publishing:
             self._guard.check("set_weights()")
@@ -43,7 +43,7 @@ class NewestWeights:
         """Make these weights the newest and return their number: the next one, or `least` if that is higher.
 
         Raises:
-            RunnerBusyError: a signal handler calls this within itself.
+            RunnerBusyError: If a signal handler calls this within itself.
         """
         reference = self._actors.put(dict(weights))
         with self._publishing:
@@ -64,7 +64,7 @@ def weights_by_module(module: MultiRLModule, given: torch.nn.Module | Mapping[st
     """Return module id -> weights for any argument of `set_weights()`: all modules, the only one, or a mapping.
 
     Raises:
-        ConfigError: one module is given, and there are several.
+        ConfigError: If one module is given, and there are several.
     """
     if isinstance(given, MultiRLModule):
         return given.get_state()
@@ -80,7 +80,7 @@ def check_all(module: MultiRLModule, weights: Mapping[str, Any]) -> None:
     """Check that these are the weights of all modules.
 
     Raises:
-        ConfigError: they belong to other modules, or some are missing.
+        ConfigError: If they belong to other modules, or some are missing.
     """
     module.check_state(weights)
     if lacking := [module_id for module_id in module if module_id not in weights]:

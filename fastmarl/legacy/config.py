@@ -22,7 +22,7 @@ class PolicySpec:
     Args:
         policy_class: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
         module: RLModuleSpec, torch.nn.Module, or None for the default network.
-        config: options of this policy; they override the worker's `policy_config`.
+        config: Options of this policy; they override the worker's `policy_config`.
     """
 
     policy_class: Any = None
@@ -36,8 +36,8 @@ class RolloutWorkerConfig(EnvRunnerConfig):
     """Options of a `RolloutWorker`, in addition to those of `EnvRunnerConfig`. `policies` may contain `PolicySpec`s.
 
     Raises:
-        TypeError: an option is misspelt.
-        ConfigError: an option has an invalid value.
+        TypeError: If an option is misspelt.
+        ConfigError: If an option has an invalid value.
     """
 
     policy_config: Mapping[str, Any] = field(default_factory=dict)

@@ -13,8 +13,8 @@ class MeanStdFilter:
     """Statistics of a policy's observation filter, with the methods of RLlib's class of this name.
 
     Args:
-        rs: statistics that normalise observations, one for each Box of the observation space.
-        buffer: statistics of the observations since the buffer was last reset, one for each Box.
+        rs: Statistics that normalise observations, one for each Box of the observation space.
+        buffer: Statistics of the observations since the buffer was last reset, one for each Box.
     """
 
     rs: list[RunningMoments]

@@ -27,19 +27,19 @@ class PolicyWorker:
     """The part of `RolloutWorker` that manages policies; sampling is in the subclass.
 
     Args:
-        runner: samples, with a module for each policy.
-        config: the worker's config.
+        runner: Samples, with a module for each policy.
+        config: The worker's config.
         default_policy_class: `(module, config) -> Policy`, for specs without a class.
 
     Attributes:
         config: RolloutWorkerConfig.
-        env_runner: the `EnvRunnerV2` that samples.
-        policy_map: policy id -> Policy.
+        env_runner: The `EnvRunnerV2` that samples.
+        policy_map: Policy id -> Policy.
         policy_mapping_fn: `(agent_id, episode) -> policy id`, optionally with a keyword argument `worker`; None: there
             is one policy.
         is_policy_to_train: `(policy id, batch or None) -> bool`; None: all policies learn.
-        global_vars: see `get_global_vars()`.
-        weights_seq_no: number of the weights in the last `set_weights()`, or None.
+        global_vars: See `get_global_vars()`.
+        weights_seq_no: Number of the weights in the last `set_weights()`, or None.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class PolicyWorker:
 
         Args:
             samples: MultiAgentBatch, or a SampleBatch for "default_policy".
-            single_agent: return only the gradients and statistics of "default_policy", not in a dict by policy id.
+            single_agent: Return only the gradients and statistics of "default_policy", not in a dict by policy id.
 
         Returns:
             (policy id -> gradients; policy id -> statistics, and "batch_count", the number of env steps)
@@ -114,13 +114,13 @@ class PolicyWorker:
         """Join a process group of torch; from then on, policies average their gradients over its workers.
 
         Args:
-            url: address of the group, such as "tcp://127.0.0.1:29500"; see `get_node_ip()` and `find_free_port()`.
-            world_rank: index of this worker in the group.
-            world_size: number of workers in the group.
+            url: Address of the group, such as "tcp://127.0.0.1:29500"; see `get_node_ip()` and `find_free_port()`.
+            world_rank: Index of this worker in the group.
+            world_size: Number of workers in the group.
             backend: "gloo" on the CPU, "nccl" on GPUs.
 
         Raises:
-            ConfigError: a policy is not a TorchPolicy.
+            ConfigError: If a policy is not a TorchPolicy.
         """
         policies = [policy for policy in self.policy_map.values() if isinstance(policy, TorchPolicy)]
         if len(policies) < len(self.policy_map):
@@ -154,20 +154,20 @@ class PolicyWorker:
         """Add a policy. It does not act in episodes that are running already.
 
         Args:
-            policy_id: id of the policy.
+            policy_id: Id of the policy.
             policy_cls: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
-            policy: the policy itself, instead of `policy_cls`, `config` and `module_spec`.
-            observation_space: observation space of its module; None: that of the agents mapped to it.
-            action_space: action space of its module; None: that of the agents mapped to it.
-            config: options of this policy.
-            policy_state: initial state, from `policy.get_state()`.
-            policy_mapping_fn: mapping function of episodes that begin from now on; None: unchanged.
-            policies_to_train: ids of the policies that learn from now on, or a function, see
+            policy: The policy itself, instead of `policy_cls`, `config` and `module_spec`.
+            observation_space: Observation space of its module; None: that of the agents mapped to it.
+            action_space: Action space of its module; None: that of the agents mapped to it.
+            config: Options of this policy.
+            policy_state: Initial state, from `policy.get_state()`.
+            policy_mapping_fn: Mapping function of episodes that begin from now on; None: unchanged.
+            policies_to_train: Ids of the policies that learn from now on, or a function, see
                 `set_is_policy_to_train()`; None: unchanged.
-            module_spec: its module; None: the default network.
+            module_spec: Its module; None: the default network.
 
         Raises:
-            ConfigError: the id is taken, or both a policy and arguments to make one are given. Nothing has changed.
+            ConfigError: If the id is taken, or both a policy and arguments to make one are given. Nothing has changed.
         """
         if policy is not None and not (policy_cls is None and config is None and module_spec is None):
             raise ConfigError("add_policy() takes a policy, or arguments to make one: policy_cls, config, module_spec")
@@ -205,13 +205,13 @@ class PolicyWorker:
         """Remove a policy. It goes on acting in running episodes, and batches have its steps until these end.
 
         Args:
-            policy_id: id of the policy.
-            policy_mapping_fn: mapping function of episodes that begin from now on; None: unchanged.
-            policies_to_train: ids of the policies that learn from now on, or a function, see
+            policy_id: Id of the policy.
+            policy_mapping_fn: Mapping function of episodes that begin from now on; None: unchanged.
+            policies_to_train: Ids of the policies that learn from now on, or a function, see
                 `set_is_policy_to_train()`; None: unchanged.
 
         Raises:
-            ConfigError: there is no such policy, or it is the only one. Nothing has changed.
+            ConfigError: If there is no such policy, or it is the only one. Nothing has changed.
         """
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
         self._runner.remove_module(policy_id, new_agent_to_module_mapping_fn=of_runner)
@@ -230,7 +230,7 @@ class PolicyWorker:
         """Choose the policies that learn.
 
         Args:
-            is_policy_to_train: their ids, or a function `(policy id, batch or None) -> bool`.
+            is_policy_to_train: Their ids, or a function `(policy id, batch or None) -> bool`.
         """
         self.is_policy_to_train = learns_if(is_policy_to_train)
 
@@ -267,9 +267,9 @@ class PolicyWorker:
         """Load weights by policy id. Weights of unknown policies are ignored with a warning.
 
         Args:
-            weights: policy id -> parameter name -> array.
-            global_vars: passed to `set_global_vars()`.
-            weights_seq_no: number of these weights; if the worker has the weights of this number, nothing is copied.
+            weights: Policy id -> parameter name -> array.
+            global_vars: Passed to `set_global_vars()`.
+            weights_seq_no: Number of these weights; if the worker has the weights of this number, nothing is copied.
         """
         if weights_seq_no is None or weights_seq_no != self.weights_seq_no:
             for policy_id, of_policy in weights.items():

@@ -44,22 +44,22 @@ class RolloutWorker(PolicyWorker):
 
     Args:
         env_creator: `(env_config) -> env`; None: use `config.env`.
-        validate_env: called with each env and its EnvContext; raises an exception if the env is invalid.
+        validate_env: Called with each env and its EnvContext; raises an exception if the env is invalid.
         config: RolloutWorkerConfig, or a dict of its options.
-        worker_index: index of this worker; workers of different indices use different random streams.
-        num_workers: number of workers, 0 or more. None: `config.num_env_runners`.
-        recreated_worker: true if this worker replaces a lost one of the same index; it then uses other random streams.
-        log_dir: destination of `output="logdir"`.
+        worker_index: Index of this worker; workers of different indices use different random streams.
+        num_workers: Number of workers, 0 or more. None: `config.num_env_runners`.
+        recreated_worker: True if this worker replaces a lost one of the same index; it then uses other random streams.
+        log_dir: Destination of `output="logdir"`.
         default_policy_class: `(module, config) -> Policy`, for specs without a class.
 
     Attributes:
         config: RolloutWorkerConfig.
-        env_runner: the `EnvRunnerV2` that samples.
+        env_runner: The `EnvRunnerV2` that samples.
         sampler: `env_runner`, under RLlib's name.
-        input_reader: source of batches.
-        output_writer: destination of batches.
-        weights_seq_no: number of the weights in the last `set_weights()`, or None.
-        last_batch: with `fake_sampler`, the batch that every call returns.
+        input_reader: Source of batches.
+        output_writer: Destination of batches.
+        weights_seq_no: Number of the weights in the last `set_weights()`, or None.
+        last_batch: With `fake_sampler`, the batch that every call returns.
     """
 
     def __init__(
@@ -153,16 +153,16 @@ class RolloutWorker(PolicyWorker):
         """Sample a batch, and learn from it in epochs of minibatches.
 
         Args:
-            expected_batch_size: number of env steps in the batch, equal in all workers that average gradients.
-            num_sgd_iter: number of epochs.
-            sgd_minibatch_size: number of steps in a minibatch; 0: the whole batch.
-            standardize_fields: columns to scale to mean 0 and standard deviation 1 beforehand.
+            expected_batch_size: Number of env steps in the batch, equal in all workers that average gradients.
+            num_sgd_iter: Number of epochs.
+            sgd_minibatch_size: Number of steps in a minibatch; 0: the whole batch.
+            standardize_fields: Columns to scale to mean 0 and standard deviation 1 beforehand.
 
         Returns:
             (policy id -> {"learner_stats": means over the minibatches}, number of env steps)
 
         Raises:
-            BatchError: the batch differs in size.
+            BatchError: If the batch differs in size.
         """
         batch = self.sample()
         if batch.count != expected_batch_size:
@@ -186,7 +186,7 @@ class RolloutWorker(PolicyWorker):
         """Call func(env) for each env and return the list of results.
 
         Raises:
-            ConfigError: the envs run in worker processes.
+            ConfigError: If the envs run in worker processes.
         """
         return [func(env) for env in self._envs()]
 
@@ -298,7 +298,7 @@ def make_output_writer(io_context: IOContext) -> OutputWriter:
     """Make the writer for the option `output`.
 
     Raises:
-        ConfigError: `output` is invalid, or it is "logdir" and the worker has no `log_dir`.
+        ConfigError: If `output` is invalid, or it is "logdir" and the worker has no `log_dir`.
     """
     config = io_context.config
     given = config.output

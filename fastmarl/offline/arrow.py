@@ -10,7 +10,7 @@ def load(name: str = "pyarrow") -> Any:
     """Import and return the module `name`.
 
     Raises:
-        ConfigError: pyarrow is not installed.
+        ConfigError: If pyarrow is not installed.
     """
     try:
         return import_module(name)

@@ -44,12 +44,12 @@ def chunk_table(
     """Return an Arrow table with one row per chunk.
 
     Args:
-        episodes: the chunks.
-        heads: the head of each chunk, or None; see `LazyEpisode.head()`.
-        keeps_infos: whether to write infos; without them, the infos of episodes that are read back are empty.
+        episodes: The chunks.
+        heads: The head of each chunk, or None; see `LazyEpisode.head()`.
+        keeps_infos: Whether to write infos; without them, the infos of episodes that are read back are empty.
 
     Raises:
-        OfflineError: a chunk holds a value that JSON can't represent.
+        OfflineError: If a chunk holds a value that JSON can't represent.
     """
     pa = load()
     chunks: list[ChunkHead | Chunk] = without_collection(list, map(_head_or_chunk, episodes, heads))

@@ -20,11 +20,11 @@ class FileColumns:
     """The rows of one module and one form: steps, or lookbacks, which have no ends.
 
     Args:
-        table: the contents of the file.
+        table: The contents of the file.
 
     Attributes:
-        form: the form of the rows.
-        n_rows: the number of rows.
+        form: The form of the rows.
+        n_rows: The number of rows.
     """
 
     def __init__(self, table: Any):

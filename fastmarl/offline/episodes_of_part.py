@@ -24,8 +24,8 @@ def episodes_of(states: list[dict[str, Any]], data: Files, lookback: Files) -> l
     """Build the chunks that have these states.
 
     Args:
-        states: one per chunk; see `chunk_states()`.
-        data, lookback: pairs (module id, columns), one for each such file of the part.
+        states: One per chunk; see `chunk_states()`.
+        data, lookback: Pairs (module id, columns), one for each such file of the part.
     """
     agents: list[dict[Any, SingleAgentEpisode]] = [{} for _ in states]
     lookbacks = {(module_id, columns.form): columns for module_id, columns in lookback}

@@ -41,10 +41,10 @@ class PartFile(NamedTuple):
     Attributes:
         kind: EPISODES, DATA or LOOKBACK.
         module_id: None for EPISODES.
-        form: number of the form among the module's forms in this part, starting at 1.
-        n_rows: number of rows.
-        n_bytes: size of the file.
-        checksum: see `checksum_of()`.
+        form: Number of the form among the module's forms in this part, starting at 1.
+        n_rows: Number of rows.
+        n_bytes: Size of the file.
+        checksum: See `checksum_of()`.
     """
 
     kind: str
@@ -70,10 +70,10 @@ class Part:
     """A complete part.
 
     Attributes:
-        folder: the folder of recorded episodes.
-        name: the name that the part's files share.
-        files: all files of the part.
-        modules: by module, the dtype and shape of each column of its outputs, actions and observations.
+        folder: The folder of recorded episodes.
+        name: The name that the part's files share.
+        files: All files of the part.
+        modules: By module, the dtype and shape of each column of its outputs, actions and observations.
     """
 
     folder: Path
@@ -92,7 +92,7 @@ class Part:
         """Check that all files exist and have the right size.
 
         Raises:
-            OfflineError: a file is missing or has another size.
+            OfflineError: If a file is missing or has another size.
         """
         for file in self.files:
             try:
@@ -107,7 +107,7 @@ class Part:
         """Verify a file's checksum and return its path.
 
         Raises:
-            OfflineError: the file is damaged or can't be read.
+            OfflineError: If the file is damaged or can't be read.
         """
         path = self.path(file)
         try:
@@ -142,7 +142,7 @@ def open_folder(path: str | os.PathLike[str]) -> Path:
     The path is absolute because the working directory may change.
 
     Raises:
-        OfflineError: the folder can't be written to or holds other files.
+        OfflineError: If the folder can't be written to or holds other files.
     """
     folder = Path(path).absolute()
     try:
@@ -182,10 +182,10 @@ def seal(folder: Path, name: str, files: list[PartFile], forms: Iterable[tuple[s
     """Complete a part whose files have their final names.
 
     Args:
-        folder: the folder of recorded episodes.
-        name: the part's name.
-        files: all files of the part.
-        forms: pairs (module id, form).
+        folder: The folder of recorded episodes.
+        name: The part's name.
+        files: All files of the part.
+        forms: Pairs (module id, form).
     """
     modules: dict[str, Any] = {}
     for module_id, form in forms:
@@ -210,8 +210,8 @@ def parts_of(folder: Path) -> Iterator[Part]:
     """Return an iterator over the complete parts, in order; it is empty if recording has just begun.
 
     Raises:
-        OfflineError: the folder has no recorded episodes, or another version of the format. The iterator raises it for
-            such a part, and for a damaged description.
+        OfflineError: If the folder has no recorded episodes, or another version of the format. The iterator raises it
+            for such a part, and for a damaged description.
     """
     _check_is_ours(folder)
     return map(_read_manifest, _manifests(folder))
@@ -221,7 +221,7 @@ def _check_is_ours(folder: Path) -> None:
     """Check that a folder holds nothing but recorded episodes in this version of the format.
 
     Raises:
-        OfflineError: it holds other files or another version.
+        OfflineError: If it holds other files or another version.
     """
     if (folder / OLD_INFO).is_file():
         _read_entries(folder / OLD_INFO)

@@ -87,7 +87,7 @@ class TableForm:
         """Describe columns that all have the same number of rows.
 
         Raises:
-            OfflineError: a column can't be written to Parquet.
+            OfflineError: If a column can't be written to Parquet.
         """
         leaves: list[LeafColumn] = []
         taken = set(RESERVED)

@@ -35,11 +35,11 @@ def to_json(value: Any, what: str) -> str:
     """Encode a value as JSON text.
 
     Args:
-        value: the value to encode.
-        what: names the value in errors.
+        value: The value to encode.
+        what: Names the value in errors.
 
     Raises:
-        OfflineError: it holds a value that JSON can't represent.
+        OfflineError: If it holds a value that JSON can't represent.
     """
     return _ENCODER.encode(_encode(value, what))
 

@@ -29,21 +29,21 @@ def to_minari(
     normalised for a Box. Infos and outputs are left out. All trajectories are in memory at once.
 
     Args:
-        reader: the recorded episodes.
-        dataset_id: name in Minari's folder `MINARI_DATASETS_PATH`, for example "NAMESPACE/NAME-v0".
-        module_id: the module whose steps are exported.
-        observation_space: observation space of one agent, as in `runner.get_spaces()[module_id]`; the files don't have
+        reader: The recorded episodes.
+        dataset_id: Name in Minari's folder `MINARI_DATASETS_PATH`, for example "NAMESPACE/NAME-v0".
+        module_id: The module whose steps are exported.
+        observation_space: Observation space of one agent, as in `runner.get_spaces()[module_id]`; the files don't have
             spaces.
-        action_space: action space of one agent, from there, too.
-        options: passed to `minari.create_dataset_from_buffers()`, for example `description`. The default of
+        action_space: Action space of one agent, from there, too.
+        options: Passed to `minari.create_dataset_from_buffers()`, for example `description`. The default of
             `jpeg_encoding` is False here, so that images are stored without loss.
 
     Returns:
         The new `minari.MinariDataset`.
 
     Raises:
-        ConfigError: Minari is not installed, or the module was not recorded.
-        OfflineError: a file is damaged or missing.
+        ConfigError: If Minari is not installed, or the module was not recorded.
+        OfflineError: If a file is damaged or missing.
     """
     try:
         import minari

@@ -18,7 +18,7 @@ class GrowingFile:
     """A Parquet file under a temporary name.
 
     Attributes:
-        n_rows: number of rows written.
+        n_rows: Number of rows written.
     """
 
     def __init__(self, path: Path, schema: Any, compression: str):
@@ -76,9 +76,9 @@ class FilePart:
     """All files of one part: chunks of episodes, and the steps of their agents by module.
 
     Attributes:
-        n_rows: number of agent steps.
-        n_chunks: number of chunks.
-        n_bytes: uncompressed size of the tables.
+        n_rows: Number of agent steps.
+        n_chunks: Number of chunks.
+        n_bytes: Uncompressed size of the tables.
     """
 
     def __init__(self, path: Path, name: str, compression: str):

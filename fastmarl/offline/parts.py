@@ -21,13 +21,13 @@ class FileParts:
     """The parts that one writer produces.
 
     Args:
-        path: the folder.
-        maker: converts episodes to rows.
-        compression, worker_index: see `ParquetWriter`.
-        max_rows: most agent steps per part.
+        path: The folder.
+        maker: Converts episodes to rows.
+        compression, worker_index: See `ParquetWriter`.
+        max_rows: Most agent steps per part.
 
     Attributes:
-        row_bytes: mean uncompressed size of a row in the last part; 0.0 before the first part.
+        row_bytes: Mean uncompressed size of a row in the last part; 0.0 before the first part.
     """
 
     def __init__(self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int):
@@ -43,8 +43,8 @@ class FileParts:
         If an episode can't be written, the part ends before it, complete, and the error is raised.
 
         Args:
-            episodes: the chunks.
-            n_rows: number of agent steps of each.
+            episodes: The chunks.
+            n_rows: Number of agent steps of each.
         """
         for some in self._fitting(episodes, n_rows):
             for chunks, rows in self._tables(some):

@@ -28,11 +28,11 @@ class ParquetReader:
     """Reads the complete parts of a folder that a `ParquetWriter` has written or is still writing.
 
     Args:
-        path: the folder.
+        path: The folder.
 
     Raises:
-        ConfigError: pyarrow is not installed.
-        OfflineError: the folder has no recorded episodes, or another version of the format.
+        ConfigError: If pyarrow is not installed.
+        OfflineError: If the folder has no recorded episodes, or another version of the format.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -61,7 +61,7 @@ class ParquetReader:
         """Check that the folder has steps of the module `module_id`.
 
         Raises:
-            ConfigError: it has none.
+            ConfigError: If it has none.
         """
         if module_id not in (module_ids := self.module_ids):
             raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {module_ids}")
@@ -70,7 +70,7 @@ class ParquetReader:
         """Return the number of agent steps of the module `module_id`, or of all modules if it is None.
 
         Raises:
-            OfflineError: a file is missing or was only partly copied.
+            OfflineError: If a file is missing or was only partly copied.
         """
         return sum(file.n_rows for part in self._parts() for file in part.of(folder.DATA, module_id))
 
@@ -83,12 +83,12 @@ class ParquetReader:
         them; `concat_episode()` joins them.
 
         Args:
-            batch_size: chunks per list.
-            shuffle_files: whether to read the parts in random order; chunks within a part stay in order.
-            seed: seed of that order.
+            batch_size: Chunks per list.
+            shuffle_files: Whether to read the parts in random order; chunks within a part stay in order.
+            seed: Seed of that order.
 
         Raises:
-            OfflineError: a file is damaged or missing.
+            OfflineError: If a file is damaged or missing.
         """
         check_integer("batch_size", batch_size, least=1)
         batch_size = int(batch_size)
@@ -127,16 +127,16 @@ class ParquetReader:
         included if they were recorded; infos are JSON texts.
 
         Args:
-            module_id: the module.
-            batch_size: rows per batch.
-            next_obs: add "new_obs", the observation after each step.
-            shuffle: whether to read the files, and the steps within each file, in random order.
-            seed: seed of that order.
-            drop_last: leave out batches that are shorter.
+            module_id: The module.
+            batch_size: Rows per batch.
+            next_obs: Add "new_obs", the observation after each step.
+            shuffle: Whether to read the files, and the steps within each file, in random order.
+            seed: Seed of that order.
+            drop_last: Leave out batches that are shorter.
 
         Raises:
-            ConfigError: there is no such module.
-            OfflineError: a file is damaged or missing.
+            ConfigError: If there is no such module.
+            OfflineError: If a file is damaged or missing.
         """
         check_integer("batch_size", batch_size, least=1)
         batch_size = int(batch_size)
@@ -168,7 +168,7 @@ class ParquetReader:
         """Yield the parts, each after checking that it has all its files, of every module.
 
         Raises:
-            OfflineError: a part lacks a file.
+            OfflineError: If a part lacks a file.
         """
         parts = list(folder.parts_of(self.path))
         if shuffle:
@@ -182,7 +182,7 @@ def _read_table(part: Part, file: PartFile) -> Any:
     """Read a file of a part as an Arrow table.
 
     Raises:
-        OfflineError: the file can't be read or is damaged.
+        OfflineError: If the file can't be read or is damaged.
     """
     path = part.check(file)
     try:

@@ -54,8 +54,8 @@ class RowMaker:
     """Converts episodes to tables.
 
     Args:
-        columns: names of the outputs to keep, and "infos"; None keeps everything. Action masks are always kept.
-        next_obs: whether rows also have the observation after their step.
+        columns: Names of the outputs to keep, and "infos"; None keeps everything. Action masks are always kept.
+        next_obs: Whether rows also have the observation after their step.
     """
 
     def __init__(self, columns: Collection[str] | None, *, next_obs: bool):
@@ -74,13 +74,13 @@ class RowMaker:
         """Return the tables of all modules and forms.
 
         Args:
-            table: the agent episodes of the episodes.
-            episodes: the chunks.
-            heads: the head of each chunk, or None; see `LazyEpisode.head()`.
-            first_chunk: number of the first chunk in the column "chunk".
+            table: The agent episodes of the episodes.
+            episodes: The chunks.
+            heads: The head of each chunk, or None; see `LazyEpisode.head()`.
+            first_chunk: Number of the first chunk in the column "chunk".
 
         Raises:
-            OfflineError: they hold a value that Parquet or JSON can't represent.
+            OfflineError: If they hold a value that Parquet or JSON can't represent.
         """
         form_of_source = list(map(self._form, table.sources))
         infos = _Infos(episodes, heads) if self.keeps_infos else None
@@ -309,8 +309,8 @@ class _Encoded:
     """Ids encoded as texts; each distinct text is stored once.
 
     Args:
-        ids: one per trajectory.
-        text_of: converts an id to text; called once per object.
+        ids: One per trajectory.
+        text_of: Converts an id to text; called once per object.
     """
 
     def __init__(self, ids: list[Any], text_of: Callable[[Any], str]):

@@ -42,20 +42,20 @@ class ParquetWriter:
     If the folder already has data, new files are added to it under other names.
 
     Args:
-        path: the folder; it is created if necessary.
-        max_rows_per_file: most agent steps in a part, and so in each of its files. A chunk of an episode is never
+        path: The folder; it is created if necessary.
+        max_rows_per_file: Most agent steps in a part, and so in each of its files. A chunk of an episode is never
             split, even if it is longer. A part also ends when its uncompressed columns reach 1 GiB.
         compression: "zstd", "lz4", "snappy", "gzip", "brotli" or "none".
-        columns: names of the modules' outputs to write, such as "action_logp", and "infos"; None writes everything.
-        next_obs: whether rows also have "new_obs", the observation after the step, which RLlib's reader needs.
-        worker_index: index of the runner, which becomes part of the file names.
-        max_queue_size: most batches that may wait. A batch has 65,536 agent steps, or as many as fit into 32 MiB;
+        columns: Names of the modules' outputs to write, such as "action_logp", and "infos"; None writes everything.
+        next_obs: Whether rows also have "new_obs", the observation after the step, which RLlib's reader needs.
+        worker_index: Index of the runner, which becomes part of the file names.
+        max_queue_size: Most batches that may wait. A batch has 65,536 agent steps, or as many as fit into 32 MiB;
             before the first batch is written, and row sizes are unknown, it has 1,024.
-        timeout_s: seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
+        timeout_s: Seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
 
     Raises:
-        ConfigError: pyarrow is not installed, or an option is invalid.
-        OfflineError: the folder can't be written to or holds other files.
+        ConfigError: If pyarrow is not installed, or an option is invalid.
+        OfflineError: If the folder can't be written to or holds other files.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class ParquetWriter:
         """Queue chunks of episodes.
 
         Args:
-            episodes: the chunks, as `sample()` returns them.
+            episodes: The chunks, as `sample()` returns them.
 
         Raises:
-            EpisodeError: an item is not a fastmarl episode. None of them is written.
-            OfflineError: the thread has failed on earlier episodes, the writer was closed, or there was no room within
-                `timeout_s`. These episodes are not written.
+            EpisodeError: If an item is not a fastmarl episode. None of them is written.
+            OfflineError: If the thread has failed on earlier episodes, the writer was closed, or there was no room
+                within `timeout_s`. These episodes are not written.
         """
         self.write_once(self.prepared(episodes))
 
@@ -108,7 +108,7 @@ class ParquetWriter:
         After an error or an interrupt, call it with the same parcel again: its episodes are written only once.
 
         Raises:
-            OfflineError: see write().
+            OfflineError: See write().
         """
         self._check_open()
         if parcel.episodes and not self._thread.put(parcel, self._timeout_s):
@@ -120,7 +120,7 @@ class ParquetWriter:
         """Wait until all queued episodes are in complete files; later ones go to new files.
 
         Raises:
-            OfflineError: see write().
+            OfflineError: See write().
         """
         self._check_open()
         if not self._thread.flush(self._timeout_s):
@@ -131,7 +131,7 @@ class ParquetWriter:
         """Write all queued episodes and end the thread. Closing twice is allowed.
 
         Raises:
-            OfflineError: the thread has failed and no call has reported it yet, or it takes longer than `timeout_s`.
+            OfflineError: If the thread has failed and no call has reported it yet, or it takes longer than `timeout_s`.
         """
         if self._pid == os.getpid():
             ended = self._thread.end(self._timeout_s)
@@ -173,7 +173,7 @@ def check_options(
     """Check the options of a `ParquetWriter`.
 
     Raises:
-        ConfigError: an option is invalid.
+        ConfigError: If an option is invalid.
     """
     for name, value, least in (
         ("max_rows_per_file", max_rows_per_file, 1),

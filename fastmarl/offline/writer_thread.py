@@ -33,9 +33,9 @@ class Parcel:
 
     Attributes:
         episodes: objects that only the writer refers to.
-        n_rows: number of rows of each episode, or a few more.
-        is_taken: whether the thread has taken them.
-        is_written: whether the thread has written them.
+        n_rows: Number of rows of each episode, or a few more.
+        is_taken: Whether the thread has taken them.
+        is_written: Whether the thread has written them.
     """
 
     def __init__(self, episodes: list[MultiAgentEpisode]):
@@ -52,13 +52,13 @@ class WriterThread(Thread):
     caches are cold, and it must wait for the interpreter's lock.
 
     Args:
-        parts: the parts to write to.
-        max_queue_size: how many batches of rows may wait.
-        end_timeout_s: seconds to wait for the thread when the interpreter exits.
+        parts: The parts to write to.
+        max_queue_size: How many batches of rows may wait.
+        end_timeout_s: Seconds to wait for the thread when the interpreter exits.
 
     Attributes:
-        error: the error that stopped the thread; nothing is written after it.
-        is_ending: whether `end()` was called.
+        error: The error that stopped the thread; nothing is written after it.
+        is_ending: Whether `end()` was called.
         cpu_seconds: CPU time used so far.
     """
 

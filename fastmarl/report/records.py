@@ -30,11 +30,11 @@ class RecordFile:
     """A file of records, to which this run appends one.
 
     Args:
-        path: an existing file, a new one, or a stream such as /dev/stdout; None writes nothing.
-        command: the command that measures.
+        path: An existing file, a new one, or a stream such as /dev/stdout; None writes nothing.
+        command: The command that measures.
 
     Raises:
-        ConfigError: the file has other contents.
+        ConfigError: If the file has other contents.
     """
 
     def __init__(self, path: Path | None, command: str):
@@ -62,14 +62,14 @@ class RecordFile:
         """Add rows of earlier records that `figures` does not replace, for the sections in `orders`.
 
         Args:
-            figures: rows by section.
-            orders: the sort key of each section.
+            figures: Rows by section.
+            orders: The sort key of each section.
 
         Returns:
             The sorted rows of these sections, and the other sections of `figures`.
 
         Raises:
-            ConfigError: an earlier record does not fit.
+            ConfigError: If an earlier record does not fit.
         """
         merged = dict(figures)
         for section, order in orders.items():

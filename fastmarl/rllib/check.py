@@ -22,9 +22,9 @@ class ConfigReport:
     """The result of `check_config()`.
 
     Attributes:
-        is_accelerated: true if fastmarl's own loop would sample.
-        reasons: the reasons why RLlib's loop would sample; empty if `is_accelerated`.
-        is_set: true if the config's `env_runner_cls` is fastmarl's class or a subclass of it.
+        is_accelerated: True if fastmarl's own loop would sample.
+        reasons: The reasons why RLlib's loop would sample; empty if `is_accelerated`.
+        is_set: True if the config's `env_runner_cls` is fastmarl's class or a subclass of it.
     """
 
     is_accelerated: bool
@@ -51,11 +51,11 @@ def check_config(config: Any) -> ConfigReport:
     """Build an env runner of a config in this process, as a worker would, and check if it is accelerated.
 
     Args:
-        config: an AlgorithmConfig, which is not modified. Its envs and module are made once. Only RLlib's check of envs
+        config: An AlgorithmConfig, which is not modified. Its envs and module are made once. Only RLlib's check of envs
             steps them, unless the config disables that check.
 
     Raises:
-        ConfigError: `config` is no AlgorithmConfig, is not multi-agent, or its env runner can't be built.
+        ConfigError: If `config` is not an AlgorithmConfig, is not multi-agent, or its env runner can't be built.
     """
     if not isinstance(config, AlgorithmConfig):
         raise ConfigError(f"expected an AlgorithmConfig, got {shown(config)}")

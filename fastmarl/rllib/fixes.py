@@ -39,7 +39,7 @@ def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
         fixes: "all", or numbers ("01") and aliases ("true_flags").
 
     Raises:
-        ConfigError: a number or alias is unknown.
+        ConfigError: If a number or alias is unknown.
     """
     if fixes == "all":
         return frozenset(FIXES)
@@ -68,7 +68,7 @@ def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
 
     Args:
         env: `config.env`: a class, a function, or a name known to Ray or Gymnasium.
-        index: vector index of the next env, which the function increments.
+        index: Vector index of the next env, which the function increments.
     """
 
     def make(shared: EnvContext) -> Any:

@@ -36,8 +36,8 @@ class RLlibMetrics:
     """Logs a runner's counts and episodes in bulk.
 
     Args:
-        runner: an RLlib runner with connectors, a logger and a config.
-        names: agent id -> name in metrics, for agents with a name other than `str(id)`.
+        runner: An RLlib runner with connectors, a logger and a config.
+        names: Agent id -> name in metrics, for agents with a name other than `str(id)`.
     """
 
     def __init__(self, runner: Any, names: dict[Hashable, str] | None = None):
@@ -254,7 +254,7 @@ class RunnerCount(LifetimeSumStats):
     difference from the previous one.
 
     Attributes:
-        runners: worker index -> its newest count.
+        runners: Worker index -> its newest count.
     """
 
     def __init__(self, **options: Any):
@@ -303,7 +303,7 @@ class RunnerCounts:
     """The `RunnerCount`s in a runner's own logger.
 
     Args:
-        worker_index: index of the runner.
+        worker_index: Index of the runner.
     """
 
     def __init__(self, worker_index: int):

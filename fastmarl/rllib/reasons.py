@@ -8,7 +8,7 @@ class Reason(NamedTuple):
 
     Attributes:
         code: a key of CODES.
-        text: part of a sentence that names the cause.
+        text: Part of a sentence that names the cause.
     """
 
     code: str

@@ -39,10 +39,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     Args:
         config: RLlib's AlgorithmConfig.
-        kwargs: other arguments of RLlib's class.
+        kwargs: Other arguments of RLlib's class.
 
     Attributes:
-        fixes: numbers of the corrections that are switched on; see docs/differences.md.
+        fixes: Numbers of the corrections that are switched on; see docs/differences.md.
         sampler: "exact" or "fast".
     """
 
@@ -86,11 +86,11 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         returns all that was sampled.
 
         Args:
-            arguments: those of RLlib's method.
+            arguments: Those of RLlib's method.
 
         Raises:
-            RunnerBusyError: a call is under way.
-            UserExitError: an env, a module or a callback called `sys.exit()`, which silently ends RLlib's program.
+            RunnerBusyError: If a call is under way.
+            UserExitError: If an env, a module or a callback called `sys.exit()`, which silently ends RLlib's program.
         """
         self._calls.check("sample()")
         self.__dict__.update(_kept=[*self._unreturned, *self._kept], _unreturned=[])  # one atomic update
@@ -140,8 +140,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Use the fast path if it provably equals RLlib's loop, or else RLlib's loop.
 
         Args:
-            resets: true if no running episode continues. Running episodes stay in RLlib's loop, or move to it.
-            explore: true if the next steps explore.
+            resets: True if no running episode continues. Running episodes stay in RLlib's loop, or move to it.
+            explore: True if the next steps explore.
         """
         if self._fast is None and not resets:
             return
@@ -216,9 +216,9 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Return the state as RLlib's method does, but without weights if there is no module.
 
         Args:
-            components: names of the components to return; None: all.
-            not_components: names of components to leave out.
-            kwargs: passed to RLlib's method.
+            components: Names of the components to return; None: all.
+            not_components: Names of components to leave out.
+            kwargs: Passed to RLlib's method.
         """
         if self.module is None:
             not_components = [*force_list(not_components), COMPONENT_RL_MODULE]
@@ -288,7 +288,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Create the env `env_index`, which failed with `error`, again.
 
         Raises:
-            RuntimeError: `restart_failed_sub_environments` is not set.
+            RuntimeError: If `restart_failed_sub_environments` is not set.
         """
         if not self.config.restart_failed_sub_environments:
             option = "fault_tolerance(restart_failed_sub_environments=True)"
@@ -339,11 +339,11 @@ def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
 
     Args:
         cls: fastmarl's runner class, a subclass of it, or a variant of either, whose options are replaced.
-        fixes: numbers of corrections, from `parse_fixes()`.
+        fixes: Numbers of corrections, from `parse_fixes()`.
         sampler: "exact" or "fast".
 
     Raises:
-        ConfigError: there is no such sampler.
+        ConfigError: If there is no such sampler.
     """
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler must be one of {list(SAMPLERS)}, got {sampler!r}")

@@ -28,7 +28,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Return this class, which has no options.
 
         Raises:
-            ConfigError: corrections were requested.
+            ConfigError: If corrections were requested.
         """
         if parse_fixes(fixes):
             raise ConfigError(f"fixes can't be switched on: {untested_ray()}")

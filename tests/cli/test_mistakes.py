@@ -215,7 +215,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train mappo --resume finished", 1, "is a run of ippo, not of mappo"),
     ("train --resume finished --folder other", 1, "leave out --folder and --overwrite"),
     ("train --resume untrusted --steps 100", 1, "name code that is not fastmarl's: os:system; add --trust"),
-    ("train --resume elsewhere --no-plot", 1, "elsewhere/checkpoint-50 is no state of this runner"),
+    ("train --resume elsewhere --no-plot", 1, "elsewhere/checkpoint-50 is not a state of this runner"),
     ("train --resume older", 1, "was written by another version of fastmarl: new_option"),
     # Policies that play.
     ("evaluate finishd", 2, "there is no folder 'finishd'; did you mean 'finished'?"),

@@ -100,7 +100,7 @@ def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, monkey
             assert is_harmless(how) or how.startswith("('module_to_env_connector',"), how
             runner = runner_with_all()
     monkeypatch.setattr(runner_state, "load_state", lambda path: [])
-    with pytest.raises(CheckpointError, match="folder is no state of this runner: it must be a dict, got list"):
+    with pytest.raises(CheckpointError, match="folder is not a state of this runner: it must be a dict, got list"):
         runner.restore_from_path("folder")
 
 

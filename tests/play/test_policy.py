@@ -144,7 +144,7 @@ def test_a_damaged_entry_is_refused_or_another_policy(tmp_path):
 def test_a_module_of_another_class_must_be_given(kind, tmp_path):
     runner, _ = overheard_runner(kind)
     path = runner.save_to_path(tmp_path)
-    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), no default net .* pass modules={"):
+    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), not a default network .* pass modules={"):
         fastmarl.Policy.from_checkpoint(path)
 
 

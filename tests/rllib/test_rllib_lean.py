@@ -192,7 +192,7 @@ def test_other_places_and_observations_are_left_to_torch(monkeypatch: pytest.Mon
     lean = LeanActor(make_module(), CPU)
     for unfit in (np.ones(6, np.float32), np.ones(5, np.uint8), np.ones((5, 1), np.float32), {"a": np.ones(5)}, "text"):
         assert not lean.reads(ObservationLayout.of(unfit), 1)
-        assert lean.backend == "torch: the observations are no float vectors of size 5"
+        assert lean.backend == "torch: the observations are not float vectors of size 5"
     assert lean.reads(ObservationLayout.of(np.ones(5)), 1) and lean.backend == "lean"
     monkeypatch.setattr(dense_layers, "BEST", "plain")
     lean = LeanActor(make_module(), CPU)

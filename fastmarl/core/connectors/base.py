@@ -23,7 +23,7 @@ class Surroundings:
     """Objects that a connector may look at besides its rows.
 
     Attributes:
-        episode_of: env index -> its running episode as recorded so far; reading it takes time.
+        episode_of: Env index -> its running episode as recorded so far; reading it takes time.
         module: All modules of the runner.
         metrics: The runner's metrics logger.
     """

@@ -16,7 +16,7 @@ from fastmarl.core.spaces.values import can_hold, described
 
 
 class Misfit(NamedTuple):
-    """A mismatch between a value, or a part of it, and its space. "dtype" alone is no error: NumPy converts it."""
+    """A mismatch between a value, or a part of it, and its space. Of kind "dtype", NumPy converts it without error."""
 
     kind: str  # "observation", "bounds" or "dtype"
     path: tuple

@@ -201,7 +201,7 @@ class LaneSource:
 
     Args:
         lane_rows: The lane's rows in their block.
-        infos_at: env step -> info, for steps that had one.
+        infos_at: Env step -> info, for steps that had one.
         is_under_way: True while steps may still be added to the chunk.
         is_private: If True, writes are not recorded.
     """

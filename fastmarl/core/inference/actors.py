@@ -31,7 +31,7 @@ class Actor:
     """A module ready to act in a runner, with its connectors and masks.
 
     Attributes:
-        episodes: for a removed module, the running episodes in which it keeps acting.
+        episodes: For a removed module, the running episodes in which it keeps acting.
     """
 
     module_id: str
@@ -52,12 +52,12 @@ class Policies:
     """All policies of a runner, by module index.
 
     Args:
-        log: log of the episodes, whose store is made for these policies.
-        policies: policies in the order of their indices.
+        log: Log of the episodes, whose store is made for these policies.
+        policies: Policies in the order of their indices.
 
     Attributes:
-        by_index: policies by index; None where one was removed.
-        env_actions: actions for the envs, by module index.
+        by_index: Policies by index; None where one was removed.
+        env_actions: Actions for the envs, by module index.
         may_differ: True if other code has run since `renew()`, which may have changed modules.
     """
 
@@ -91,7 +91,7 @@ class Policies:
         """Return the index of an agent's module; called once per agent and episode.
 
         Raises:
-            UnknownModuleError: the mapping function returned no module's id.
+            UnknownModuleError: If the mapping function returned no module's id.
         """
         record = self._store.table.record(env_index)
         if record.policy_mapping_fn is None:

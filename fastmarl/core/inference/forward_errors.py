@@ -19,7 +19,7 @@ def describe_failure(
     """Do as `note_failure()`, or raise a clearer error.
 
     Raises:
-        ConfigError: the module reads a recurrent state, but has none.
+        ConfigError: If the module reads a recurrent state, but has none.
     """
     if _wants_memory(error, has_memory):
         raise ConfigError(

@@ -39,16 +39,16 @@ class ModuleInference:
     """Runs one module.
 
     Args:
-        module_id, module: the module, on `transfer.device`.
-        transfer: copies between arrays and tensors.
-        generator, rng: random generators of exploration, of torch on the same device, and of NumPy.
-        table: lanes, for modules with recurrent state.
-        connectors: make the module's batches of recorded rows.
-        options: options for running it.
+        module_id, module: The module, on `transfer.device`.
+        transfer: Copies between arrays and tensors.
+        generator, rng: Random generators of exploration, of torch on the same device, and of NumPy.
+        table: Lanes, for modules with recurrent state.
+        connectors: Make the module's batches of recorded rows.
+        options: Options for running it.
 
     Attributes:
         launched: a forward pass that was launched for the next batch, see `Policies.launch()`.
-        rows: rows of the last batch, for modules with connectors of outputs.
+        rows: Rows of the last batch, for modules with connectors of outputs.
     """
 
     def __init__(
@@ -193,18 +193,18 @@ class ModuleInference:
         """Run one forward pass and choose actions.
 
         Args:
-            batch: result of `batch()`, with n rows.
+            batch: Result of `batch()`, with n rows.
             lanes: int32 [n], lanes of the rows.
-            explore: draw actions; False: take the likeliest ones.
-            t: env steps made so far by all runners, for modules that explore by a schedule.
+            explore: Draw actions; False: take the likeliest ones.
+            t: Env steps made so far by all runners, for modules that explore by a schedule.
             legal: bool [n, choices]; other choices get the lowest logit, unless the module applies masks itself.
 
         Returns:
             All outputs, including "actions", as arrays [n, ...], which are valid until the next call.
 
         Raises:
-            ModuleOutputError: an output has another number of rows, or NaN or infinity; there are neither actions nor
-                logits; or the logits don't fit the action space, or leave no choice.
+            ModuleOutputError: If an output has another number of rows, or NaN or infinity; there are neither actions
+                nor logits; or the logits don't fit the action space, or leave no choice.
         """
         if isinstance(batch, list) and (answered := self._lean.forward(batch)) is not None:
             arrays = self._lean_outputs(*answered, explore, legal)

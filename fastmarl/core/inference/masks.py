@@ -21,17 +21,17 @@ class ActionMasks:
     mask of the env's observation is used, or else that of an info.
 
     Args:
-        connectors: connectors of the module.
-        action_space: action space of its agents.
-        table: lanes, for infos and for naming agents in errors.
+        connectors: Connectors of the module.
+        action_space: Action space of its agents.
+        table: Lanes, for infos and for naming agents in errors.
 
     Attributes:
-        key: key of the mask in observations; None: masks may only come in infos.
+        key: Key of the mask in observations; None: masks may only come in infos.
         on_record: True if the observations that the module sees contain the mask; if not, masks are recorded in a
             column.
 
     Raises:
-        ConfigError: the size of the observation's mask does not fit the action space.
+        ConfigError: If the size of the observation's mask does not fit the action space.
     """
 
     def __init__(self, connectors: ModuleConnectors, action_space: gym.Space, table: LaneTable):
@@ -56,7 +56,7 @@ class ActionMasks:
             bool [end - first, choices], which the next call overwrites; None: all actions are legal.
 
         Raises:
-            ActionMaskError: an agent has no legal action, or its info's mask has a wrong size.
+            ActionMaskError: If an agent has no legal action, or its info's mask has a wrong size.
         """
         if self._found:
             (legal,), self._found = self._found, ()

@@ -17,8 +17,8 @@ class InferenceOptions:
     Args:
         lean: True if compiled code may replace torch, see lean.py.
         dtype: "float32", or "bfloat16" for the operations that torch's autocast computes in that.
-        compile: arguments of `torch.compile`; None: modules are not compiled.
-        graphs: launches modules that can be captured; None: each module is called by itself.
+        compile: Arguments of `torch.compile`; None: modules are not compiled.
+        graphs: Launches modules that can be captured; None: each module is called by itself.
     """
 
     lean: bool = True

@@ -29,9 +29,9 @@ class OutputChecks:
     """Checks of one module's outputs.
 
     Args:
-        module_id, action_space: the module's id and action space.
-        kinds: its distributions for inference and for exploration.
-        table: lanes, for naming agents in errors.
+        module_id, action_space: The module's id and action space.
+        kinds: Its distributions for inference and for exploration.
+        table: Lanes, for naming agents in errors.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OutputChecks:
         """Return the leaves of a `forward()` result as dense tensors of dtypes that NumPy has.
 
         Raises:
-            ModuleOutputError: `outputs` is not a dict, or a leaf is neither a tensor nor an array of numbers.
+            ModuleOutputError: If `outputs` is not a dict, or a leaf is neither a tensor nor an array of numbers.
         """
         if not isinstance(outputs, dict):
             raise ModuleOutputError(self._module_id, f"expected a dict from forward(), got {type(outputs).__name__}")
@@ -85,7 +85,7 @@ class OutputChecks:
         """Raise ModuleOutputError for NaN or infinite outputs; -inf may rule out choices, but not all of them.
 
         Args:
-            arrays: outputs by key, with n rows.
+            arrays: Outputs by key, with n rows.
             lanes: int32 [n], lanes of the rows.
             legal: bool [n, choices], the env's action masks.
             explore: True if the exploration's distribution was used.
@@ -126,7 +126,7 @@ def plain_tensor(value: Any) -> torch.Tensor:
     """Convert a tensor, an array or a number to a dense tensor of a dtype that NumPy has.
 
     Raises:
-        TypeError, ValueError, RuntimeError: the value can't be converted.
+        TypeError, ValueError, RuntimeError: If the value can't be converted.
     """
     if not isinstance(value, torch.Tensor):
         array = np.asarray(value)

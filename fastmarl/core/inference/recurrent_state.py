@@ -18,12 +18,12 @@ class LaneState:
     """The recurrent states of one module, by lane.
 
     Args:
-        initial: state at an agent's first step, a nested dict of arrays or tensors without a batch axis.
-        table: the lanes.
+        initial: State at an agent's first step, a nested dict of arrays or tensors without a batch axis.
+        table: The lanes.
         casting: NumPy's casting rule from later states to the dtype of the initial one.
 
     Attributes:
-        initial: leaves of the initial state.
+        initial: Leaves of the initial state.
     """
 
     def __init__(self, initial: Any, table: LaneTable, casting: Literal["safe", "unsafe"] = "safe"):
@@ -83,11 +83,11 @@ class LaneState:
 
         Args:
             lanes: int32 [n], lanes of the batch.
-            outputs: the module's outputs by key.
-            module_id: id of the module, for errors.
+            outputs: The module's outputs by key.
+            module_id: Id of the module, for errors.
 
         Raises:
-            ModuleOutputError: a state is missing, or has another shape or dtype than the initial one.
+            ModuleOutputError: If a state is missing, or has another shape or dtype than the initial one.
         """
         for key, values, read in zip(self._keys, self._values, self._read, strict=True):
             out = outputs.get(key if len(key) > 1 else key[0])

@@ -29,11 +29,11 @@ def rows_state(
     """Return the rows of some agents, in order, at the end of a call.
 
     Args:
-        policy: policy of the module.
-        block: the module's rows.
-        n_acted: number of rows that have been acted upon.
+        policy: Policy of the module.
+        block: The module's rows.
+        n_acted: Number of rows that have been acted upon.
         lanes: int32, lanes by the agents' numbers.
-        numbers: agents' numbers by lane; -1 for agents that are left out.
+        numbers: Agents' numbers by lane; -1 for agents that are left out.
         rows: int64, ascending: rows of these agents to return; None: all.
     """
     recurrent = policy.inference.lane_state
@@ -60,18 +60,18 @@ class ModuleRowsState:
     """A result of `rows_state()`, checked as a whole.
 
     Args:
-        policy: policy of the module that is to continue.
-        state: result of `rows_state()`.
-        n_agents: number of agents; agents' numbers are below it.
+        policy: Policy of the module that is to continue.
+        state: Result of `rows_state()`.
+        n_agents: Number of agents; agents' numbers are below it.
 
     Attributes:
         agents: int64, ascending numbers of the agents that have rows.
-        last_rows: last row of each of these agents.
-        n_acted: number of rows that have been acted upon.
-        outputs: the module's outputs for these rows, by key.
+        last_rows: Last row of each of these agents.
+        n_acted: Number of rows that have been acted upon.
+        outputs: The module's outputs for these rows, by key.
 
     Raises:
-        ConfigError: the state is damaged, or does not fit the module.
+        ConfigError: If the state is damaged, or does not fit the module.
     """
 
     def __init__(self, policy: Actor, state: Any, n_agents: int):
@@ -103,8 +103,8 @@ class ModuleRowsState:
         """Append the rows to a block of the module.
 
         Args:
-            block: the module's block.
-            table: the lanes.
+            block: The module's block.
+            table: The lanes.
             lanes: int32, lanes by the agents' numbers.
         """
         agent_R = self._columns["agent"]

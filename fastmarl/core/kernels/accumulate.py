@@ -27,7 +27,7 @@ def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, fi
         reward_R: float64 [n], reward for the action taken at each row.
         lane_R: int32 [n].
         lookback_R: bool [<= n], of the first rows: True if counted in an earlier call.
-        first_action, end_action: range of rows that acted in this call.
+        first_action, end_action: Range of rows that acted in this call.
         row_L, final_L: int64, last row of each lane, whose step is completed only if the lane has ended (final_L >= 0).
         return_L: float64, sum of completed steps' rewards, in order of the rows.
         steps_L, actions_L: int64, numbers of completed steps and of actions in this call.

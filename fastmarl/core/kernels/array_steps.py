@@ -123,13 +123,13 @@ def settle_step(
     """Add rewards and flags to the lanes of one module in one group, and find the lanes that go on or end.
 
     Args:
-        module: index of the module.
+        module: Index of the module.
         lane_P: int32, -1 without a lane.
         reward_P, terminated_P, truncated_P, present_P: float64 and bools, of this step.
         all_done_E: uint8, 1 terminated, 2 truncated: flags of whole episodes, for lanes without a flag of their own.
-        module_L, row_L, done_L, final_L: arrays of the lane table; the last two are written.
+        module_L, row_L, done_L, final_L: Arrays of the lane table; the last two are written.
         reward_R: float64, of the module's block; rewards are added to the lanes' last rows, if they have one.
-        first_final: index of the first free final observation.
+        first_final: Index of the first free final observation.
         kept, ended: int64 [P], out: positions of lanes that act next, and of lanes that end.
 
     Returns:
@@ -188,8 +188,8 @@ def append_rows(
         lane_P, agents: int32, and the number of agents of the group.
         env_t_E: int32, env step to record.
         first: int, row of the first position.
-        lane_R, prev_R, env_t_R, reward_R: columns of the module's block, written.
-        row_L, count_L: arrays of the lane table, written.
+        lane_R, prev_R, env_t_R, reward_R: Columns of the module's block, written.
+        row_L, count_L: Arrays of the lane table, written.
     """
     for i in range(n):
         p = positions[i]

@@ -29,7 +29,7 @@ def add_words(words_RW, n, key_W, sum_N):
     """Add the words of the first n rows, each times its key, to a sum for each row.
 
     Args:
-        words_RW: unsigned integers [R, W].
+        words_RW: Unsigned integers [R, W].
         n: int.
         key_W: uint64 [>= W].
         sum_N: uint64 [>= n], added to.

@@ -42,7 +42,7 @@ def push_rows(values_NK, chosen, n_pushes, mean_K, delta_K, squares_K, delta_squ
     Args:
         values_NK: float [n, k].
         chosen: int64, rows to use, in order.
-        n_pushes: number of rows added before.
+        n_pushes: Number of rows added before.
         mean_K, delta_K: float64 [k], the mean, overall and since the last merge with other runners' statistics.
         squares_K, delta_squares_K: float64 [k], sums of squared differences from the mean, likewise.
         out_NK: [n, k] of the values' dtype, out, or [0, k] to write nothing.

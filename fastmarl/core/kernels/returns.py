@@ -74,7 +74,7 @@ def vtrace(
     """Compute V-trace's value targets and advantages, in float64.
 
     Args:
-        reward_N, value_N, last_value_S, length_S, gamma: see gae().
+        reward_N, value_N, last_value_S, length_S, gamma: See gae().
         ratio_N: float [n], current probability of each action, divided by its probability when it was taken.
         lambda_: float, decay of the traces per step.
         clip_rho, clip_pg_rho: float, upper limits of ratios in targets and advantages; in traces the limit is 1.
@@ -112,7 +112,7 @@ def n_step_returns(reward_N, value_N, last_value_S, length_S, n_step, gamma, ret
     """Compute discounted rewards of the next steps plus the value after them, in float64.
 
     Args:
-        reward_N, value_N, last_value_S, length_S, gamma: see gae().
+        reward_N, value_N, last_value_S, length_S, gamma: See gae().
         n_step: int, 1 or more: number of rewards that count, fewer at a trajectory's end.
         return_N: float [n], out.
     """
@@ -140,7 +140,7 @@ def discounted_sums(value_N, gamma, sum_N):
     """Compute the discounted sum from each step on, in float64, in the order of scipy.signal.lfilter.
 
     Args:
-        value_N: number [n], of each step.
+        value_N: Number [n], of each step.
         gamma: float, discount per step.
         sum_N: float64 [n], out.
     """

@@ -295,7 +295,7 @@ def _known_spaces(module: torch.nn.Module) -> tuple[gym.Space | None, gym.Space 
     """Return the spaces with which a module was wrapped.
 
     Raises:
-        ConfigError: there are several.
+        ConfigError: If there are several.
     """
     first, *others = _SPACES.get(module, [(None, None)])
     if others:

@@ -1,7 +1,7 @@
 """Compiled extensions, built from `src_ext/*.pyx`, each with a stub beside it.
 
 Raises:
-    NotBuiltError: an extension is missing, or was built for another Python.
+    NotBuiltError: If an extension is missing, or was built for another Python.
 """
 
 from importlib.machinery import EXTENSION_SUFFIXES

@@ -23,10 +23,10 @@ class Channel:
     comes. So numbers must ascend, and callers must compare numbers instead of counting messages.
 
     Args:
-        sock: one of a pair of SOCK_SEQPACKET sockets.
+        sock: One of a pair of SOCK_SEQPACKET sockets.
 
     Attributes:
-        messages: received messages that were not taken yet, by number, in the order in which they came.
+        messages: Received messages that were not taken yet, by number, in the order in which they came.
     """
 
     def __init__(self, sock: socket.socket):
@@ -53,12 +53,12 @@ class Channel:
         """Send a message.
 
         Args:
-            number: number of the message, above 0 and above those of all earlier messages.
-            message: bytes, of any length.
+            number: Number of the message, above 0 and above those of all earlier messages.
+            message: Bytes, of any length.
 
         Raises:
-            EOFError: the other side is gone.
-            TimeoutError: the other side does not receive.
+            EOFError: If the other side is gone.
+            TimeoutError: If the other side does not receive.
         """
         index, rest = 0, memoryview(message)
         while len(rest) > MOST_AT_ONCE:
@@ -90,8 +90,8 @@ class Channel:
         """Return the next message with its number.
 
         Raises:
-            EOFError: the other side is gone.
-            TimeoutError: no message came.
+            EOFError: If the other side is gone.
+            TimeoutError: If no message came.
         """
         while not self.messages:
             self.read()

@@ -114,7 +114,7 @@ class ChildProcess:
             The value of the answer; None if it has none.
 
         Raises:
-            Exception: the process is lost, or the request has failed.
+            Exception: If the process is lost, or the request has failed.
         """
         answers = self._channel.messages
         while number not in answers:
@@ -195,7 +195,7 @@ class ChildProcess:
         """Describe the end of the process for an error's text.
 
         Args:
-            ready: what the process does before it is ready.
+            ready: What the process does before it is ready.
             too_soon: True if it ended before that.
         """
         problem = f"has ended (exit code {self._process.exitcode})"
@@ -239,7 +239,7 @@ def pickled(plan: Any, what: str, way_out: str) -> bytes:
     """Pickle a plan for a process that is spawned.
 
     Raises:
-        ConfigError: `plan` can't be pickled; the message names it by `what`, and suggests `way_out`.
+        ConfigError: If `plan` can't be pickled; the message names it by `what`, and suggests `way_out`.
     """
     try:
         pickler: Any = import_module("cloudpickle")  # pickles functions of scripts and notebooks, and lambdas

@@ -17,7 +17,7 @@ def end_with(parent: int) -> None:
     """End this process soon after its parent, even while it is not waiting for a message.
 
     Args:
-        parent: process id of the parent.
+        parent: Process id of the parent.
     """
 
     def watch() -> None:

@@ -46,7 +46,7 @@ class ScriptlessProcess(SpawnProcess):
     """A spawned process that does not import the script unless it calls `import_script()`.
 
     Attributes:
-        script: preparation data to import the script; empty if there is none, as in a notebook.
+        script: Preparation data to import the script; empty if there is none, as in a notebook.
     """
 
     @staticmethod

@@ -28,11 +28,11 @@ def make_env_to_module(
     """Make the connectors of all modules that have any.
 
     Args:
-        before, made: previous config, and the connectors made by it; a module keeps its connectors if the same would
+        before, made: Previous config, and the connectors made by it; a module keeps its connectors if the same would
             be made again.
 
     Raises:
-        ConfigError: connectors don't fit the agents' spaces, the spaces are not known, or there is no such module.
+        ConfigError: If connectors don't fit the agents' spaces, the spaces are not known, or there is no such module.
     """
     for option in CONNECTOR_OPTIONS:
         given = getattr(config, option)
@@ -102,7 +102,7 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
     """Make the modules named in `policies`.
 
     Raises:
-        ConfigError: see `make_module`; or one object without spaces is given for modules with different spaces.
+        ConfigError: See `make_module`; or one object without spaces is given for modules with different spaces.
     """
     _check_shared(config, envs, env_to_module)
     return MultiRLModule(
@@ -156,8 +156,8 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
     """Make a module: the given instance, a built spec, or a default network for its spaces.
 
     Raises:
-        ConfigError: `policies` has an object of another type, the spaces are not known, or the module's connectors make
-            observations of another space than it takes.
+        ConfigError: If `policies` has an object of another type, the spaces are not known, or the module's connectors
+            make observations of another space than it takes.
     """
     given = given_spec(config, module_id)
     observation_space, action_space = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)

@@ -37,15 +37,15 @@ class Checkpointable:
         running episodes while `sample()` is under way and after a call that failed.
 
         Args:
-            components: components to include; None: all. They are "rl_module" (with "weights_seq_no"),
+            components: Components to include; None: all. They are "rl_module" (with "weights_seq_no"),
                 "env_to_module_connector", "lifetime_counters", "num_resets" (of each env, as seeds depend on it),
                 "random_state", "running_episodes", and "module_to_env_connector", which is empty; "rl_module/p0"
                 stands for one module's weights. "num_env_steps_sampled_lifetime" is always included, as explorations
                 with a schedule depend on it. Unknown names raise a warning.
-            not_components: components to leave out.
-            inference_only: leave out weights that a module does not need to act, as its
+            not_components: Components to leave out.
+            inference_only: Leave out weights that a module does not need to act, as its
                 `get_non_inference_attributes()` says.
-            kwargs: ignored, as in RLlib.
+            kwargs: Ignored, as in RLlib.
 
         Returns:
             The state, by component.
@@ -64,8 +64,8 @@ class Checkpointable:
         are left out with a warning; a reference to weights in Ray's store is resolved.
 
         Raises:
-            ConfigError: a part does not fit this runner. Nothing was changed.
-            RunnerBusyError: another call is under way. Callbacks can use `set_weights()`.
+            ConfigError: If a part does not fit this runner. Nothing was changed.
+            RunnerBusyError: If another call is under way. Callbacks can use `set_weights()`.
         """
         self._calls.check("set_state()")
         self._state.set(state)
@@ -74,7 +74,7 @@ class Checkpointable:
         """Return weights as arrays, by module id and parameter name.
 
         Args:
-            modules: ids of the modules; None: all.
+            modules: Ids of the modules; None: all.
         """
         self._resources.finish_weights()
         chosen = [modules] if isinstance(modules, str) else modules
@@ -85,13 +85,13 @@ class Checkpointable:
         """Take weights as `get_weights()` returns them.
 
         Args:
-            weights: weights by module id; those of unknown modules are left out with a warning.
-            global_vars: must be None; RLlib's old stack used it.
-            weights_seq_no: number that is recorded with each action from now on. Above 0: the weights are taken only
+            weights: Weights by module id; those of unknown modules are left out with a warning.
+            global_vars: Must be None; RLlib's old stack used it.
+            weights_seq_no: Number that is recorded with each action from now on. Above 0: the weights are taken only
                 if it is newer than the runner's own.
 
         Raises:
-            ConfigError: the weights do not fit the modules, or `global_vars` is not None. Nothing was changed.
+            ConfigError: If the weights do not fit the modules, or `global_vars` is not None. Nothing was changed.
         """
         if global_vars is not None:
             raise ConfigError(f"global_vars must be None, got {global_vars!r:.200}; give the number of the weights as "
@@ -109,17 +109,17 @@ class Checkpointable:
         """Write a checkpoint for `restore_from_path()`, `from_checkpoint()` and `fastmarl.Policy.from_checkpoint()`.
 
         Args:
-            path: folder to write to; None: a new folder among the system's temporary files.
+            path: Folder to write to; None: a new folder among the system's temporary files.
             state: a state of `get_state()`, or parts of it; None: the current state.
-            filesystem: the `pyarrow.fs.FileSystem` of `path`; None: this machine's.
-            use_msgpack: ignored: a checkpoint consists of JSON and safetensors.
+            filesystem: The `pyarrow.fs.FileSystem` of `path`; None: this machine's.
+            use_msgpack: Ignored: a checkpoint consists of JSON and safetensors.
 
         Returns:
             The folder's path.
 
         Raises:
-            CheckpointError: the state has a value that a checkpoint can't hold.
-            ConfigError: `state` does not fit this runner, or `filesystem` is not one of pyarrow.
+            CheckpointError: If the state has a value that a checkpoint can't hold.
+            ConfigError: If `state` does not fit this runner, or `filesystem` is not one of pyarrow.
         """
         place = tempfile.mkdtemp(prefix="fastmarl-") if path is None else path
         with written_to(place, filesystem) as folder:
@@ -136,15 +136,15 @@ class Checkpointable:
         it.
 
         Args:
-            path: the checkpoint's folder; for a component also its path in RLlib's layout, `path / "rl_module"`.
-            component: part to restore, such as "rl_module" or "rl_module/p0"; None: all.
-            filesystem: see `save_to_path()`; `path` must then be the checkpoint's folder.
-            kwargs: ignored, as in RLlib.
+            path: The checkpoint's folder; for a component also its path in RLlib's layout, `path / "rl_module"`.
+            component: Part to restore, such as "rl_module" or "rl_module/p0"; None: all.
+            filesystem: See `save_to_path()`; `path` must then be the checkpoint's folder.
+            kwargs: Ignored, as in RLlib.
 
         Raises:
-            CheckpointError: the folder is missing, damaged or from a newer version, lacks the component, or fits other
-                modules or observations. The runner keeps its state.
-            ConfigError: `filesystem` is not one of pyarrow.
+            CheckpointError: If the folder is missing, damaged or from a newer version, lacks the component, or fits
+                other modules or observations. The runner keeps its state.
+            ConfigError: If `filesystem` is not one of pyarrow.
         """
         with read_from(path, filesystem) as folder:
             self._state.restore(_folder_of(folder, component), component)
@@ -156,16 +156,16 @@ class Checkpointable:
         """Make a runner with the state in a folder that `save_to_path()` wrote.
 
         Args:
-            path: the checkpoint's folder.
-            config: config of the new runner; None: the saved one. A checkpoint holds plain data only, so an env without
+            path: The checkpoint's folder.
+            config: Config of the new runner; None: the saved one. A checkpoint holds plain data only, so an env without
                 a name, functions, classes and folders to write to must be given as `options`.
-            filesystem: see `save_to_path()`.
-            options: options of the config that replace the saved ones.
+            filesystem: See `save_to_path()`.
+            options: Options of the config that replace the saved ones.
 
         Raises:
-            CheckpointError: the folder has no config, or no state that such a runner can take; the message names the
+            CheckpointError: If the folder has no config, or no state that such a runner can take; the message names the
                 options that must be given.
-            ConfigError: both a config and options are given, or `filesystem` is not one of pyarrow.
+            ConfigError: If both a config and options are given, or `filesystem` is not one of pyarrow.
         """
         if config is not None and options:
             raise ConfigError(f"give a config or the options {list(options)}, not both")
@@ -195,7 +195,7 @@ def saved_config(path: str | os.PathLike, options: dict[str, Any]) -> EnvRunnerC
     """Load the config of a checkpoint, with `options` in place of saved ones.
 
     Raises:
-        CheckpointError: the checkpoint has no config, or the config needs more options.
+        CheckpointError: If the checkpoint has no config, or the config needs more options.
     """
     state = load_state(path)
     if not isinstance(state, dict) or CONFIG not in state:

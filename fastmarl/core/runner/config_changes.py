@@ -77,7 +77,7 @@ def of_worker(
     """Apply the arguments of a runner's constructor to the config of one of several runners.
 
     Raises:
-        ConfigError: `config` is not an EnvRunnerConfig, or the numbers are invalid.
+        ConfigError: If `config` is not an EnvRunnerConfig, or the numbers are invalid.
     """
     if not isinstance(config, EnvRunnerConfig):
         raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
@@ -97,9 +97,9 @@ def in_force(now: EnvRunnerConfig, wanted: EnvRunnerConfig, made: frozenset[str]
     """Return `wanted`, except that options that wait for `make_env()` or `make_module()` have their current values.
 
     Args:
-        now: config that is in force.
-        wanted: config that the user has set.
-        made: options of the parts that are being made, which wait no longer.
+        now: Config that is in force.
+        wanted: Config that the user has set.
+        made: Options of the parts that are being made, which wait no longer.
     """
     waiting = {*MAKE_ENV, *MAKE_MODULE, *ANY_MAKE} - made
     if "policies" in waiting and now.module_specs.keys() != wanted.module_specs.keys():
@@ -112,8 +112,8 @@ def change_config(resources: Resources, listeners: Listeners, wanted: EnvRunnerC
     """Set the config. Options of envs and modules take effect when these are made, all others at once.
 
     Raises:
-        ConfigError: `wanted` is not an EnvRunnerConfig, is invalid, or changes a fixed option. Nothing was changed.
-        EnvCheckError: its `env` is not an environment. Nothing was changed.
+        ConfigError: If `wanted` is not an EnvRunnerConfig, is invalid, or changes a fixed option. Nothing was changed.
+        EnvCheckError: If its `env` is not an environment. Nothing was changed.
     """
     now = resources.config
     if not isinstance(wanted, EnvRunnerConfig):

@@ -97,7 +97,7 @@ class Envs:
         """Replace one env by a new one, and close the old one if possible.
 
         Raises:
-            EnvCheckError: the new env has other agents or spaces. Errors of its constructor propagate.
+            EnvCheckError: If the new env has other agents or spaces. Errors of its constructor propagate.
         """
         old, self._to_close[env_index] = self._to_close[env_index], None
         if old is not None:
@@ -181,7 +181,7 @@ def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
     """Make a recorder of states for each env.
 
     Raises:
-        EnvCheckError: an env has no `state()`, or its `state_space` does not consist of arrays.
+        EnvCheckError: If an env has no `state()`, or its `state_space` does not consist of arrays.
     """
     if isinstance(envs[0], ArrayEnv):
         space = state_space_of(envs[0], 0)
@@ -195,9 +195,9 @@ def make_vector(
     """Make the vector for single envs, batches, or envs in worker processes.
 
     Args:
-        envs: single envs, batches of them, or workers.
+        envs: Single envs, batches of them, or workers.
         parts: objects that the vector works with.
-        remake: replaces the env at an index of `envs` by a new one.
+        remake: Replaces the env at an index of `envs` by a new one.
     """
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)

@@ -15,7 +15,7 @@ def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | 
     """Yield a folder to write to, and copy it to `path` on the file system at the end; None: yield `path` itself.
 
     Raises:
-        ConfigError: `filesystem` is not one of pyarrow.
+        ConfigError: If `filesystem` is not one of pyarrow.
     """
     if filesystem is None:
         yield path
@@ -32,8 +32,8 @@ def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | o
     """Yield a folder with a copy of `path` on the file system; None: yield `path` itself.
 
     Raises:
-        CheckpointError: `path` does not exist.
-        ConfigError: `filesystem` is not one of pyarrow.
+        CheckpointError: If `path` does not exist.
+        ConfigError: If `filesystem` is not one of pyarrow.
     """
     if filesystem is None:
         yield path

@@ -39,7 +39,7 @@ class Goal:
         """Count one step of all envs.
 
         Raises:
-            MultiAgentEnvError: no agent has been observed for MAX_IDLE_TICKS ticks.
+            MultiAgentEnvError: If no agent has been observed for MAX_IDLE_TICKS ticks.
         """
         self.ticks += 1
         self.env_steps += env_steps
@@ -102,7 +102,7 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
     """Make the goal for the arguments of `sample()`; without either number, the config's amount.
 
     Raises:
-        ConfigError: both numbers are given, or one is negative or not an integer.
+        ConfigError: If both numbers are given, or one is negative or not an integer.
     """
     if num_timesteps is not None and num_episodes is not None:
         raise ConfigError(f"give num_timesteps or num_episodes, not both; got {num_timesteps} and {num_episodes}")

@@ -18,10 +18,10 @@ class Listeners:
 
     Args:
         runner: `env_runner` of the callbacks.
-        config: names the callbacks.
+        config: Names the callbacks.
 
     Attributes:
-        by_event: callbacks by event.
+        by_event: Callbacks by event.
     """
 
     by_event: dict[str, tuple[Listener, ...]]
@@ -38,7 +38,7 @@ class Listeners:
         """Call the callbacks of `config` from now on; keep the objects of classes that were called before.
 
         Raises:
-            ConfigError: a callback can't be called with the arguments of its event. Nothing was changed.
+            ConfigError: If a callback can't be called with the arguments of its event. Nothing was changed.
         """
         known, objects = list(self._objects), []
 

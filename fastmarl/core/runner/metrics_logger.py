@@ -25,13 +25,13 @@ class MetricsLogger:
     values. The first value logged under a key sets its options.
 
     Args:
-        root: keep lifetime sums for ever, and measure throughputs, as a runner's own logger does.
-        stats_cls_lookup: reductions by name. None: RLlib's. Subclass the classes of `MetricsLogger().stats_cls_lookup`
+        root: Keep lifetime sums for ever, and measure throughputs, as a runner's own logger does.
+        stats_cls_lookup: Reductions by name. None: RLlib's. Subclass the classes of `MetricsLogger().stats_cls_lookup`
             to add your own.
 
     Attributes:
         journal: None, or a list to which each logged value is appended as (key, value, options of the key).
-        elsewhere: functions by name that return values counted elsewhere, numbers or dicts of them, for `peek()`.
+        elsewhere: Functions by name that return values counted elsewhere, numbers or dicts of them, for `peek()`.
         all_elsewhere: a function that returns all these values by name at once.
     """
 
@@ -70,22 +70,22 @@ class MetricsLogger:
         Args:
             key: str, or tuple of str for a nested value.
             value: a number, or an array or tensor with one; any object for "item" and "item_series".
-            reduce: reduction of the values for reports.
+            reduce: Reduction of the values for reports.
                 "ema": exponential moving average, which continues over reports.
                 "mean", "min", "max", "sum": of the values since the last report; NaN without values.
                 "lifetime_sum": sum of all values.
                 "percentiles": a dict by percentile, of the values since the last report.
                 "item", "item_series": the last value, or a list of all, since the last report.
                 None: "mean" with a window, otherwise "ema".
-            window: number of latest values that are reduced; None or inf: all.
-            ema_coeff: weight of a new value in an "ema", 0.01 by default.
-            percentiles: list of numbers from 0 to 100; None or True: 0, 50, 75, 90, 95, 99 and 100.
+            window: Number of latest values that are reduced; None or inf: all.
+            ema_coeff: Weight of a new value in an "ema", 0.01 by default.
+            percentiles: List of numbers from 0 to 100; None or True: 0, 50, 75, 90, 95, 99 and 100.
             clear_on_reduce: False turns a "sum" into a "lifetime_sum"; no effect otherwise.
-            with_throughput: measure a "sum" or "lifetime_sum" per second, see `peek()`.
-            reduce_per_index_on_aggregate: no effect.
+            with_throughput: Measure a "sum" or "lifetime_sum" per second, see `peek()`.
+            reduce_per_index_on_aggregate: No effect.
 
         Raises:
-            ValueError: the value or an option does not fit the reduction, or the key holds a dict of other keys.
+            ValueError: If the value or an option does not fit the reduction, or the key holds a dict of other keys.
         """
         path = (key,) if type(key) is str else path_of(key)
         stats = self._stats.get(path)
@@ -104,10 +104,10 @@ class MetricsLogger:
         """Log each value of a nested dict.
 
         Args:
-            value_dict: nested dict of values by key.
-            key: key under which the dict is nested; None: at the top.
-            reduce: reduction of all values, see `log_value()`.
-            options: further options of `log_value()`.
+            value_dict: Nested dict of values by key.
+            key: Key under which the dict is nested; None: at the top.
+            reduce: Reduction of all values, see `log_value()`.
+            options: Further options of `log_value()`.
         """
         for path, value in leaves_of(value_dict, () if key is None else path_of(key)):
             self.log_value(path, value, reduce=reduce, **options)
@@ -126,11 +126,11 @@ class MetricsLogger:
         series and percentiles cover all values.
 
         Args:
-            stats_dicts: results of `reduce()`.
-            key: key under which they are nested; None: at the top.
+            stats_dicts: Results of `reduce()`.
+            key: Key under which they are nested; None: at the top.
 
         Raises:
-            ValueError: a dict has plain numbers, or values were logged here under the same key.
+            ValueError: If a dict has plain numbers, or values were logged here under the same key.
         """
         incoming: dict[Path, list[Any]] = {}
         for stats_dict in stats_dicts:
@@ -223,19 +223,19 @@ class MetricsLogger:
         """Return the value as it would be reported now, without changing anything.
 
         Args:
-            key: key of a value or of a dict of values; None: all.
-            default: value to return if the key is missing; None: raise KeyError.
-            compile: return one value for each key, not a list.
-            throughput: return values per second, of keys that measure it, at the root only: a float for a "sum"; for a
+            key: Key of a value or of a dict of values; None: all.
+            default: Value to return if the key is missing; None: raise KeyError.
+            compile: Return one value for each key, not a list.
+            throughput: Return values per second, of keys that measure it, at the root only: a float for a "sum"; for a
                 "lifetime_sum" a dict with those since the last report and since `set_state()`.
-            latest_merged_only: reduce only the values of the last `aggregate()`.
+            latest_merged_only: Reduce only the values of the last `aggregate()`.
 
         Returns:
             A number or other result of a reduction, or a nested dict of these.
 
         Raises:
-            KeyError: the key is missing, and there is no default.
-            ValueError: the throughput is not measured.
+            KeyError: If the key is missing, and there is no default.
+            ValueError: If the throughput is not measured.
         """
         path = () if key is None else path_of(key)
         if throughput:
@@ -267,8 +267,8 @@ class MetricsLogger:
         """Return a result of `reduce()` with values in place of Stats objects.
 
         Args:
-            results: nested dict of Stats objects, or one of them.
-            compile: return one value for each key, not a list.
+            results: Nested dict of Stats objects, or one of them.
+            compile: Return one value for each key, not a list.
         """
         if isinstance(results, dict):
             return {name: MetricsLogger.peek_results(each, compile) for name, each in results.items()}
@@ -305,7 +305,7 @@ class MetricsLogger:
         """Return a nested dict of all reduced values, and start over; a runner's `get_metrics()` calls it.
 
         Args:
-            compile: return plain values, not Stats objects for another logger's `aggregate()`.
+            compile: Return plain values, not Stats objects for another logger's `aggregate()`.
         """
         return nested([(path, stats.reduce(compile=compile)) for path, stats in self._stats.items()])
 
@@ -322,7 +322,7 @@ class MetricsLogger:
         """Delete a key, and all keys nested under it.
 
         Raises:
-            KeyError: the key is missing, and `key_error` is set.
+            KeyError: If the key is missing, and `key_error` is set.
         """
         path = path_of(key)
         found = [other for other in self._stats if other[: len(path)] == path]

@@ -20,8 +20,8 @@ def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
     """Make the writer of episodes, if `output` asks for one.
 
     Raises:
-        ConfigError: an option of the writer is invalid, or pyarrow is not installed.
-        OfflineError: the folder can't be written to.
+        ConfigError: If an option of the writer is invalid, or pyarrow is not installed.
+        OfflineError: If the folder can't be written to.
     """
     if config.output is None:
         return None
@@ -39,11 +39,11 @@ def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None
     """Make the writer of actions, if `record_actions` asks for one.
 
     Args:
-        before: the previous writer. It is kept if the header of its file still describes the run, and closed if not.
+        before: The previous writer. It is kept if the header of its file still describes the run, and closed if not.
 
     Raises:
-        ConfigError: episodes of this env can't be replayed.
-        RecordingError: the folder can't be written to.
+        ConfigError: If episodes of this env can't be replayed.
+        RecordingError: If the folder can't be written to.
     """
     if config.record_actions is None:
         return None

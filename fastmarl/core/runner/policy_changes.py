@@ -148,21 +148,21 @@ class ChangesPolicies:
         """Add a module; running episodes do not change. Set its weights with `set_weights({module_id: ...})`.
 
         Args:
-            module_id: id of the module.
+            module_id: Id of the module.
             module_spec: RLModuleSpec, torch.nn.Module, or None for a default network, as in the option `policies`.
             new_agent_to_module_mapping_fn: `policy_mapping_fn` of episodes that begin from now on.
             new_should_module_be_updated: `policies_to_train` from now on.
-            env_to_module_connector: the module's connectors, as in the option of that name; None: those of the option.
+            env_to_module_connector: The module's connectors, as in the option of that name; None: those of the option.
                 To copy the connectors' state to a snapshot of a module, call
                 `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
-            override: replace a module with this id, as if it had been removed first.
+            override: Replace a module with this id, as if it had been removed first.
 
         Returns:
             The module.
 
         Raises:
-            ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
-                between them. Nothing was changed.
+            ConfigError: If the id is taken, the module has no spaces, or a second module has no mapping function to
+                choose between them. Nothing was changed.
         """
         self._check_changeable("add_module()")
         return self._policy_changes.add(
@@ -184,7 +184,7 @@ class ChangesPolicies:
         """Remove a module. It keeps acting in running episodes, and is freed when the last of them has ended.
 
         Args:
-            module_id: id of the module.
+            module_id: Id of the module.
             new_agent_to_module_mapping_fn: `policy_mapping_fn` of episodes that begin from now on.
             new_should_module_be_updated: `policies_to_train` from now on.
 
@@ -192,7 +192,7 @@ class ChangesPolicies:
             The module.
 
         Raises:
-            ConfigError: there is no such module, or no other one. Nothing was changed.
+            ConfigError: If there is no such module, or no other one. Nothing was changed.
         """
         self._check_changeable("remove_module()")
         return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)

@@ -53,7 +53,7 @@ class SumStats(_RunningStats):
     """Sum of the values, without NaN.
 
     Args:
-        with_throughput: measure the sum per second since the last report.
+        with_throughput: Measure the sum per second since the last report.
     """
 
     stats_cls_identifier = "sum"
@@ -88,7 +88,7 @@ class LifetimeSumStats(Stats):
     """Sum of all values ever logged; other loggers than the root report the sum since the last report.
 
     Args:
-        with_throughput: measure the sum per second since the last report and since the last `set_state()`.
+        with_throughput: Measure the sum per second since the last report and since the last `set_state()`.
     """
 
     stats_cls_identifier = "lifetime_sum"
@@ -148,7 +148,7 @@ class EmaStats(Stats):
     """Exponential moving average, which goes on over reports; of several loggers, the mean of theirs.
 
     Args:
-        ema_coeff: weight of a new value, from 0 to 1.
+        ema_coeff: Weight of a new value, from 0 to 1.
     """
 
     stats_cls_identifier = "ema"
@@ -175,7 +175,7 @@ class PercentilesStats(SeriesStats):
     """Percentiles of the values since the last report, as a dict; None without values.
 
     Args:
-        percentiles: numbers from 0 to 100. None or True: 0, 50, 75, 90, 95, 99 and 100.
+        percentiles: Numbers from 0 to 100. None or True: 0, 50, 75, 90, 95, 99 and 100.
     """
 
     stats_cls_identifier = "percentiles"

@@ -33,11 +33,11 @@ class Rollout:
     """Runs modules in envs. It is rebuilt with new envs or modules, and after a failed call.
 
     Attributes:
-        log, store, table: hold the episodes, their rows, and their agents.
-        policies: the modules, with their connectors and masks.
-        env: the vector of envs.
-        to_reset: indices of envs without an episode.
-        goal: goal of the current call, or of the last one.
+        log, store, table: Hold the episodes, their rows, and their agents.
+        policies: The modules, with their connectors and masks.
+        env: The vector of envs.
+        to_reset: Indices of envs without an episode.
+        goal: Goal of the current call, or of the last one.
     """
 
     def __init__(self, resources: Resources, listeners: Listeners):
@@ -234,7 +234,7 @@ class Rollout:
         """Drop running episodes that have made a step, are outdated, or are in envs that the new call does not use.
 
         Args:
-            env_indices: envs that the new call uses.
+            env_indices: Envs that the new call uses.
         """
         for env_index, lanes in enumerate(self.table.envs):
             if self.table.records[env_index] is None:

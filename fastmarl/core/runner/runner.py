@@ -40,13 +40,13 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     As a context manager it stops at the end of the `with` block.
 
     Args:
-        config: the options.
-        worker_index: index of this runner; overrides the config's.
-        num_workers: number of runners; overrides the config's `num_env_runners`.
+        config: The options.
+        worker_index: Index of this runner; overrides the config's.
+        num_workers: Number of runners; overrides the config's `num_env_runners`.
         recreated_worker: True if it replaces a runner that was lost; its `incarnation` is then one higher.
-        spaces: kept as an attribute, not used.
-        tune_trial_id: kept as an attribute, not used.
-        kwargs: other arguments of RLlib's class, which have no effect there either. Unknown ones raise a warning.
+        spaces: Kept as an attribute, not used.
+        tune_trial_id: Kept as an attribute, not used.
+        kwargs: Other arguments of RLlib's class, which have no effect there either. Unknown ones raise a warning.
     """
 
     @exits_as_errors()
@@ -126,8 +126,8 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         `add_module()` and similar methods replace the config, too.
 
         Raises:
-            ConfigError: an option is invalid, or can't change after the runner was made. Nothing was changed.
-            EnvCheckError: `env` is not an environment. Nothing was changed.
+            ConfigError: If an option is invalid, or can't change after the runner was made. Nothing was changed.
+            EnvCheckError: If `env` is not an environment. Nothing was changed.
         """
         return self._resources.wanted
 
@@ -229,24 +229,26 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         """Step all envs, and return the sampled episodes.
 
         Args:
-            num_timesteps: least number of env steps (or agent steps, by `count_steps_by`) over all envs; running
+            num_timesteps: Least number of env steps (or agent steps, by `count_steps_by`) over all envs; running
                 episodes are cut, and the next call continues them.
-            num_episodes: exact number of whole episodes: those that begin first, however long they take. Running
+            num_episodes: Exact number of whole episodes: those that begin first, however long they take. Running
                 episodes are dropped first. An env without another episode to begin rests until the others are done.
                 Without either number: `rollout_fragment_length` steps of each env, or
                 (`batch_mode="complete_episodes"`) one whole episode of each.
-            explore: sample actions; False: take the most likely ones. None: as configured.
-            random_actions: act uniformly at random, without the modules.
-            force_reset: drop running episodes first.
+            explore: Sample actions; False: take the most likely ones. None: as configured.
+            random_actions: Act uniformly at random, without the modules.
+            force_reset: Drop running episodes first.
 
         Returns:
             Chunks of episodes: finished ones in the order in which they finished, then running ones by env index.
 
         Raises:
-            MultiAgentEnvError, ModuleOutputError, or any error of an env: running episodes are then dropped; the next
-                call returns the episodes that had finished. The same holds after an interrupt.
-            OfflineError: files of `output` could not be written. The next call tries again, and returns the episodes.
-            RunnerBusyError: another call is under way, and continues.
+            MultiAgentEnvError, ModuleOutputError: If an env or a module returns something invalid. Running episodes are
+                then dropped, and the next call returns the episodes that had finished. This also holds for errors of
+                envs, which propagate, and for interrupts.
+            OfflineError: If files of `output` could not be written. The next call tries again, and returns the
+                episodes.
+            RunnerBusyError: If another call is under way, and continues.
         """
         self.assert_healthy()
         arguments = {
@@ -285,15 +287,15 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
             num_episodes: n.
             seeds: n integers for the resets. None: in a runner with a seed, seeds that differ from those of training
                 and are the same in each call; without a seed, none.
-            explore: sample actions; False: take the most likely ones.
+            explore: Sample actions; False: take the most likely ones.
 
         Returns:
             The episodes in the order of `seeds`; one in which an agent has respawned is in several chunks. Episodes
             that finished in a failed call come first.
 
         Raises:
-            ConfigError: a number is invalid, or a batch that steps in arrays can't be seeded for each episode.
-            Exception: any error of `sample()`. The next call of `evaluate()` returns episodes that had finished.
+            ConfigError: If a number is invalid, or a batch that steps in arrays can't be seeded for each episode.
+            Exception: Any error of `sample()`. The next call of `evaluate()` returns episodes that had finished.
         """
         self.assert_healthy()
         arguments = {"num_episodes": num_episodes, "seeds": seeds, "explore": explore}
@@ -353,8 +355,8 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         """Close the envs and files. It may be called twice, and then completes an interrupted stop.
 
         Raises:
-            RunnerBusyError: a call that needs the envs is under way.
-            OfflineError: files of `output` could not be written.
+            RunnerBusyError: If a call that needs the envs is under way.
+            OfflineError: If files of `output` could not be written.
         """
         self._calls.check("stop()")
         self._stopped = True

@@ -71,15 +71,15 @@ class EpisodesState:
     """The result of `episodes_state()`, checked as a whole.
 
     Args:
-        state: result of `episodes_state()`.
-        log, policies: log and policies of the runner that is to continue the episodes.
+        state: Result of `episodes_state()`.
+        log, policies: Log and policies of the runner that is to continue the episodes.
         in_arrays: True if the envs are batches that step in arrays.
 
     Attributes:
-        env_indices: ascending indices of the episodes' envs.
+        env_indices: Ascending indices of the episodes' envs.
 
     Raises:
-        ConfigError: the state is damaged, or does not fit this log and these policies.
+        ConfigError: If the state is damaged, or does not fit this log and these policies.
     """
 
     def __init__(self, state: Mapping[str, Any], log: EpisodeLog, policies: Policies, *, in_arrays: bool):
@@ -195,7 +195,7 @@ class EpisodesState:
         """Return the module of each agent, int32 of shape (n,).
 
         Raises:
-            ConfigError: an agent has rows of no module or of several, or the acting agents are not those that wait.
+            ConfigError: If an agent has rows of no module or of several, or the acting agents are not those that wait.
         """
         module_of = np.full(n, -1, np.int32)
         waits = np.zeros(n, np.bool_)

@@ -78,8 +78,8 @@ class Sampling:
         """Mark a call as under way, and rebuild the rollout if the last one did not finish.
 
         Raises:
-            RunnerStoppedError: there are no envs.
-            ConfigError: the spaces of the envs differ from those that the modules were made for.
+            RunnerStoppedError: If there are no envs.
+            ConfigError: If the spaces of the envs differ from those that the modules were made for.
         """
         self.resources.check_envs()
         self.resources.check_modules()

@@ -37,11 +37,11 @@ def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
     """Make a config from a result of `plain_config()`.
 
     Args:
-        saved: result of `plain_config()`.
-        given: options that replace the saved ones.
+        saved: Result of `plain_config()`.
+        given: Options that replace the saved ones.
 
     Raises:
-        ConfigError: an option was not saved and is not given; this program has neither registered nor used the
+        ConfigError: If an option was not saved and is not given; this program has neither registered nor used the
             environment before; or an option is invalid.
     """
     check_keys("the saved config", saved, KEYS)

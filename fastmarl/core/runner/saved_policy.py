@@ -51,7 +51,7 @@ class PolicyOptions:
     """Options of a runner that determine how observations, rewards and actions are processed; see `EnvRunnerConfig`.
 
     Args:
-        t: env steps made by all runners, for modules that explore by a schedule.
+        t: Env steps made by all runners, for modules that explore by a schedule.
     """
 
     normalize_actions: bool
@@ -142,17 +142,17 @@ def parts_from(
     """Make modules and connectors from a checkpoint.
 
     Args:
-        saved: result of `described()`.
-        weights: weights by module id.
-        learned: states of connectors by option, as `EnvToModule.get_state()` returns them.
+        saved: Result of `described()`.
+        weights: Weights by module id.
+        learned: States of connectors by option, as `EnvToModule.get_state()` returns them.
         modules: objects for modules that are not fastmarl's own; they are copied.
-        connectors: all connectors of modules that have some that are not fastmarl's own; they are copied.
+        connectors: All connectors of modules that have some that are not fastmarl's own; they are copied.
 
     Returns:
         The options, and the parts by module id.
 
     Raises:
-        ConfigError: an object is missing, or does not fit the saved one; or `saved` is damaged.
+        ConfigError: If an object is missing, or does not fit the saved one; or `saved` is damaged.
     """
     check_keys("the saved policies", saved, KEYS)
     if whole_number("the version of policies", saved["version"]) != VERSION:

@@ -46,8 +46,8 @@ class RunnerState:
     """Reads and writes the state of a runner, including its running episodes.
 
     Args:
-        sampling: runs the episodes and has the runner's resources.
-        calls: knows if a call is under way.
+        sampling: Runs the episodes and has the runner's resources.
+        calls: Knows if a call is under way.
     """
 
     def __init__(self, sampling: Sampling, calls: CallGuard):
@@ -147,7 +147,7 @@ class RunnerState:
             self._check_of_runner(state, is_partial)
             self._check(state)
         except ConfigError as error:
-            raise CheckpointError(f"{path} is no state of this runner: {error}") from error
+            raise CheckpointError(f"{path} is not a state of this runner: {error}") from error
         before = self.get()
         try:
             self._take_all(state)
@@ -194,7 +194,7 @@ class RunnerState:
         """Raise ConfigError if a state is incomplete, or has other modules or connectors than the runner.
 
         Args:
-            state: content of a file.
+            state: Content of a file.
             is_partial: True if components and modules may be missing.
         """
         if is_partial:
@@ -238,7 +238,7 @@ class RunnerState:
         """Check running episodes; return None if there are none for this runner's envs.
 
         Raises:
-            ConfigError: the episodes are damaged, or don't fit this runner.
+            ConfigError: If the episodes are damaged, or don't fit this runner.
         """
         check_mapping("the running episodes", state)
         if not state:

@@ -32,9 +32,9 @@ def chosen_components(
     The number of env steps is always included, because exploration schedules depend on it.
 
     Args:
-        components: names to include; None: all. Names such as "rl_module/p0" restrict the modules to those named.
-        not_components: names to leave out.
-        module_ids: ids of the runner's modules.
+        components: Names to include; None: all. Names such as "rl_module/p0" restrict the modules to those named.
+        not_components: Names to leave out.
+        module_ids: Ids of the runner's modules.
 
     Returns:
         The names of components, and the ids of modules.
@@ -73,7 +73,7 @@ def known_parts(state: Any, module_ids: Collection[str]) -> dict[str, Any]:
     Unknown components, and modules that the runner lacks, raise a warning.
 
     Raises:
-        ConfigError: `state` is not a dict.
+        ConfigError: If `state` is not a dict.
     """
     check_mapping("a runner's state", state)
     known = {name: fetched(value) for name, value in state.items() if name in STATE_COMPONENTS}
@@ -91,7 +91,7 @@ def part_of(state: Mapping[str, Any], component: str) -> dict[str, Any]:
     """Return one component of a state; weights with their number.
 
     Raises:
-        ConfigError: the state lacks the component.
+        ConfigError: If the state lacks the component.
     """
     name, _, module_id = component.partition("/")
     values = state.get(name)

@@ -17,14 +17,14 @@ class Stats:
     `stats_cls_lookup`, name their arguments in `options` and define at least `reduced()`.
 
     Args:
-        is_root: keep the values of other loggers' `reduce()` for ever.
-        is_leaf: values are logged here, not merged.
+        is_root: Keep the values of other loggers' `reduce()` for ever.
+        is_leaf: Values are logged here, not merged.
 
     Attributes:
-        stats_cls_identifier: name of the reduction.
-        options: names of the constructor's other arguments, which are attributes, too.
-        values: pushed or merged values that still count.
-        latest_merged: values that the last `merge()` added; None: there was none.
+        stats_cls_identifier: Name of the reduction.
+        options: Names of the constructor's other arguments, which are attributes, too.
+        values: Pushed or merged values that still count.
+        latest_merged: Values that the last `merge()` added; None: there was none.
     """
 
     stats_cls_identifier = ""
@@ -51,7 +51,7 @@ class Stats:
         """Add a value.
 
         Raises:
-            ValueError: this reduction can't take the value.
+            ValueError: If this reduction can't take the value.
         """
         self.values.append(number(value))
 
@@ -67,11 +67,11 @@ class Stats:
         """Return the reduced value without changing anything.
 
         Args:
-            compile: return one value, not a list of one or more.
-            latest_merged_only: reduce only the values that the last `merge()` added.
+            compile: Return one value, not a list of one or more.
+            latest_merged_only: Reduce only the values that the last `merge()` added.
 
         Raises:
-            ValueError: `latest_merged_only` is set for a leaf.
+            ValueError: If `latest_merged_only` is set for a leaf.
         """
         values = self._latest() if latest_merged_only else self.values
         return self.reduced(values) if compile else self.listed(values)
@@ -147,7 +147,7 @@ class SeriesStats(Stats):
     """Reduces the values since the last report.
 
     Args:
-        window: number of latest values of each leaf that count; None or inf: all.
+        window: Number of latest values of each leaf that count; None or inf: all.
     """
 
     options: tuple[str, ...] = ("window",)
@@ -175,8 +175,8 @@ def number(value: Any) -> Any:
     """Convert a number, or an array or tensor with one element, to an int or a float.
 
     Raises:
-        ValueError: `value` is not a number.
-        OverflowError: the number is beyond the largest float.
+        ValueError: If `value` is not a number.
+        OverflowError: If the number is beyond the largest float.
     """
     if type(value) is float:
         return value

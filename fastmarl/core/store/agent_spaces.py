@@ -19,7 +19,7 @@ class AgentSpaces:
     have the spaces of all agents that have had a lane until then.
 
     Args:
-        table: the lanes.
+        table: The lanes.
         spaces_of: (env index, agent id) -> spaces; asks the env.
     """
 

@@ -45,19 +45,19 @@ class Block:
     `rows` (a `_scatter.ModuleRows`) is bound to this block's arrays and counts its rows.
 
     Args:
-        layout: layout of the recorded observations.
-        ring: lends the memory.
-        rows: writes the envs' data.
-        raw_layout: layout of the envs' observations, if connectors convert them to the recorded ones.
-        rewards: converts received rewards [n] to recorded rewards [n]; None: they are equal.
-        n_rows, n_finals: numbers of rows and final observations to make room for at first.
+        layout: Layout of the recorded observations.
+        ring: Lends the memory.
+        rows: Writes the envs' data.
+        raw_layout: Layout of the envs' observations, if connectors convert them to the recorded ones.
+        rewards: Converts received rewards [n] to recorded rewards [n]; None: they are equal.
+        n_rows, n_finals: Numbers of rows and final observations to make room for at first.
 
     Attributes:
-        raw_obs, raw_final_obs: leaves that the envs write to; the same as `obs` and `final_obs` without a `raw_layout`.
-        n_connected, n_finals_connected: numbers of rows and final observations that have gone through the connectors.
+        raw_obs, raw_final_obs: Leaves that the envs write to; the same as `obs` and `final_obs` without a `raw_layout`.
+        n_connected, n_finals_connected: Numbers of rows and final observations that have gone through the connectors.
         is_open: True as long as rows may be added or changed.
-        lease: lease of the memory.
-        readers: weak references to objects that look up or keep columns; each has a `compact()`.
+        lease: Lease of the memory.
+        readers: Weak references to objects that look up or keep columns; each has a `compact()`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Block:
         """Store the module's outputs for rows first .. first + n, and blanks for known outputs that are missing.
 
         Raises:
-            OutputFormError: an output has another dtype, shape or structure than before.
+            OutputFormError: If an output has another dtype, shape or structure than before.
         """
         if _store.write_rows(self.outputs, outputs, first, n):
             return
@@ -177,7 +177,7 @@ class Block:
         """Return an output's whole column [capacity, ...], nested as the module returned it.
 
         Raises:
-            KeyError: there is no such output.
+            KeyError: If there is no such output.
         """
         if isinstance(name, str) and name in self.outputs:
             return self.outputs[name]
@@ -192,13 +192,13 @@ class Block:
         """Return the column for these values, which is made if it is missing.
 
         Args:
-            key: key of the output.
+            key: Key of the output.
             values: [n, ...], values of the output.
-            first: row of the first value.
-            before: keys of the columns that existed before this tick.
+            first: Row of the first value.
+            before: Keys of the columns that existed before this tick.
 
         Raises:
-            OutputFormError: the values don't fit the output's earlier form.
+            OutputFormError: If the values don't fit the output's earlier form.
         """
         column = self.outputs.get(key)
         if column is None:
@@ -302,10 +302,10 @@ def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), c
     """Return a key for (a leaf of) a column of the runner's own that differs from the module's outputs.
 
     Args:
-        own: the column.
-        outputs: keys of the module's outputs.
-        path: path of the leaf.
-        columns: keys of existing columns; an earlier key of `own` is kept if it was not a plain name.
+        own: The column.
+        outputs: Keys of the module's outputs.
+        path: Path of the leaf.
+        columns: Keys of existing columns; an earlier key of `own` is kept if it was not a plain name.
     """
     name: OwnName = own if (own,) in columns else own_name(own, list(map(name_of, outputs)))
     return (name, *path) if path or isinstance(name, Recorded) else name

@@ -20,8 +20,8 @@ class EnvStates:
     the old one to its holders.
 
     Args:
-        env_index: index of the env, for errors.
-        space: the env's `state_space`; None: the first state determines dtype and shape.
+        env_index: Index of the env, for errors.
+        space: The env's `state_space`; None: the first state determines dtype and shape.
     """
 
     def __init__(self, env_index: int, space: gym.Space[Any] | None):
@@ -42,7 +42,7 @@ class EnvStates:
         """Return a batch's next states, one row per env, as an array [num_envs, ...].
 
         Raises:
-            EnvStateError: there is not one row for each env.
+            EnvStateError: If there is not one row for each env.
         """
         rows = self._as_array(states)
         if rows.shape[:1] != (num_envs,):
@@ -55,7 +55,7 @@ class EnvStates:
         """Copy the state of the running episode's next env step.
 
         Raises:
-            EnvStateError: see `fitting()`.
+            EnvStateError: See `fitting()`.
         """
         state = self.fitting(state)
         if self._n == len(self._rows):
@@ -69,7 +69,7 @@ class EnvStates:
         """Convert the next state to an array, without recording it.
 
         Raises:
-            EnvStateError: its shape or dtype does not fit the state space, or the first state.
+            EnvStateError: If its shape or dtype does not fit the state space, or the first state.
         """
         array = self._as_array(state)
         if self._dtype is None or self._shape is None:

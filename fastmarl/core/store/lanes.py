@@ -28,14 +28,14 @@ class LaneTable:
     """The lanes of all envs.
 
     Args:
-        known_agents: ids in `possible_agents` by env; an empty set admits any id.
+        known_agents: Ids in `possible_agents` by env; an empty set admits any id.
         module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
         post_death: "error", "accumulate" or "drop": treatment of a reward for a finished agent.
         respawn: True if a finished agent that is observed again begins a new trajectory.
 
     Attributes:
-        spaces: spaces of all agents with lanes, by env and agent id; see `AgentSpaces`.
-        on_new_agent: called with (env index, agent id) before an agent joins that is not in `spaces`.
+        spaces: Spaces of all agents with lanes, by env and agent id; see `AgentSpaces`.
+        on_new_agent: Called with (env index, agent id) before an agent joins that is not in `spaces`.
     """
 
     # For each array by lane: dtype and value of a new lane.
@@ -108,7 +108,7 @@ class LaneTable:
         """Create lanes for all agents of episodes that begin.
 
         Args:
-            env_indices: indices of k envs.
+            env_indices: Indices of k envs.
             present: bool [k, A], True for agents that are present.
             agents: A ids.
 
@@ -237,7 +237,7 @@ class EpisodeIds:
     Their first digits alone distinguish episodes, as a UUID's do.
 
     Attributes:
-        run_id: last digits of all ids.
+        run_id: Last digits of all ids.
     """
 
     def __init__(self) -> None:

@@ -15,9 +15,9 @@ class Memory:
     """Arrays by key, for one borrower at a time.
 
     Attributes:
-        size: capacity in units of its borrowers, such as rows or bytes.
-        final_size: capacity for a second kind of rows.
-        n_touched: largest number of both that was ever written; the system allocates no pages for the rest.
+        size: Capacity in units of its borrowers, such as rows or bytes.
+        final_size: Capacity for a second kind of rows.
+        n_touched: Largest number of both that was ever written; the system allocates no pages for the rest.
     """
 
     def __init__(self, size: int, final_size: int):

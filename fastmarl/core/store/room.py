@@ -21,8 +21,8 @@ class Expectation:
     """Estimates the rows of one runner's calls.
 
     Args:
-        n_agents: number of declared agents by env; 0: not declared.
-        n_modules: number of modules that agents may be mapped to.
+        n_agents: Number of declared agents by env; 0: not declared.
+        n_modules: Number of modules that agents may be mapped to.
     """
 
     def __init__(self, n_agents: Sequence[int], n_modules: int):

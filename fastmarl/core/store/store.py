@@ -46,25 +46,25 @@ class RowStore:
     """Lanes, and the rows of each module.
 
     Args:
-        layouts: layout of the recorded observations by module index.
-        module_ids: ids by module index.
-        table: the lanes.
-        lookback: env steps of history that a chunk carries over from the one before.
-        connectors: connectors that convert observations by module index; () without any.
-        rewards: converts received rewards to recorded ones; None: they are equal.
-        n_agents: number of declared agents by env, 0 if not declared; used to make enough room for the first call.
+        layouts: Layout of the recorded observations by module index.
+        module_ids: Ids by module index.
+        table: The lanes.
+        lookback: Env steps of history that a chunk carries over from the one before.
+        connectors: Connectors that convert observations by module index; () without any.
+        rewards: Converts received rewards to recorded ones; None: they are equal.
+        n_agents: Number of declared agents by env, 0 if not declared; used to make enough room for the first call.
 
     Attributes:
         connects: True if observations go through connectors before they are recorded.
         is_connecting: True while they do so; also after an error or an interrupt there.
-        active: ascending indices of the modules that have a block. A module gets one with its first agent, and loses it
+        active: Ascending indices of the modules that have a block. A module gets one with its first agent, and loses it
             after a call without agents, so idle modules cost neither time nor memory.
-        on_activate: called with the index of a module that gets a block.
-        acting_from: first row by module upon which its agents act next.
+        on_activate: Called with the index of a module that gets a block.
+        acting_from: First row by module upon which its agents act next.
         first_action: `acting_from` by module at the call's begin.
         lookback_E: int32, number of env steps by env that its next chunk looks back upon.
         taken_back: (env steps, actions) of the last `take_back()`.
-        ended_lanes: lanes of episodes that have ended or were dropped; `release_lanes()` frees them.
+        ended_lanes: Lanes of episodes that have ended or were dropped; `release_lanes()` frees them.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class RowStore:
         """Store a module's outputs for the rows from `acting_from[module]` on.
 
         Raises:
-            ModuleOutputError: an output has another dtype, shape or structure than in earlier rows.
+            ModuleOutputError: If an output has another dtype, shape or structure than in earlier rows.
         """
         first = self.acting_from[module]
         try:
@@ -238,8 +238,8 @@ class RowStore:
         """Subtract a step that an env failed to make, and set `taken_back`.
 
         Args:
-            env_index: index of the env.
-            whole_chunk: subtract all steps that this call has recorded in the current chunk, which is then discarded.
+            env_index: Index of the env.
+            whole_chunk: Subtract all steps that this call has recorded in the current chunk, which is then discarded.
         """
         table, record = self.table, self.table.records[env_index]
         env = table.envs[env_index]

@@ -16,7 +16,7 @@ class Failures:
     Args:
         counts: "failures", "timeouts", "restarts" and "steps_discarded" are added here.
         restart: True if an env that fails is recreated.
-        max_restarts: most restarts of one env in a row without a successful step.
+        max_restarts: Most restarts of one env in a row without a successful step.
         keep_episodes: True if the recorded part of the running episode is returned.
     """
 
@@ -38,9 +38,9 @@ class Failures:
         """Recreate envs that have failed together.
 
         Args:
-            env_indices: indices of these envs.
-            error: the error that they raised.
-            remake: recreates the envs; it is called again if it fails.
+            env_indices: Indices of these envs.
+            error: The error that they raised.
+            remake: Recreates the envs; it is called again if it fails.
 
         Raises:
             `error`, or the last error of `remake`: restarts are off, or there were `max_restarts` in a row.

@@ -25,12 +25,12 @@ class InProcessVector(VectorEnv):
     """Steps envs one by one, and writes each step to the store at once, so that an env may reuse its arrays.
 
     Args:
-        envs: multi-agent envs (see `fastmarl.envs.MultiAgentEnv`).
-        parts: see `VectorParts`; "timed_" seconds are those of the first tick and every TIMED_EVERY-th after it.
-        remake: replaces the env at an index of `envs` by a new one.
+        envs: Multi-agent envs (see `fastmarl.envs.MultiAgentEnv`).
+        parts: See `VectorParts`; "timed_" seconds are those of the first tick and every TIMED_EVERY-th after it.
+        remake: Replaces the env at an index of `envs` by a new one.
 
     Attributes:
-        n_stepping: number of envs that were sent actions, and whose steps are not recorded yet.
+        n_stepping: Number of envs that were sent actions, and whose steps are not recorded yet.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
@@ -91,8 +91,8 @@ class InProcessVector(VectorEnv):
         """Record the envs' steps.
 
         Args:
-            after_step: called with (env indices, flags of `__all__`) after envs' steps were recorded.
-            after_each: call it after every step, not only after those that end an episode.
+            after_step: Called with (env indices, flags of `__all__`) after envs' steps were recorded.
+            after_each: Call it after every step, not only after those that end an episode.
         """
         self._step(self._active, self._actions.of, after_step, after_each)
 
@@ -179,8 +179,8 @@ class SplitVector(TakesTurns[list[int]], InProcessVector):
     In one process that saves no time; it gives the results of worker processes with as many splits.
 
     Args:
-        envs, parts, remake: see `InProcessVector`.
-        n_splits: number of parts; env i is in part i % n_splits.
+        envs, parts, remake: See `InProcessVector`.
+        n_splits: Number of parts; env i is in part i % n_splits.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None], n_splits: int):

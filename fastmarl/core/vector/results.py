@@ -10,7 +10,7 @@ def write_reset(store: RowStore, env_index: int, result: Any, unchecked: set[int
     """Write first observations; check them in detail once for each env in `unchecked`.
 
     Raises:
-        MultiAgentEnvError: or a subclass: `result` is not a valid result of reset().
+        MultiAgentEnvError: If `result` is not a valid result of reset().
     """
     if env_index in unchecked:
         check_reset_result(result, env_index)
@@ -29,7 +29,7 @@ def write_step(store: RowStore, env_index: int, result: Any, unchecked: set[int]
         The flags of `__all__`, see Scatter.write_step().
 
     Raises:
-        MultiAgentEnvError: or a subclass: `result` is not a valid result of step().
+        MultiAgentEnvError: If `result` is not a valid result of step().
     """
     env_t = store.table.envs[env_index].env_t + 1
     if env_index in unchecked:

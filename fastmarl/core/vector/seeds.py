@@ -22,8 +22,8 @@ class Streams:
 
     Args:
         seed: None for streams that differ from run to run.
-        worker_index: index of the runner.
-        incarnation: number of times that the runner was recreated.
+        worker_index: Index of the runner.
+        incarnation: Number of times that the runner was recreated.
     """
 
     def __init__(self, seed: int | None, worker_index: int, incarnation: int = 0):
@@ -56,7 +56,7 @@ class Streams:
         """Draw initial weights from this seed's stream; leave torch's global generator as it was.
 
         Args:
-            added: number of a module that was added later, which gets weights of its own.
+            added: Number of a module that was added later, which gets weights of its own.
         """
         if not self.is_seeded:
             yield
@@ -78,13 +78,13 @@ class ResetSeeds:
     """Seeds for all resets of a runner's envs, by (seed, worker_index, incarnation, env index, episode number).
 
     Args:
-        streams: streams of the runner.
-        num_envs: number of its envs.
-        always: seed resets in an unseeded run, too, by seeds that differ from run to run.
+        streams: Streams of the runner.
+        num_envs: Number of its envs.
+        always: Seed resets in an unseeded run, too, by seeds that differ from run to run.
 
     Attributes:
-        numbers: number of the next reset by env.
-        last: seed of the last reset by env, below 2**31; None if it had none.
+        numbers: Number of the next reset by env.
+        last: Seed of the last reset by env, below 2**31; None if it had none.
     """
 
     def __init__(self, streams: Streams, num_envs: int, *, always: bool = False):
@@ -135,8 +135,8 @@ class ResetSeeds:
         """Seed resets for evaluation from now on, with these seeds; None: for training.
 
         Args:
-            left: number of episodes yet to begin by env; the caller counts down.
-            seeds: seeds of the episodes; None: the runner's own.
+            left: Number of episodes yet to begin by env; the caller counts down.
+            seeds: Seeds of the episodes; None: the runner's own.
         """
         self._evaluation = None if left is None else (left, list(left), seeds)
 

@@ -10,10 +10,10 @@ class TakesTurns(Generic[Split]):
     """Order of turns in a vector whose envs are stepped part by part.
 
     Args:
-        parts: all parts, in the order of their first turns.
+        parts: All parts, in the order of their first turns.
 
     Attributes:
-        n_stepping: number of envs that were sent actions, and whose steps are not recorded yet.
+        n_stepping: Number of envs that were sent actions, and whose steps are not recorded yet.
     """
 
     def __init__(self, parts: list[Split]):
@@ -34,8 +34,8 @@ class TakesTurns(Generic[Split]):
         """Continue the episodes that the store has of these envs.
 
         Args:
-            env_indices: indices of the envs.
-            turns: result of `turns()`; ignored if it is of another number of parts.
+            env_indices: Indices of the envs.
+            turns: Result of `turns()`; ignored if it is of another number of parts.
         """
         if sorted(turns) == list(range(len(self._splits))):
             self._idle = [self._splits[number] for number in turns]

@@ -20,16 +20,16 @@ class VectorParts:
     """Parts of a runner that its vector of envs works with.
 
     Attributes:
-        seeds: seeds of the envs' resets.
-        store: receives the envs' steps.
-        agent_spaces: spaces of the agents that have joined.
-        env_actions: sources of actions by module index; may grow.
-        seconds: times under "timed_env", "timed_scatter" and "timed_send" are added here.
+        seeds: Seeds of the envs' resets.
+        store: Receives the envs' steps.
+        agent_spaces: Spaces of the agents that have joined.
+        env_actions: Sources of actions by module index; may grow.
+        seconds: Times under "timed_env", "timed_scatter" and "timed_send" are added here.
         check: True if the first results of each env are checked in detail.
-        env_states: recorders of global states by env; empty: states are not recorded.
-        failures: handles envs that fail.
-        num_splits: number of parts that take turns: one is stepped while another's actions are chosen.
-        batch_size: least number of envs in a turn, which those take that are ready first. None: turns of whole parts.
+        env_states: Recorders of global states by env; empty: states are not recorded.
+        failures: Handles envs that fail.
+        num_splits: Number of parts that take turns: one is stepped while another's actions are chosen.
+        batch_size: Least number of envs in a turn, which those take that are ready first. None: turns of whole parts.
     """
 
     seeds: ResetSeeds
@@ -48,8 +48,8 @@ class VectorEnv:
     """Attributes of every vector of envs that callbacks may use, as in RLlib's.
 
     Attributes:
-        envs: the envs, or the batches of them.
-        num_envs: number of envs, including those in batches.
+        envs: The envs, or the batches of them.
+        num_envs: Number of envs, including those in batches.
     """
 
     envs: Sequence[Any]

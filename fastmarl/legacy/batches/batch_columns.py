@@ -35,7 +35,7 @@ def concatenated(batches: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]
     """Concatenate one or more batches; returns the columns of the result and its other arguments.
 
     Raises:
-        BatchError: a batch differs from the first one in its columns, their kinds, or its padding.
+        BatchError: If a batch differs from the first one in its columns, their kinds, or its padding.
     """
     first = batches[0]
     for batch in batches:

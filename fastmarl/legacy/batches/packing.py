@@ -50,7 +50,7 @@ def unpack(text: str | bytes) -> Any:
     """Return the data that `pack()` was given.
 
     Raises:
-        BatchError: the text holds something other than arrays, numbers and strings.
+        BatchError: If the text holds something other than arrays, numbers and strings.
     """
     import lz4.frame
 
@@ -66,7 +66,7 @@ def unpickled(data: bytes) -> Any:
     """Return the value in a pickle of plain data.
 
     Raises:
-        BatchError: the pickle holds something other than plain data. A damaged pickle may raise other exceptions.
+        BatchError: If the pickle holds something other than plain data. A damaged pickle may raise other exceptions.
     """
     return _resolved(_Unpickler(io.BytesIO(data)).load(), {})
 
@@ -183,7 +183,7 @@ def _resolved(value: Any, done: dict[int, Any]) -> Any:
     """Replace stand-ins by the arrays that they stand for.
 
     Args:
-        done: id of a container -> its replacement, because a container may occur several times, or contain itself.
+        done: Id of a container -> its replacement, because a container may occur several times, or contain itself.
     """
     if id(value) in done:
         return done[id(value)]

@@ -29,21 +29,21 @@ class SampleBatch(StepColumns):
     and so on [q, ...] the recurrent states before their first steps.
 
     Args:
-        args: the arguments of `dict`. Lists become arrays.
-        kwargs: more columns by name.
-        _time_major: if true, the first axis is time and the second one sequences; batches are concatenated along the
+        args: The arguments of `dict`. Lists become arrays.
+        kwargs: More columns by name.
+        _time_major: If true, the first axis is time and the second one sequences; batches are concatenated along the
             second.
-        _max_seq_len: number of steps to which sequences are padded; None: the length of the longest one.
-        _zero_padded: true if sequences are padded, so that columns have `_max_seq_len` rows per sequence.
-        _is_training: true if a policy learns from the batch.
-        _num_grad_updates: number of the policy's updates before it took these steps.
+        _max_seq_len: Number of steps to which sequences are padded; None: the length of the longest one.
+        _zero_padded: True if sequences are padded, so that columns have `_max_seq_len` rows per sequence.
+        _is_training: True if a policy learns from the batch.
+        _num_grad_updates: Number of the policy's updates before it took these steps.
 
     Attributes:
         count: n, without padding.
-        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: the arguments of these names.
+        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: The arguments of these names.
 
     Raises:
-        KeyError: a column is named "dones", which is reserved: `batch["dones"]` returns "terminateds".
+        KeyError: If a column is named "dones", which is reserved: `batch["dones"]` returns "terminateds".
     """
 
     OBS = CUR_OBS = Columns.OBS
@@ -80,7 +80,7 @@ class SampleBatch(StepColumns):
         """Convert to RLlib's SampleBatch, which shares the arrays, for code that requires that class.
 
         Raises:
-            ImportError: RLlib is not installed.
+            ImportError: If RLlib is not installed.
         """
         return rllib_class(RLLIB_MODULE, "SampleBatch")(dict(self), **marks_of(self))
 
@@ -90,12 +90,12 @@ class MultiAgentBatch:
     """Steps of several policies.
 
     Args:
-        policy_batches: policy id -> SampleBatch.
-        env_steps: number of env steps, in each of which an agent takes at most one step.
+        policy_batches: Policy id -> SampleBatch.
+        env_steps: Number of env steps, in each of which an agent takes at most one step.
 
     Attributes:
-        policy_batches: the argument of that name.
-        count: number of env steps.
+        policy_batches: The argument of that name.
+        count: Number of env steps.
     """
 
     def __init__(self, policy_batches: dict[str, SampleBatch], env_steps: int):
@@ -133,8 +133,8 @@ class MultiAgentBatch:
         """Return the batch of "default_policy" if that is the only policy, else a MultiAgentBatch.
 
         Args:
-            policy_batches: policy id -> SampleBatch.
-            env_steps: number of env steps.
+            policy_batches: Policy id -> SampleBatch.
+            env_steps: Number of env steps.
         """
         if list(policy_batches) == [DEFAULT_POLICY_ID]:
             return policy_batches[DEFAULT_POLICY_ID]
@@ -155,7 +155,7 @@ class MultiAgentBatch:
         An env step is all agents' steps with the same "eps_id" and "t".
 
         Raises:
-            BatchError: a policy is recurrent, or k is less than 1.
+            BatchError: If a policy is recurrent, or k is less than 1.
         """
         if k < 1:
             raise BatchError(f"timeslices() needs a k of at least 1, got {k}")
@@ -214,8 +214,8 @@ def concat_samples(samples: Sequence[Any]) -> Any:
         the mean of `num_grad_updates`, weighted by steps.
 
     Raises:
-        BatchError: a batch differs from the first one in its columns, their kinds, or its padding; or an item is no
-            batch.
+        BatchError: If a batch differs from the first one in its columns, their kinds, or its padding; or an item is not
+            a batch.
     """
     for batch in samples:
         if not isinstance(batch, SampleBatch | MultiAgentBatch):

@@ -148,15 +148,15 @@ class StepColumns(dict[str, Any]):
         """Return the steps from `start` to `end`, without copying.
 
         Args:
-            start: first step, 0 or more.
-            end: step after the last one.
-            state_start: if the policy is recurrent, the first sequence that these steps lie in. None: find the
+            start: First step, 0 or more.
+            end: Step after the last one.
+            state_start: If the policy is recurrent, the first sequence that these steps lie in. None: find the
                 sequences; the first one may be cut, and then still has the state from before its first step in this
                 batch.
-            state_end: sequence after the last one; the last one may be cut.
+            state_end: Sequence after the last one; the last one may be cut.
 
         Raises:
-            BatchError: a step is negative, or the sequences are padded.
+            BatchError: If a step is negative, or the sequences are padded.
         """
         if start < 0 or self.zero_padded:
             raise BatchError("slice() takes steps from 0 on of sequences that are not padded")
@@ -202,8 +202,8 @@ class StepColumns(dict[str, Any]):
         """Cut into pieces of `size` steps, of which the last may be shorter, or into `num_slices` pieces.
 
         Args:
-            num_slices: number of pieces; if the steps can't be divided evenly, the last pieces are a step longer.
-            k: the old name of `size`.
+            num_slices: Number of pieces; if the steps can't be divided evenly, the last pieces are a step longer.
+            k: The old name of `size`.
         """
         if num_slices is not None and num_slices >= 1:
             edges = even_edges(self.count, num_slices)
@@ -239,7 +239,7 @@ class StepColumns(dict[str, Any]):
         """Shuffle the steps, or the padded sequences, in place, by NumPy's global generator.
 
         Raises:
-            BatchError: the batch has sequences that are not padded.
+            BatchError: If the batch has sequences that are not padded.
         """
         if Columns.SEQ_LENS not in self:
             order = np.random.permutation(self.count)  # noqa: NPY002, as RLlib draws
@@ -257,11 +257,11 @@ class StepColumns(dict[str, Any]):
         """Pad all sequences in place to `max_seq_len` steps, with zeros, or with None in columns of objects.
 
         Args:
-            exclude_states: leave "state_in_0" and so on as they are, with an entry per sequence. If false, they must
+            exclude_states: Leave "state_in_0" and so on as they are, with an entry per sequence. If false, they must
                 have an entry per step and are padded, too.
 
         Raises:
-            BatchError: the batch has no sequences, or one is longer than `max_seq_len`.
+            BatchError: If the batch has no sequences, or one is longer than `max_seq_len`.
         """
         if Columns.SEQ_LENS not in self:
             raise BatchError(f'right_zero_pad() needs the column "{Columns.SEQ_LENS}"')

@@ -18,7 +18,7 @@ class MixedInput(InputReader):
     Args:
         dist: source -> its share; shares sum to 1. A source is "sampler", an input of `JsonReader`, or a function
             `(io_context) -> InputReader`.
-        ioctx: the worker's IOContext.
+        ioctx: The worker's IOContext.
     """
 
     def __init__(self, dist: Mapping[Any, float], ioctx: IOContext):
@@ -38,9 +38,9 @@ class ShuffledInput(InputReader):
     """Keeps batches in a buffer and returns random ones from it.
 
     Args:
-        child: reader of the batches.
-        n: number of batches in the buffer; 1 or less: batches are returned in the order in which they are read.
-        seed: seed of the draws.
+        child: Reader of the batches.
+        n: Number of batches in the buffer; 1 or less: batches are returned in the order in which they are read.
+        seed: Seed of the draws.
     """
 
     def __init__(self, child: InputReader, n: int = 0, seed: int | None = None):

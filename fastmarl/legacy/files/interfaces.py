@@ -42,10 +42,10 @@ class IOContext:
     """The worker that a reader or writer is made for.
 
     Args:
-        log_dir: folder for `output="logdir"`.
-        config: the worker's RolloutWorkerConfig.
-        worker_index: the worker's index.
-        worker: the RolloutWorker.
+        log_dir: Folder for `output="logdir"`.
+        config: The worker's RolloutWorkerConfig.
+        worker_index: The worker's index.
+        worker: The RolloutWorker.
     """
 
     log_dir: str | None

@@ -30,7 +30,7 @@ def to_json(batch: Any, compress_columns: Collection[str]) -> str:
 
     Args:
         batch: SampleBatch or MultiAgentBatch.
-        compress_columns: names of the columns to pack; the others become lists of numbers, and lose their dtypes.
+        compress_columns: Names of the columns to pack; the others become lists of numbers, and lose their dtypes.
     """
 
     def columns_of(batch: Any) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def from_json(line: str, spaces: Mapping[str, Spaces] | None = None) -> Any:
     """Parse a line. Packed columns keep their dtypes; numbers in lists become int64, float64 or bool.
 
     Args:
-        spaces: policy id -> (observation space, action space); lists become tuples where the space is a Tuple.
+        spaces: Policy id -> (observation space, action space); lists become tuples where the space is a Tuple.
 
     Returns:
         SampleBatch or MultiAgentBatch
 
     Raises:
-        BatchError, ValueError: the line holds no batch.
+        BatchError, ValueError: If the line holds no batch.
     """
     record = json.loads(line)
     kind = record.pop("type", None) if isinstance(record, dict) else None

@@ -32,7 +32,7 @@ class JsonReader(InputReader):
         ioctx: IOContext of the worker whose policies the batches are for; each worker begins with a different file.
 
     Raises:
-        ConfigError: there are no such files.
+        ConfigError: If there are no such files.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class JsonReader(InputReader):
         """Return the next SampleBatch or MultiAgentBatch.
 
         Raises:
-            BatchError: 100 lines in succession hold no batch, or the worker lacks a batch's policies.
+            BatchError: If 100 lines in succession hold no batch, or the worker lacks a batch's policies.
         """
         for _ in range(MOST_BAD_LINES):
             batch = self._parsed(*self._next_line())

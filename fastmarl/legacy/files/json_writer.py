@@ -20,13 +20,13 @@ class JsonWriter(OutputWriter):
     """Writes each batch as a line, and the line's checksum to a hidden file beside the file of lines.
 
     Args:
-        path: folder of the files; created if it doesn't exist.
+        path: Folder of the files; created if it doesn't exist.
         ioctx: IOContext with the worker index for the names of the files; None: index 0.
-        max_file_size: size in bytes after which a new file is begun.
-        compress_columns: names of columns to pack, which requires lz4. None: "obs" and "new_obs" if lz4 is installed.
+        max_file_size: Size in bytes after which a new file is begun.
+        compress_columns: Names of columns to pack, which requires lz4. None: "obs" and "new_obs" if lz4 is installed.
 
     Raises:
-        ConfigError: `compress_columns` names columns, but lz4 is not installed.
+        ConfigError: If `compress_columns` names columns, but lz4 is not installed.
     """
 
     def __init__(

@@ -35,16 +35,16 @@ def json_to_parquet(
     """Convert JSON files of RLlib's old API stack to a folder of Parquet files, see docs/offline.md.
 
     Args:
-        inputs: the `inputs` of `JsonReader`; lines without a batch are skipped with a warning.
-        path: folder for the files, see `fastmarl.offline.ParquetWriter`.
-        options: other arguments of `fastmarl.offline.ParquetWriter`.
+        inputs: The `inputs` of `JsonReader`; lines without a batch are skipped with a warning.
+        path: Folder for the files, see `fastmarl.offline.ParquetWriter`.
+        options: Other arguments of `fastmarl.offline.ParquetWriter`.
 
     Returns:
         Number of agent steps written.
 
     Raises:
-        ConfigError: there are no such files, or an option of the writer is invalid.
-        OfflineError: a batch lacks a column that episodes need, or the folder can't be written to.
+        ConfigError: If there are no such files, or an option of the writer is invalid.
+        OfflineError: If a batch lacks a column that episodes need, or the folder can't be written to.
     """
     n_steps = 0
     with ParquetWriter(path, **options) as writer:
@@ -61,7 +61,7 @@ def episodes_of(batch: Any) -> list[MultiAgentEpisode]:
     Agent ids are the values of "agent_index", module ids are the policy ids.
 
     Raises:
-        OfflineError: a column is missing, or differs from the others in its number of rows.
+        OfflineError: If a column is missing, or differs from the others in its number of rows.
     """
     is_multi = isinstance(batch, MultiAgentBatch)
     batches = batch.policy_batches if is_multi else {DEFAULT_POLICY_ID: batch}

@@ -17,16 +17,16 @@ class Policy:
     """Base class of policies. Subclasses implement `learn_on_batch()`; with `TorchPolicy` they need only a loss.
 
     Args:
-        module: acts for the policy's agents, and is trained in place.
-        config: options that override `DEFAULTS`.
+        module: Acts for the policy's agents, and is trained in place.
+        config: Options that override `DEFAULTS`.
 
     Attributes:
-        config: dict, the options in force.
+        config: Dict, the options in force.
         global_timestep: int, env steps sampled by all workers, as of the last `on_global_var_update()`.
         num_grad_updates: int, number of this policy's updates.
 
     Raises:
-        ConfigError: an option is not among `DEFAULTS`.
+        ConfigError: If an option is not among `DEFAULTS`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}
@@ -58,8 +58,8 @@ class Policy:
         Args:
             sample_batch: SampleBatch of the steps, which may be changed in place. If the policy is recurrent, it also
                 has "state_out_0" and so on [n, ...], which are not passed on to the batch.
-            other_agent_batches: agent id -> (policy id, policy, SampleBatch) of the other agents in the same chunk.
-            episode: the chunk, a `fastmarl.MultiAgentEpisode`.
+            other_agent_batches: Agent id -> (policy id, policy, SampleBatch) of the other agents in the same chunk.
+            episode: The chunk, a `fastmarl.MultiAgentEpisode`.
 
         Returns:
             SampleBatch that becomes part of the batch.

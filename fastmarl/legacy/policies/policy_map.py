@@ -19,9 +19,9 @@ class PolicyMap(dict[str, Policy]):
     A removed policy goes on acting in the episodes that were running when it was removed.
 
     Args:
-        policy_config: options of all policies.
+        policy_config: Options of all policies.
         default_policy_class: `(module, config) -> Policy`, for specs without a class.
-        max_seq_len: passed to policies whose class has an option of this name.
+        max_seq_len: Passed to policies whose class has an option of this name.
     """
 
     def __init__(self, policy_config: Mapping[str, Any], default_policy_class: Any, max_seq_len: int):
@@ -60,7 +60,7 @@ def learns_if(to_train: ToTrain) -> Callable[..., bool]:
     """Return `to_train` as a function `(policy id, batch or None) -> bool`.
 
     Raises:
-        ConfigError: `to_train` is neither a function nor a collection of policy ids.
+        ConfigError: If `to_train` is neither a function nor a collection of policy ids.
     """
     if callable(to_train):
         return to_train
@@ -83,7 +83,7 @@ def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
     """Return a mapping function as the runner calls it; one for RLlib's old API stack also gets the worker.
 
     Raises:
-        ConfigError: the function can be called neither with (agent_id, episode) nor with the worker in addition.
+        ConfigError: If the function can be called neither with (agent_id, episode) nor with the worker in addition.
     """
     if not callable(mapping_fn):
         raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")

@@ -16,8 +16,8 @@ class PolicyModel:
     """Model of a loss: call `logits, state = model(train_batch)`, then `model.value_function()`.
 
     Attributes:
-        module: the policy's module.
-        tower_stats: dict in which a loss stores the statistics that `stats_fn()` reports.
+        module: The policy's module.
+        tower_stats: Dict in which a loss stores the statistics that `stats_fn()` reports.
     """
 
     def __init__(self, module: RLModule):
@@ -31,9 +31,9 @@ class PolicyModel:
         """Run the module's forward pass for training.
 
         Args:
-            input_dict: tensors, with "obs" [n, ...]. If the policy is recurrent, the n = B * T rows are B sequences
+            input_dict: Tensors, with "obs" [n, ...]. If the policy is recurrent, the n = B * T rows are B sequences
                 padded to T steps, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
-            state, seq_lens: override those in `input_dict`.
+            state, seq_lens: Override those in `input_dict`.
 
         Returns:
             (logits [n, k], recurrent states after the last steps: a list of [B, ...], empty if not recurrent)
@@ -58,7 +58,7 @@ class PolicyModel:
         """Return the values [n] of the last call's observations.
 
         Raises:
-            ModuleOutputError: the module has no output "vf_preds".
+            ModuleOutputError: If the module has no output "vf_preds".
         """
         if self._values is None:
             raise ModuleOutputError(type(self.module).__name__, f"values are asked for, but there is no "
@@ -75,7 +75,7 @@ class PolicyModel:
         """Nest the leaves of a recurrent state, in order, as the module does.
 
         Raises:
-            ConfigError: there are more or fewer leaves than in the module's state.
+            ConfigError: If there are more or fewer leaves than in the module's state.
         """
         if len(leaves) != self.num_states:
             raise ConfigError(f"expected {self.num_states} states, got {len(leaves)}")

@@ -80,8 +80,8 @@ class PPOTorchPolicy(TorchPolicy):
     The KL coefficient changes only in `update_kl()`, which RLlib's algorithm calls after each iteration.
 
     Args:
-        module: the module that acts and learns.
-        config: options that differ from `DEFAULTS`.
+        module: The module that acts and learns.
+        config: Options that differ from `DEFAULTS`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -137,9 +137,9 @@ class PPOTorchPolicy(TorchPolicy):
         """Return the values of last observations as float64 [s]: 0 where `ended_S`, and all 0 without a critic.
 
         Args:
-            obs: observations [s, ...].
-            states: leaves of the recurrent states, each [s, ...]; none if the policy is not recurrent.
-            ended_S: true for trajectories that have ended, bool [s].
+            obs: Observations [s, ...].
+            states: Leaves of the recurrent states, each [s, ...]; none if the policy is not recurrent.
+            ended_S: True for trajectories that have ended, bool [s].
         """
         values = np.zeros(len(ended_S))
         alive = ~ended_S

@@ -26,7 +26,7 @@ def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
     Steps are shuffled; sequences of recurrent policies stay whole and in order.
 
     Args:
-        sgd_minibatch_size: number of steps in each minibatch; one of them may have fewer. 0: the batch itself.
+        sgd_minibatch_size: Number of steps in each minibatch; one of them may have fewer. 0: the batch itself.
     """
     if not sgd_minibatch_size:
         yield samples
@@ -69,7 +69,7 @@ def do_minibatch_sgd(
         Policy id -> {"learner_stats": means over all minibatches}
 
     Raises:
-        BatchError: a minibatch is shorter than the sequences of a recurrent policy.
+        BatchError: If a minibatch is shorter than the sequences of a recurrent policy.
     """
     found = {}
     for policy_id, batch in samples.as_multi_agent().policy_batches.items():

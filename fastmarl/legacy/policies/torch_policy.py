@@ -31,13 +31,13 @@ class TorchPolicy(Policy):
     Methods have the names of those in RLlib's `TorchPolicyV2`.
 
     Args:
-        module: the module that acts and learns.
-        config: options that differ from `DEFAULTS`.
+        module: The module that acts and learns.
+        config: Options that differ from `DEFAULTS`.
 
     Attributes:
-        model: the module in the interface of RLlib's old API stack, for `loss()`.
+        model: The module in the interface of RLlib's old API stack, for `loss()`.
         dist_class: `dist_class(logits, model)` returns the action distribution.
-        distributed_world_size: number of processes among which gradients are averaged; None: no averaging.
+        distributed_world_size: Number of processes among which gradients are averaged; None: no averaging.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20}
@@ -55,7 +55,7 @@ class TorchPolicy(Policy):
         """Return the loss, a scalar tensor.
 
         Args:
-            model: the module; call `model(train_batch)`.
+            model: The module; call `model(train_batch)`.
             dist_class: `dist_class(logits, model)` returns the action distribution.
             train_batch: SampleBatch of tensors [n, ...] on the module's device. If the policy is recurrent, the n = B *
                 T rows are B zero-padded sequences, with "seq_lens" [B] and "state_in_0" and so on [B, ...].
@@ -70,8 +70,8 @@ class TorchPolicy(Policy):
         """Clip the gradients' norm to `grad_clip`; returns statistics.
 
         Args:
-            optimizer: the optimizer, which steps after this call.
-            loss: the loss, after its `backward()`.
+            optimizer: The optimizer, which steps after this call.
+            loss: The loss, after its `backward()`.
         """
         if self.config["grad_clip"] is None:
             return {}
@@ -123,10 +123,10 @@ class TorchPolicy(Policy):
         """Take one step of the optimizer with these gradients.
 
         Args:
-            gradients: an array, a tensor or None for each of the module's parameters.
+            gradients: An array, a tensor or None for each of the module's parameters.
 
         Raises:
-            BatchError: the number of gradients or their shapes don't match the parameters.
+            BatchError: If the number of gradients or their shapes don't match the parameters.
         """
         parameters = list(self.module.parameters())
         if len(gradients) != len(parameters):
@@ -181,8 +181,8 @@ class TorchPolicy(Policy):
 
         Args:
             obs_batch: [n, ...], nested like the module's observation space.
-            state_batches: if the policy is recurrent, its states [n, ...] each; None: the initial ones.
-            explore: draw actions if true, or else take the most likely ones.
+            state_batches: If the policy is recurrent, its states [n, ...] each; None: the initial ones.
+            explore: Draw actions if true, or else take the most likely ones.
 
         Returns:
             (actions [n, ...], next states [n, ...] each, the module's other outputs [n, ...])
@@ -223,9 +223,9 @@ class TorchPolicy(Policy):
         """Compute the action for one observation, like `compute_actions()` without the axis n.
 
         Args:
-            obs: the observation.
-            state: leaves of the recurrent state; None for the initial one.
-            explore: sample the action; False: take the most likely one.
+            obs: The observation.
+            state: Leaves of the recurrent state; None for the initial one.
+            explore: Sample the action; False: take the most likely one.
         """
         rows = map_struct(lambda leaf: np.asarray(leaf)[None], obs)
         states = None if state is None else [np.asarray(leaf)[None] for leaf in state]

@@ -30,19 +30,19 @@ class PolicyColumns:
     """Columns of one policy's concatenated trajectories.
 
     Args:
-        module: the policy's module.
-        agent_episodes: agent episodes of the policy, each with at least one step.
-        chunks: the chunk of each agent episode.
-        episodes: the chunks' episodes by id.
-        first_unroll_id: number of the first trajectory; the others are numbered consecutively.
-        max_seq_len: most steps of a recurrent policy's sequence.
+        module: The policy's module.
+        agent_episodes: Agent episodes of the policy, each with at least one step.
+        chunks: The chunk of each agent episode.
+        episodes: The chunks' episodes by id.
+        first_unroll_id: Number of the first trajectory; the others are numbered consecutively.
+        max_seq_len: Most steps of a recurrent policy's sequence.
 
     Attributes:
-        columns: see `BatchBuilder.build()`; without "seq_lens" and "state_in_0" and so on.
+        columns: See `BatchBuilder.build()`; without "seq_lens" and "state_in_0" and so on.
         length_S: int64 [s], the length of each trajectory.
 
     Raises:
-        BatchError: an output of the module has the name of the column of action masks.
+        BatchError: If an output of the module has the name of the column of action masks.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class BatchBuilder:
     """Builds batches from chunks of episodes.
 
     Args:
-        policies: policy id -> policy; the policies may change between batches.
-        max_seq_len: most steps of a recurrent policy's sequence.
+        policies: Policy id -> policy; the policies may change between batches.
+        max_seq_len: Most steps of a recurrent policy's sequence.
     """
 
     def __init__(self, policies: Mapping[str, Policy], max_seq_len: int):
@@ -155,8 +155,8 @@ class BatchBuilder:
         - those that the policy's `postprocess_trajectory()` adds
 
         Args:
-            chunks: chunks with the steps of the batch.
-            episodes: the chunks' episodes by id.
+            chunks: Chunks with the steps of the batch.
+            episodes: The chunks' episodes by id.
 
         Returns:
             MultiAgentBatch

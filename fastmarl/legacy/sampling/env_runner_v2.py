@@ -32,15 +32,15 @@ class EnvRunnerV2(InputReader):
     "complete_episodes", a batch has whole episodes.
 
     Args:
-        runner: samples the episodes; its `sample()` must not be called elsewhere.
-        policies: policy id -> policy, one for each module that acts.
-        max_seq_len: most steps of a recurrent policy's sequence.
+        runner: Samples the episodes; its `sample()` must not be called elsewhere.
+        policies: Policy id -> policy, one for each module that acts.
+        max_seq_len: Most steps of a recurrent policy's sequence.
 
     Attributes:
-        perf_stats: mean duration in milliseconds of a step of all envs, between the last two batches:
+        perf_stats: Mean duration in milliseconds of a step of all envs, between the last two batches:
             "mean_env_wait_ms" in the envs, "mean_inference_ms" in the modules, "mean_raw_obs_processing_ms" and
             "mean_action_processing_ms" in connectors and bookkeeping before and after the modules.
-        unreturned: batches and metrics that have been made but not returned.
+        unreturned: Batches and metrics that have been made but not returned.
     """
 
     def __init__(self, runner: MultiAgentEnvRunner, policies: Mapping[str, Policy], max_seq_len: int):

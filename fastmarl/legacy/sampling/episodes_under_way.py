@@ -16,15 +16,15 @@ class RolloutMetrics(NamedTuple):
     """Metrics of an episode that has ended; the fields are RLlib's.
 
     Attributes:
-        episode_length: number of env steps.
-        episode_reward: sum of all agents' recorded rewards.
+        episode_length: Number of env steps.
+        episode_reward: Sum of all agents' recorded rewards.
         agent_rewards: (agent id, policy id) -> sum of the agent's recorded rewards.
-        custom_metrics: values that callbacks stored in `episode.custom_data` under this name.
-        perf_stats: see `EnvRunnerV2.perf_stats`.
-        hist_data: values that callbacks stored like `custom_metrics`.
-        media: values that callbacks stored like `custom_metrics`.
-        episode_faulty: true if an env has failed; all other fields are then empty.
-        connector_metrics: always empty.
+        custom_metrics: Values that callbacks stored in `episode.custom_data` under this name.
+        perf_stats: See `EnvRunnerV2.perf_stats`.
+        hist_data: Values that callbacks stored like `custom_metrics`.
+        media: Values that callbacks stored like `custom_metrics`.
+        episode_faulty: True if an env has failed; all other fields are then empty.
+        connector_metrics: Always empty.
     """
 
     episode_length: int
@@ -51,10 +51,10 @@ class EpisodeUnderWay:
 
     Attributes:
         number: "eps_id" of the episode in batches, an int below 2**56.
-        env_t: number of env steps so far; None: a chunk is missing, dropped by an interrupted call.
-        agent_index: agent id -> index, in order of appearance.
-        agent_rewards: see `RolloutMetrics`.
-        chunks: chunks that wait for a batch.
+        env_t: Number of env steps so far; None: a chunk is missing, dropped by an interrupted call.
+        agent_index: Agent id -> index, in order of appearance.
+        agent_rewards: See `RolloutMetrics`.
+        chunks: Chunks that wait for a batch.
     """
 
     number: int

@@ -22,7 +22,7 @@ class StackedFrames:
 
     Args:
         piece: RLlib's piece.
-        spaces: per env, agent id -> observation space.
+        spaces: Per env, agent id -> observation space.
     """
 
     def __init__(self, piece: Any, spaces: list[dict[Hashable, Any]]):
@@ -35,8 +35,8 @@ class StackedFrames:
         """Stack the frames that end with these rows, for the module's next actions.
 
         Args:
-            newest: one module's newest observations.
-            whole: agent episodes that user code may have modified, from which the frames are taken instead.
+            newest: One module's newest observations.
+            whole: Agent episodes that user code may have modified, from which the frames are taken instead.
         """
         rows = np.empty((len(newest.rows), self.piece.num_frames), np.int64)
         former_rows(newest.rows, newest.block.prev_R, rows)

@@ -16,16 +16,16 @@ class Newest:
     """One module's observations since the connectors last ran: rows first, then final observations.
 
     Args:
-        module: index of the module.
-        block: the module's rows.
-        table: table of all lanes.
+        module: Index of the module.
+        block: The module's rows.
+        table: Table of all lanes.
         rows: int64, row numbers in the block.
         finals: int64, numbers of final observations in the block.
 
     Attributes:
         lanes: int64 [n], the lane of each observation.
         former: int64 [n], the row before each observation; -1 if it is the first one of its agent's chunk.
-        layout, leaves: the observations as the connectors have rewritten them so far, [n, ...] each.
+        layout, leaves: The observations as the connectors have rewritten them so far, [n, ...] each.
     """
 
     def __init__(self, module: int, block: RLlibBlock, table: LaneTable, rows: np.ndarray, finals: np.ndarray):
@@ -112,7 +112,7 @@ class ColumnConnector:
         piece: RLlib's piece, whose settings and state are used.
 
     Attributes:
-        reads_steps: true if the connector reads actions and rewards, too.
+        reads_steps: True if the connector reads actions and rewards, too.
     """
 
     reads_steps = False

@@ -48,9 +48,9 @@ class EnvToModule(NamedTuple):
     """The pieces of an env-to-module pipeline.
 
     Attributes:
-        own: pieces before RLlib's default ones.
+        own: Pieces before RLlib's default ones.
         default: RLlib's default pieces.
-        last: pieces after the default ones, which see the modules' batches.
+        last: Pieces after the default ones, which see the modules' batches.
     """
 
     own: list[Any]

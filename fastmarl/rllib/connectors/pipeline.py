@@ -40,13 +40,13 @@ class Connectors:
     """Runs connector pieces.
 
     Args:
-        pieces: the pieces of a pipeline before RLlib's default ones, for which `pieces.problems()` is empty.
-        store: the store of all rows.
-        spaces: per env, ({agent id: observation space}, {agent id: action space}).
+        pieces: The pieces of a pipeline before RLlib's default ones, for which `pieces.problems()` is empty.
+        store: The store of all rows.
+        spaces: Per env, ({agent id: observation space}, {agent id: action space}).
 
     Attributes:
-        pieces: the argument of that name.
-        frames: stacks frames for modules; None without a piece that does.
+        pieces: The argument of that name.
+        frames: Stacks frames for modules; None without a piece that does.
     """
 
     def __init__(self, pieces: list[Any], store: RLlibStore, spaces: Spaces):
@@ -64,9 +64,9 @@ class Connectors:
         """Run all pieces on the newest observations, and store the result.
 
         Args:
-            done: indices of the envs whose episode has ended, and which have been reset.
-            episodes: episodes for pieces that can't run on whole columns.
-            pass_ended: called once the pieces have run on the episodes that have ended.
+            done: Indices of the envs whose episode has ended, and which have been reset.
+            episodes: Episodes for pieces that can't run on whole columns.
+            pass_ended: Called once the pieces have run on the episodes that have ended.
 
         Returns:
             The initially empty batch, as the pieces have left it.

@@ -20,7 +20,7 @@ class ColumnsWithPrevious(ColumnConnector):
 
     Args:
         piece: RLlib's piece.
-        action_spaces: per env, agent id -> action space.
+        action_spaces: Per env, agent id -> action space.
     """
 
     reads_steps = True

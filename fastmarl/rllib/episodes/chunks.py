@@ -247,7 +247,7 @@ class ChunkTimes(list):
     beginning of the episode. Nothing else looks up entries by value, so only `index()` is overridden.
 
     Attributes:
-        t_started: the agent's time at the beginning of the chunk.
+        t_started: The agent's time at the beginning of the chunk.
     """
 
     __slots__ = ("t_started",)

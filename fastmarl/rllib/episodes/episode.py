@@ -303,9 +303,9 @@ class MultiAgentEpisode(RLlibEpisode):
         """Convert agent steps (or "S") to indices of the agent episode's buffers; "S" if an observation has no action.
 
         Args:
-            agent: the agent's id.
-            steps: an agent step, "S", or a list of them.
-            hangs: true if the agent has a hanging action beyond those in the buffer; None: observations are requested.
+            agent: The agent's id.
+            steps: An agent step, "S", or a list of them.
+            hangs: True if the agent has a hanging action beyond those in the buffer; None: observations are requested.
         """
         agent_episode, skipped = self.agent_episodes[agent], self.SKIP_ENV_TS_TAG
         if isinstance(steps, list):
@@ -321,7 +321,7 @@ def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
     """Return the class of episodes with these corrections, cached and importable by name, so that it can be pickled.
 
     Args:
-        fixes: numbers of corrections; those that don't concern episodes are ignored.
+        fixes: Numbers of corrections; those that don't concern episodes are ignored.
     """
     own = fixes & EPISODE_FIXES
     return _with_fixes(own) if own else MultiAgentEpisode

@@ -29,8 +29,8 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
     """Return the rows of an array, or of a nest of arrays, as a list.
 
     Args:
-        column: an array, or dicts and tuples of arrays.
-        types: type of single numbers: int, a NumPy scalar, or np.ndarray (of shape ()); one for all, or nested as
+        column: An array, or dicts and tuples of arrays.
+        types: Type of single numbers: int, a NumPy scalar, or np.ndarray (of shape ()); one for all, or nested as
             `column`.
     """
     if isinstance(column, np.ndarray):

@@ -24,12 +24,12 @@ class ModuleColumns:
     """One module's columns, [n, ...] each, ordered by agent; each agent has one observation more than it has steps.
 
     Attributes:
-        layout: layout of the observations.
-        leaves: leaves of the observations, or a function that returns them, called on first access.
+        layout: Layout of the observations.
+        leaves: Leaves of the observations, or a function that returns them, called on first access.
         env_ts: int32, env step of each row; rows are observations other than final ones.
-        rewards: reward of each step.
-        outputs: outputs of each step, actions included, by flat keys.
-        seq_nos: weights sequence number of each step.
+        rewards: Reward of each step.
+        outputs: Outputs of each step, actions included, by flat keys.
+        seq_nos: Weights sequence number of each step.
     """
 
     layout: Any
@@ -112,11 +112,11 @@ class SampleBlock:
     """All chunks of one call.
 
     Attributes:
-        modules: columns by module index; None for modules without rows.
-        chunks: the chunks in the order in which they are returned.
-        spaces: per env, ({agent id: observation space}, {agent id: action space}).
+        modules: Columns by module index; None for modules without rows.
+        chunks: The chunks in the order in which they are returned.
+        spaces: Per env, ({agent id: observation space}, {agent id: action space}).
         episode_class: fastmarl.rllib.episodes.episode.MultiAgentEpisode or a subclass.
-        structs: cache of the spaces and their structs.
+        structs: Cache of the spaces and their structs.
     """
 
     modules: list[ModuleColumns | None]

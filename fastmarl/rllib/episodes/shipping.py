@@ -17,10 +17,10 @@ def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tu
     """Return the value of `__reduce_ex__()` that rebuilds the episode from its block; None if it was modified.
 
     Args:
-        episode: the episode.
-        block: the block that it was made from.
-        i: its index in the block.
-        was_looked_at: true if its agent episodes have been made.
+        episode: The episode.
+        block: The block that it was made from.
+        i: Its index in the block.
+        was_looked_at: True if its agent episodes have been made.
     """
     chunk = block.chunks[i]
     if not _is_unchanged(episode, chunk) or (was_looked_at and not _has_unchanged_agents(episode, block, chunk)):

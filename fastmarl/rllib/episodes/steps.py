@@ -34,9 +34,9 @@ class Step:
     """The corrected arguments of `add_env_step()`, as copies, so that the caller's dicts are not modified.
 
     Args:
-        episode: the episode, which RLlib extends by the step between `prepare()` and `finish()`.
-        observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs: see `add_env_step()`.
-        fixes: numbers of the corrections that are switched on.
+        episode: The episode, which RLlib extends by the step between `prepare()` and `finish()`.
+        observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs: See `add_env_step()`.
+        fixes: Numbers of the corrections that are switched on.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class RowSampler(LogitSampler):
 
         Args:
             logits: float32 [n, k].
-            logits_NK: array over the memory of `logits`.
+            logits_NK: Array over the memory of `logits`.
             generator: None: torch's global one.
         """
 

@@ -77,7 +77,7 @@ class MultiCategoricalSampler(LogitSampler):
     """Samples as RLlib's TorchMultiCategorical does.
 
     Args:
-        sizes: number of choices of each component of the action.
+        sizes: Number of choices of each component of the action.
     """
 
     def __init__(self, sizes: list[int]):
@@ -97,9 +97,9 @@ class StructSampler(LogitSampler):
     """Samples as RLlib's TorchMultiDistribution does.
 
     Args:
-        parts: samplers of the parts, in the order of `tree.flatten`; all return tensors, or all return arrays.
-        sizes: number of each part's logits.
-        struct: any nest with the structure of an action.
+        parts: Samplers of the parts, in the order of `tree.flatten`; all return tensors, or all return arrays.
+        sizes: Number of each part's logits.
+        struct: Any nest with the structure of an action.
     """
 
     def __init__(self, parts: list[LogitSampler], sizes: list[int], struct: Any):

@@ -17,10 +17,10 @@ class RLlibEnvActions:
     """One module's actions in the form that `_actions.ActionDicts` reads. Envs get copies.
 
     Args:
-        structs: agent id -> struct of its action space, as in NormalizeAndClipActions.
+        structs: Agent id -> struct of its action space, as in NormalizeAndClipActions.
         normalize, clip: RLlib's options; `normalize` takes precedence.
-        adds_start: add the start of Discrete spaces to actions (28).
-        boxed: pass scalars as arrays of shape (), as RLlib does for modules with recurrent state.
+        adds_start: Add the start of Discrete spaces to actions (28).
+        boxed: Pass scalars as arrays of shape (), as RLlib does for modules with recurrent state.
     """
 
     def __init__(self, structs: dict[Hashable, Any], *, normalize: bool, clip: bool, adds_start: bool, boxed: bool):

@@ -22,7 +22,7 @@ class EvaluationSwitch:
     """Context manager that puts a module and its parts into evaluation mode, and back if the module was in training.
 
     Args:
-        module: see `switch_of()`. Its parts must stay the same as long as the switch is used.
+        module: See `switch_of()`. Its parts must stay the same as long as the switch is used.
     """
 
     def __init__(self, module: nn.Module):

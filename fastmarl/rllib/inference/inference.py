@@ -48,14 +48,14 @@ class ExactInference:
     for modules with state, RemoveSingleTsTimeRankFromBatch, with the same draws from torch's global generator.
 
     Args:
-        module: the modules, on `device`.
+        module: The modules, on `device`.
         device: None: the CPU.
-        rng: if given, draws actions from the same distributions, but not the ones that RLlib would draw, and outputs
+        rng: If given, draws actions from the same distributions, but not the ones that RLlib would draw, and outputs
             may be rounded differently.
 
     Attributes:
-        is_on_cpu: true if the modules are on the CPU.
-        forwarded_at: end of the last forward pass, by `time.perf_counter()`.
+        is_on_cpu: True if the modules are on the CPU.
+        forwarded_at: End of the last forward pass, by `time.perf_counter()`.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class ExactInference:
         """Run all modules, in the order of `batches`, and draw actions.
 
         Args:
-            batches: module id -> {"obs": a tensor or a nest of tensors [n, ...]}; for modules with state, [n, 1, ...]
+            batches: Module id -> {"obs": a tensor or a nest of tensors [n, ...]}; for modules with state, [n, 1, ...]
                 and "state_in". Or an array, the observations' own rows, if `reads()` is true.
-            explore: explore, or else act deterministically.
-            t: number of env steps sampled so far, for modules that explore by a schedule.
+            explore: Explore, or else act deterministically.
+            t: Number of env steps sampled so far, for modules that explore by a schedule.
 
         Returns:
             Module id -> all outputs as arrays [n, ...], including actions, in RLlib's order; nested outputs are
@@ -140,8 +140,8 @@ class ExactInference:
             have no time axis in their outputs except "state_out".
 
         Raises:
-            ModuleOutputError: outputs have neither actions nor logits, or an output has no rows.
-            RuntimeError: exploration met NaN; torch raises this error under RLlib, too.
+            ModuleOutputError: If outputs have neither actions nor logits, or an output has no rows.
+            RuntimeError: If exploration met NaN; torch raises this error under RLlib, too.
         """
         # MultiRLModule's forward methods use this dict, too; its get() is five times as slow.
         if not all_hold(self._watched, self._module._rl_modules, batches):
@@ -181,17 +181,17 @@ class ModulePart:
     """Runs one of the modules.
 
     Args:
-        module_id: id of the module.
-        module: the module.
-        actor: see `actor_function()`.
-        switch: see `switch_of()`.
-        device: device of the module's parameters.
-        mode: context to enter where no gradients are needed; a null context if the caller has entered it.
-        lean: compiled code that may replace `actor`, or None.
-        rng: see ExactInference.
+        module_id: Id of the module.
+        module: The module.
+        actor: See `actor_function()`.
+        switch: See `switch_of()`.
+        device: Device of the module's parameters.
+        mode: Context to enter where no gradients are needed; a null context if the caller has entered it.
+        lean: Compiled code that may replace `actor`, or None.
+        rng: See ExactInference.
 
     Attributes:
-        is_quick: true if the module is run by the functions of its layers instead of its own methods.
+        is_quick: True if the module is run by the functions of its layers instead of its own methods.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ class LeanActor(LeanNet):
     Args:
         module: a module of a MultiRLModule, whose layers and weights are read once. Changes of weights in place take
             effect at every call; the caller must notice when weights are replaced (`ExactInference.answer()`).
-        device: device of the module.
-        former: the module's previous actor, or None.
+        device: Device of the module.
+        former: The module's previous actor, or None.
     """
 
     def __init__(self, module: Any, device: torch.device, former: "LeanActor | None" = None):
@@ -60,7 +60,7 @@ class LeanActor(LeanNet):
             leaf = layout.leaves[0]
             self._layout = layout
             self._fits = layout.is_array and leaf.dtype in FLOATS and leaf.shape == (self._n_obs,)
-            self.backend = LEAN if self._fits else f"torch: the observations are no float vectors of size {self._n_obs}"
+            self.backend = LEAN if self._fits else f"torch: the observations are not float vectors of size {self._n_obs}"
         return self._fits and n <= self.max_rows
 
     def forward(self, obs: np.ndarray) -> np.ndarray:
@@ -77,5 +77,5 @@ def _bound(head: TorchMLPHead | TorchFreeLogStdMLPHead) -> torch.Tensor:
     """Return the bound to which the logarithms of standard deviations are clipped."""
     bound = head._buffers["log_std_clip_param_const"]
     if not isinstance(bound, torch.Tensor) or bound.dtype != torch.float32 or bound.shape != (1,) or not bound.is_cpu:
-        raise NotDenseError("log_std_clip_param_const is no float32 tensor of one element on the CPU")
+        raise NotDenseError("log_std_clip_param_const is not a float32 tensor of one element on the CPU")
     return bound

@@ -68,7 +68,7 @@ def plain_actor(module: Any) -> tuple[Any, Any]:
     The encoder is a TorchMLPEncoder, a TorchCNNEncoder or, with recurrent state, a TorchStatefulActorCriticEncoder.
 
     Raises:
-        NotDenseError: `module` may compute anything else.
+        NotDenseError: If `module` may compute anything else.
     """
     kind = type(module)
     if kind not in RLLIB_MODULES:

@@ -17,9 +17,9 @@ class CategoricalLoss:
     """Computes the derivatives of the loss for minibatches of `n_rows` rows.
 
     Args:
-        n_rows: number of rows in a minibatch.
-        n_logits: number of logits in a row.
-        coefficients: coefficients of the loss, see Derivatives.
+        n_rows: Number of rows in a minibatch.
+        n_logits: Number of logits in a row.
+        coefficients: Coefficients of the loss, see Derivatives.
     """
 
     def __init__(self, n_rows: int, n_logits: int, coefficients: dict[str, Any]):
@@ -35,11 +35,11 @@ class CategoricalLoss:
         """Write the derivatives of the loss with respect to logits and values. To be called without autograd.
 
         Args:
-            minibatch: columns that `are_known()`, with a loss mask.
-            logits: the module's logits, float32 [n_rows, n_logits].
-            values: the module's values, float32 [n_rows, 1].
-            d_logits: derivatives with respect to the logits, of the same shape. OUT
-            d_values: derivatives with respect to the values, of the same shape. OUT
+            minibatch: Columns that `are_known()`, with a loss mask.
+            logits: The module's logits, float32 [n_rows, n_logits].
+            values: The module's values, float32 [n_rows, 1].
+            d_logits: Derivatives with respect to the logits, of the same shape. OUT
+            d_values: Derivatives with respect to the values, of the same shape. OUT
         """
         counts, actions = minibatch[Columns.LOSS_MASK].numpy().view(np.uint8), minibatch[Columns.ACTIONS].long()
         logarithms = _normalized(logits)

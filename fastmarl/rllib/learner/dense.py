@@ -42,11 +42,11 @@ class DenseLayer:
     """A linear layer and the activation after it.
 
     Args:
-        linear: the linear layer, whose current parameters are read at each call.
+        linear: The linear layer, whose current parameters are read at each call.
         activation: a layer of a type in BACKWARDS, or None.
-        n_rows: number of rows in a minibatch.
-        gradients: memory for the gradients of the parameters, which `backward()` overwrites.
-        outputs: memory for the outputs; None: allocate it.
+        n_rows: Number of rows in a minibatch.
+        gradients: Memory for the gradients of the parameters, which `backward()` overwrites.
+        outputs: Memory for the outputs; None: allocate it.
 
     Attributes:
         outputs: [n_rows, n_out], of the last `forward()`.
@@ -99,8 +99,8 @@ class DenseStack:
     """A sequence of layers.
 
     Args:
-        layers: one or more layers.
-        is_first: true if the derivatives by the stack's inputs are not needed.
+        layers: One or more layers.
+        is_first: True if the derivatives by the stack's inputs are not needed.
     """
 
     def __init__(self, layers: list[DenseLayer], is_first: bool):
@@ -138,10 +138,10 @@ def layers_of(
     """Return the layers of a sequence for which `is_dense()` is true.
 
     Args:
-        sequence: the sequence.
-        n_rows: number of rows in a minibatch.
-        gradients: memory for the gradients of its parameters.
-        last_outputs: memory for the outputs of the last layer; None: allocate it.
+        sequence: The sequence.
+        n_rows: Number of rows in a minibatch.
+        gradients: Memory for the gradients of its parameters.
+        last_outputs: Memory for the outputs of the last layer; None: allocate it.
     """
     parts, found = list(sequence), []
     for k, part in enumerate(parts):

@@ -24,12 +24,12 @@ class DirectUpdate:
     """Gradients and optimizer steps of all minibatches of one update.
 
     Args:
-        modules: module id -> ExactGradient or RoundedGradient.
-        parameters: the learner's parameters.
-        is_exact: true if the modules are ExactGradients.
+        modules: Module id -> ExactGradient or RoundedGradient.
+        parameters: The learner's parameters.
+        is_exact: True if the modules are ExactGradients.
 
     Attributes:
-        is_checked: true if the gradients can be trusted; exact ones are first compared with autograd's.
+        is_checked: True if the gradients can be trusted; exact ones are first compared with autograd's.
         gradients: parameter -> gradient, which `compute()` overwrites; None for parameters of other modules.
     """
 
@@ -103,9 +103,9 @@ def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact
 
     Args:
         learner: a PPOTorchLearner whose losses and gradients are RLlib's.
-        batch: the train batch, for which `are_plain()` is true.
-        n_rows: number of each module's rows in a minibatch.
-        is_exact: true if gradients must be bit-identical to RLlib's, not only equal up to rounding.
+        batch: The train batch, for which `are_plain()` is true.
+        n_rows: Number of each module's rows in a minibatch.
+        is_exact: True if gradients must be bit-identical to RLlib's, not only equal up to rounding.
     """
     if not _is_simple(learner):
         return None

@@ -19,7 +19,7 @@ class RowNumbers:
     """A minibatch as row numbers of a train batch.
 
     Args:
-        columns: the train batch's columns.
+        columns: The train batch's columns.
         numbers: int64 [n], the rows.
     """
 
@@ -55,7 +55,7 @@ class ColumnSlices:
     """Source of minibatches that are slices of the train batch's columns.
 
     Args:
-        batch: the train batch, which RLlib's own method shuffles in place.
+        batch: The train batch, which RLlib's own method shuffles in place.
     """
 
     def __init__(self, batch: SampleBatch):
@@ -93,8 +93,8 @@ class Minibatch:
     """A minibatch of all modules, with the part of MultiAgentBatch's interface that RLlib's learner uses.
 
     Args:
-        policy_batches: module id -> MinibatchRows or RowNumbers.
-        n_env_steps: number of env steps of the whole train batch, which RLlib's minibatches report, too.
+        policy_batches: Module id -> MinibatchRows or RowNumbers.
+        n_env_steps: Number of env steps of the whole train batch, which RLlib's minibatches report, too.
     """
 
     def __init__(self, policy_batches: dict[str, Any], n_env_steps: int):
@@ -130,12 +130,12 @@ def minibatches(
     """Yield RLlib's minibatches of a train batch; each module cycles through its rows.
 
     Args:
-        batch: the train batch, for which `are_plain()` is true.
-        size: number of each module's rows in a minibatch.
-        n_epochs: if `n_total` is 0, stop once each row has been used this often or more.
-        n_total: number of minibatches; 0: as `n_epochs` requires.
-        shuffles: shuffle a module's rows after each pass over them.
-        source_class: class of the sources of minibatches.
+        batch: The train batch, for which `are_plain()` is true.
+        size: Number of each module's rows in a minibatch.
+        n_epochs: If `n_total` is 0, stop once each row has been used this often or more.
+        n_total: Number of minibatches; 0: as `n_epochs` requires.
+        shuffles: Shuffle a module's rows after each pass over them.
+        source_class: Class of the sources of minibatches.
     """
     sources: dict[str, MinibatchSource] = {name: source_class(rows) for name, rows in batch.policy_batches.items()}
     begins, n_covered = dict.fromkeys(sources, 0), dict.fromkeys(sources, 0)

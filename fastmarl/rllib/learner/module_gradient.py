@@ -34,14 +34,14 @@ class ModuleGradient:
 
     Args:
         module: a module.
-        parts: its parts, from `parts_of_module()`.
-        n_rows: number of rows in a minibatch.
+        parts: Its parts, from `parts_of_module()`.
+        n_rows: Number of rows in a minibatch.
 
     Attributes:
-        logits: the policy's distribution inputs [n_rows, n_logits] in the last `forward()`.
-        values: values [n_rows, 1] in the last `forward()`.
-        d_logits, d_values: derivatives of the loss with respect to these, which `backward()` reads.
-        flat, gradients: see `gradient_memory()`.
+        logits: The policy's distribution inputs [n_rows, n_logits] in the last `forward()`.
+        values: Values [n_rows, 1] in the last `forward()`.
+        d_logits, d_values: Derivatives of the loss with respect to these, which `backward()` reads.
+        flat, gradients: See `gradient_memory()`.
     """
 
     def __init__(self, module: nn.Module, parts: PPOModuleParts, n_rows: int):
@@ -92,12 +92,12 @@ class ExactGradient:
 
     Args:
         module: a module with discrete actions.
-        parts: its parts, from `parts_of_module()`.
-        n_rows: number of rows in a minibatch.
-        coefficients: coefficients of the loss, see Derivatives.
+        parts: Its parts, from `parts_of_module()`.
+        n_rows: Number of rows in a minibatch.
+        coefficients: Coefficients of the loss, see Derivatives.
 
     Attributes:
-        flat, gradients: see `gradient_memory()`; `compute()` overwrites them.
+        flat, gradients: See `gradient_memory()`; `compute()` overwrites them.
     """
 
     def __init__(self, module: nn.Module, parts: PPOModuleParts, n_rows: int, coefficients: dict[str, Any]):
@@ -118,15 +118,15 @@ class RoundedGradient:
 
     Args:
         module: a module.
-        parts: its parts, from `parts_of_module()`.
-        batch: the train batch, for which `are_known()` is true.
-        coefficients: of the loss: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
+        parts: Its parts, from `parts_of_module()`.
+        batch: The train batch, for which `are_known()` is true.
+        coefficients: Of the loss: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.
 
     Attributes:
-        flat, gradients: see `gradient_memory()`; `compute()` overwrites them.
+        flat, gradients: See `gradient_memory()`; `compute()` overwrites them.
 
     Raises:
-        NotDenseError: there is no compiled code for the module.
+        NotDenseError: If there is no compiled code for the module.
     """
 
     def __init__(

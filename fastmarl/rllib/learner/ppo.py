@@ -48,7 +48,7 @@ class PPOTorchLearner(RLlibLearner):
                 linear layers on the CPU; other modules are updated as with "exact".
 
         Raises:
-            ConfigError: `update` is neither of these.
+            ConfigError: If `update` is neither of these.
         """
         if update not in UPDATES:
             raise ConfigError(f"update must be one of {list(UPDATES)}, got {update!r}")

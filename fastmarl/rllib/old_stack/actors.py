@@ -49,8 +49,8 @@ class RLlibActor:
     """Acts by RLlib's connectors and collectors, called as in RLlib's loop.
 
     Args:
-        policy: the policy.
-        is_unfit: true if the policy's outputs can't be stored in rows.
+        policy: The policy.
+        is_unfit: True if the policy's outputs can't be stored in rows.
     """
 
     def __init__(self, policy: Any, is_unfit: bool = False):
@@ -138,7 +138,7 @@ class FastActor:
 
     Args:
         policy: a policy for which `problems_of()` is empty.
-        trajectories: returns all current trajectories, of any policy.
+        trajectories: Returns all current trajectories, of any policy.
 
     Attributes:
         backend: "plain", or the reason why the policy's own call computes the actions.
@@ -198,7 +198,7 @@ class FastActor:
         """Compute and return the actions, and store all outputs.
 
         Raises:
-            UnfitAnswerError: the policy's outputs can't be stored in rows.
+            UnfitAnswerError: If the policy's outputs can't be stored in rows.
         """
         obs = _stacked(last_observations(acting))
         outputs = self._answer(obs, acting, episodes) if self._plain is None else self._plain.act(obs)
@@ -250,7 +250,7 @@ class UnfitAnswerError(Exception):
     """A policy's answer that rows can't hold: it has states or nested outputs, or its columns have changed.
 
     Args:
-        answer: the policy's answer.
+        answer: The policy's answer.
     """
 
     def __init__(self, answer: Any):

@@ -26,7 +26,7 @@ from fastmarl.rllib.old_stack.trajectory import Trajectory
 
 BASE_ENVS = (MultiAgentEnvWrapper, VectorEnvWrapper, RemoteBaseEnv)
 """Classes of vectorized envs in which agents are known to take the actions of their policies."""
-UNFIT = "its outputs are no arrays with a row for each agent, always of the same kind"
+UNFIT = "its outputs are not arrays with a row for each agent, always of the same kind"
 ALL, COMMON = "__all__", "__common__"
 
 
@@ -38,7 +38,7 @@ class EnvRunner(EnvRunnerV2):
     postprocessing are RLlib's.
 
     Attributes:
-        slow_path_reasons: policy id -> reasons why RLlib's connectors and collectors serve it.
+        slow_path_reasons: Policy id -> reasons why RLlib's connectors and collectors serve it.
     """
 
     _active_episodes: dict[Any, OldStackEpisode]

@@ -18,7 +18,7 @@ class OldStackEpisode(EpisodeV2):
     """RLlib's class with fastmarl's trajectories.
 
     Args:
-        args, kwargs: arguments of RLlib's class.
+        args, kwargs: Arguments of RLlib's class.
         new_trajectory: (episode, agent id) -> trajectory for the agent's steps; None: use RLlib's collector.
     """
 

@@ -16,10 +16,10 @@ class OutputRows:
     Rows are numbered in order of arrival. When the memory is full, the rows still needed are compacted.
 
     Args:
-        holders: returns the holders of all rows still needed; each has `rows`, a list, and `pending`, a row or -1.
+        holders: Returns the holders of all rows still needed; each has `rows`, a list, and `pending`, a row or -1.
 
     Attributes:
-        has_read_only_actions: true if RLlib would have made the arrays of actions read-only.
+        has_read_only_actions: True if RLlib would have made the arrays of actions read-only.
     """
 
     def __init__(self, holders: Callable[[], Iterable[Any]]):

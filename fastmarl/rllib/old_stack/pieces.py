@@ -33,9 +33,9 @@ class AgentPieces:
     """A policy's agent connectors.
 
     Attributes:
-        clip_reward: function that clips a reward; None: rewards are not clipped.
+        clip_reward: Function that clips a reward; None: rewards are not clipped.
         states: RLlib's buffer of the policy's outputs.
-        problem: the reason why RLlib's pipeline must be called; None: it need not.
+        problem: The reason why RLlib's pipeline must be called; None: it need not.
     """
 
     def __init__(self, policy: Policy):
@@ -112,7 +112,7 @@ class ActionPieces:
     """A policy's action connectors.
 
     Attributes:
-        problem: the reason why RLlib's pipeline must be called; None: it need not.
+        problem: The reason why RLlib's pipeline must be called; None: it need not.
     """
 
     def __init__(self, policy: Policy):

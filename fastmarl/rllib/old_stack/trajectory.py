@@ -23,9 +23,9 @@ class View(NamedTuple):
     """A column of a batch.
 
     Attributes:
-        name: name of the column.
-        source: name of the recorded data that it comes from.
-        is_next: true if it has the values at the end of the steps.
+        name: Name of the column.
+        source: Name of the recorded data that it comes from.
+        is_next: True if it has the values at the end of the steps.
     """
 
     name: str
@@ -37,11 +37,11 @@ class Views:
     """A policy's view requirements.
 
     Args:
-        requirements: the policy's view requirements by column.
+        requirements: The policy's view requirements by column.
 
     Attributes:
-        columns: columns of batches for training, in order; batches lack those that are not recorded.
-        problem: the reason why RLlib's collector must build the batches; None: it need not.
+        columns: Columns of batches for training, in order; batches lack those that are not recorded.
+        problem: The reason why RLlib's collector must build the batches; None: it need not.
     """
 
     def __init__(self, requirements: Mapping[str, ViewRequirement]):
@@ -93,11 +93,11 @@ class Trajectory(Steps):
     Like RLlib's collector, it keeps the last step before the batch, and all steps of an agent that has ended.
 
     Args:
-        agent_id, agent_index: id and index of the agent.
-        env_id, episode_id: ids of the env and the episode.
-        policy: the agent's policy.
-        views: columns of the policy's batches.
-        outputs: rows of the policy's outputs, which hold the actions.
+        agent_id, agent_index: Id and index of the agent.
+        env_id, episode_id: Ids of the env and the episode.
+        policy: The agent's policy.
+        views: Columns of the policy's batches.
+        outputs: Rows of the policy's outputs, which hold the actions.
     """
 
     __slots__ = ("_policy", "_views", "agent_index", "episode_id", "outputs", "unroll_before", "unroll_id")

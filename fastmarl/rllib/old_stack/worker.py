@@ -19,7 +19,7 @@ class RolloutWorker(RLlibWorker):
     ```
 
     Args:
-        arguments: those of RLlib's class.
+        arguments: Those of RLlib's class.
     """
 
     def __init__(self, **arguments: Any):

@@ -21,10 +21,10 @@ class Acting:
     """Chooses the actions of all agents that have been observed.
 
     Args:
-        core: the runner's parts.
-        inputs: makes the modules' batches.
-        to_module: runs the user's connector pieces on batches.
-        to_env: runs the user's connector pieces on the modules' outputs.
+        core: The runner's parts.
+        inputs: Makes the modules' batches.
+        to_module: Runs the user's connector pieces on batches.
+        to_env: Runs the user's connector pieces on the modules' outputs.
     """
 
     def __init__(self, core: Core, inputs: ModuleInputs, to_module: ToModule, to_env: ToEnv):

@@ -23,18 +23,18 @@ class Core:
     """The core's parts for one RLlib runner: lanes, store, inference, actions.
 
     Args:
-        runner: the RLlib runner, whose env, module, connectors and config are read.
-        draws: generator for the sampler "fast"; None: draw the same random numbers as RLlib.
+        runner: The RLlib runner, whose env, module, connectors and config are read.
+        draws: Generator for the sampler "fast"; None: draw the same random numbers as RLlib.
 
     Attributes:
-        counts: counts of the call under way.
-        counts_actions: count agents that act instead of those that are observed (18).
-        spaces: per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
-        to_module: pieces of the env-to-module pipeline.
-        connectors: rewrite observations on their way to the modules.
-        shared_data: data that pieces share.
-        shows_episodes: true if custom pieces get running episodes.
-        action_structs, action_options: see RLlibEnvActions.
+        counts: Counts of the call under way.
+        counts_actions: Count agents that act instead of those that are observed (18).
+        spaces: Per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
+        to_module: Pieces of the env-to-module pipeline.
+        connectors: Rewrite observations on their way to the modules.
+        shared_data: Data that pieces share.
+        shows_episodes: True if custom pieces get running episodes.
+        action_structs, action_options: See RLlibEnvActions.
     """
 
     def __init__(self, runner: Any, draws: np.random.Generator | None):

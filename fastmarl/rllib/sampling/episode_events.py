@@ -31,13 +31,13 @@ class EpisodeEvents:
     """Calls the callbacks of episodes.
 
     Args:
-        core: the runner's parts.
-        builder: reads agents' latest actions and outputs.
-        episodes: builds running episodes.
+        core: The runner's parts.
+        builder: Reads agents' latest actions and outputs.
+        episodes: Builds running episodes.
 
     Attributes:
-        listened: events for which there are callbacks.
-        passing: see RunningEpisodes.
+        listened: Events for which there are callbacks.
+        passing: See RunningEpisodes.
     """
 
     def __init__(self, core: Core, builder: Builder, episodes: RunningEpisodes):

@@ -17,11 +17,11 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], to_modul
     """Set up RLlib's runner as if its own loop had sampled so far.
 
     Args:
-        core: the runner's parts.
-        events: has the running episodes as callbacks see them.
-        autoreset: per env, true if the next step resets it.
-        to_module: has the batch that the connector pieces made of the last observations.
-        explore: true if the next steps explore.
+        core: The runner's parts.
+        events: Has the running episodes as callbacks see them.
+        autoreset: Per env, true if the next step resets it.
+        to_module: Has the batch that the connector pieces made of the last observations.
+        explore: True if the next steps explore.
     """
     runner = core.runner
     runner._ongoing_episodes = [events.whole_episode(record) for record in core.running()]

@@ -21,8 +21,8 @@ class PolicyMapping:
     """Calls the mapping functions in RLlib's order.
 
     Args:
-        core: the runner's parts.
-        episodes: builds running episodes, for functions that may read anything of them.
+        core: The runner's parts.
+        episodes: Builds running episodes, for functions that may read anything of them.
     """
 
     def __init__(self, core: Core, episodes: RunningEpisodes):
@@ -43,9 +43,9 @@ class PolicyMapping:
         """Map agents that occur in a step for the first time, in the order of RLlib's set of them.
 
         Args:
-            record: the episode.
-            agent_ids: the agents of the step.
-            step: observations, actions, rewards, infos, terminateds, truncateds.
+            record: The episode.
+            agent_ids: The agents of the step.
+            step: Observations, actions, rewards, infos, terminateds, truncateds.
         """
 
         def replay(function: MappingFn) -> None:
@@ -63,10 +63,10 @@ class PolicyMapping:
         """Call the mapping function for all agents of the next chunk, as RLlib does, which ignores the results.
 
         Args:
-            record: the episode.
-            window: lookback window of the next chunk.
+            record: The episode.
+            window: Lookback window of the next chunk.
             horizon: `episode_lookback_horizon`.
-            is_shown: true if callbacks or connectors may read the next chunk.
+            is_shown: True if callbacks or connectors may read the next chunk.
         """
         env_t = self._core.table.envs[record.env_index].env_t
 
@@ -149,9 +149,9 @@ class EpisodeInTheMaking:
     a copy of the episode, until it asks for the module of the agent in question.
 
     Args:
-        outline: an episode of fastmarl's class with the known slots filled and the others empty.
-        mapping: agent id -> module id, of agents mapped so far.
-        replay: function that takes a mapping function, makes the copy and calls RLlib's method on it.
+        outline: An episode of fastmarl's class with the known slots filled and the others empty.
+        mapping: Agent id -> module id, of agents mapped so far.
+        replay: Function that takes a mapping function, makes the copy and calls RLlib's method on it.
     """
 
     def __init__(self, outline: Any, mapping: dict[Hashable, str], replay: Callable[[MappingFn], None]):

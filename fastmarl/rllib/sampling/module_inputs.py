@@ -18,10 +18,10 @@ class ModuleInputs:
     """Makes each module's batch from the rows that act next.
 
     Args:
-        core: the runner's parts.
+        core: The runner's parts.
 
     Attributes:
-        added: module id -> columns that connector pieces have added.
+        added: Module id -> columns that connector pieces have added.
     """
 
     def __init__(self, core: Core):
@@ -32,8 +32,8 @@ class ModuleInputs:
         """Make a module's batch as RLlib does, aligned alike, because the last bits of matrix products depend on that.
 
         Args:
-            module: index of the module.
-            is_shown: true if other code than the module's sees the batch, and may write to it.
+            module: Index of the module.
+            is_shown: True if other code than the module's sees the batch, and may write to it.
         """
         core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n

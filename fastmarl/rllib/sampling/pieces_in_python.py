@@ -22,12 +22,12 @@ class PiecesInPython:
     """Gives pieces the episodes as RLlib's loop has them, and takes over the observations that they write there.
 
     Args:
-        core: the runner's parts.
-        events: has the views of episodes.
+        core: The runner's parts.
+        events: Has the views of episodes.
 
     Attributes:
-        explore: the argument of that name in the current call of sample().
-        ended: chunks of the episodes that ended in this step.
+        explore: The argument of that name in the current call of sample().
+        ended: Chunks of the episodes that ended in this step.
     """
 
     def __init__(self, core: Core, events: EpisodeEvents):
@@ -42,10 +42,10 @@ class PiecesInPython:
         """Call a piece to rewrite the newest observations; returns the batch that it returned.
 
         Args:
-            piece: the connector piece.
-            newest: the newest observations by module, which are rewritten.
-            batch: passed to the piece.
-            has_ended: true for the episodes that have ended, false for those that continue.
+            piece: The connector piece.
+            newest: The newest observations by module, which are rewritten.
+            batch: Passed to the piece.
+            has_ended: True for the episodes that have ended, false for those that continue.
         """
         began, views, passing = perf_counter(), self.views(has_ended=has_ended), self._events.passing
         given = [(each, each.lanes.tolist(), each.items()) for each in newest]

@@ -30,12 +30,12 @@ class FastSampler:
     """Samples for a runner that the fast path supports.
 
     Args:
-        runner: the RLlib runner, whose env, module, config and seed are used.
-        finished: list to which the `ChunkNumbers` of each episode that ends are appended.
-        draws: see Core.
+        runner: The RLlib runner, whose env, module, config and seed are used.
+        finished: List to which the `ChunkNumbers` of each episode that ends are appended.
+        draws: See Core.
 
     Attributes:
-        core: the runner's parts; its counts are those of the last call.
+        core: The runner's parts; its counts are those of the last call.
     """
 
     def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):

@@ -11,8 +11,8 @@ class SharedData:
     """Updates the runner's `shared_data` as RLlib's loop and its default pieces do.
 
     Args:
-        runner: the RLlib runner.
-        is_read: true if a piece may read the data; otherwise it stays empty.
+        runner: The RLlib runner.
+        is_read: True if a piece may read the data; otherwise it stays empty.
     """
 
     def __init__(self, runner: Any, *, is_read: bool):

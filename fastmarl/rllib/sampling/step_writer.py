@@ -17,8 +17,8 @@ class StepWriter:
     """Records resets and steps.
 
     Args:
-        core: the runner's parts.
-        mapping: maps new agents to modules.
+        core: The runner's parts.
+        mapping: Maps new agents to modules.
     """
 
     def __init__(self, core: Core, mapping: PolicyMapping):
@@ -127,10 +127,10 @@ class StepWriter:
         """Drop the rewards that agents received before their first observation, once they have ended.
 
         Args:
-            record: the episode.
-            all_done: flags of the whole env, 0 if the episode continues.
-            actions: actions of the step.
-            said: observations, rewards, terminateds and truncateds of the step.
+            record: The episode.
+            all_done: Flags of the whole env, 0 if the episode continues.
+            actions: Actions of the step.
+            said: Observations, rewards, terminateds and truncateds of the step.
         """
         for agent_id in list(record.paid_early):
             is_done = any(flags.get(agent_id) for flags in said[2:])

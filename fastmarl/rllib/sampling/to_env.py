@@ -45,12 +45,12 @@ class ToEnv:
     """Runs the modules and the pieces of the module-to-env pipeline.
 
     Args:
-        core: the runner's parts.
-        in_python: calls pieces.
+        core: The runner's parts.
+        in_python: Calls pieces.
 
     Attributes:
-        is_own: true if the pipeline has custom pieces.
-        runs_whole: true if modules must run by their own methods, because pieces see all their outputs.
+        is_own: True if the pipeline has custom pieces.
+        runs_whole: True if modules must run by their own methods, because pieces see all their outputs.
     """
 
     def __init__(self, core: Core, in_python: PiecesInPython):
@@ -74,9 +74,9 @@ class ToEnv:
         """Choose the actions of all agents, and store the outputs.
 
         Args:
-            batches: see `ExactInference.answer()`.
-            mapped: the agents of the batches' rows.
-            explore, t: see `ExactInference.answer()`.
+            batches: See `ExactInference.answer()`.
+            mapped: The agents of the batches' rows.
+            explore, t: See `ExactInference.answer()`.
         """
         inference, answers, given = self._core.inference, None, Given()
         if self.runs_whole:
@@ -170,9 +170,9 @@ class ToEnv:
         """Store the results of the pipeline.
 
         Args:
-            columns: column name -> a dict agent id -> item for each env.
-            answers: the modules' outputs as columns.
-            given: the modules' outputs as items.
+            columns: Column name -> a dict agent id -> item for each env.
+            answers: The modules' outputs as columns.
+            given: The modules' outputs as items.
         """
         store, table = self._core.store, self._core.table
         order, n_left = store.scatter.acting_modules(store.acting_from), sum(map(len, columns[Columns.ACTIONS]))

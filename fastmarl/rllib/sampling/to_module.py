@@ -25,14 +25,14 @@ class ToModule:
     """Makes the modules' batches if custom pieces take part.
 
     Args:
-        core: the runner's parts.
-        inputs: makes batches, with the columns that pieces add.
-        in_python: calls pieces.
+        core: The runner's parts.
+        inputs: Makes batches, with the columns that pieces add.
+        in_python: Calls pieces.
 
     Attributes:
-        batches: batches of the modules that act next; None if `inputs` makes them.
-        mapped: the agents of the batches' rows.
-        is_reordered: true if these are not in the order of the stored rows.
+        batches: Batches of the modules that act next; None if `inputs` makes them.
+        mapped: The agents of the batches' rows.
+        is_reordered: True if these are not in the order of the stored rows.
     """
 
     def __init__(self, core: Core, inputs: ModuleInputs, in_python: PiecesInPython):

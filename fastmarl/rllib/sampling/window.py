@@ -10,19 +10,19 @@ class Window:
     """The lookback window of the chunk after a cut.
 
     Args:
-        store: the store of all rows.
-        record: the episode at the end of a chunk.
+        store: The store of all rows.
+        record: The episode at the end of a chunk.
         horizon: `episode_lookback_horizon`.
-        hanging: lanes of agents that have acted and wait for an observation.
+        hanging: Lanes of agents that have acted and wait for an observation.
 
     Attributes:
-        lookback: number of env steps, which exceeds the horizon if a waiting agent's last observation is further back.
+        lookback: Number of env steps, which exceeds the horizon if a waiting agent's last observation is further back.
             RLlib pads steps before the beginning of the episode.
-        order: agents of the next chunk in RLlib's order, including those that ended within the window.
-        map_order: the same agents in the order of RLlib's time maps: those at the beginning of the window first.
-        ended: agent in `order` that has ended -> env steps of its observations in the window, by RLlib's time map in
+        order: Agents of the next chunk in RLlib's order, including those that ended within the window.
+        map_order: The same agents in the order of RLlib's time maps: those at the beginning of the window first.
+        ended: Agent in `order` that has ended -> env steps of its observations in the window, by RLlib's time map in
             the next chunk, which lacks entries after the last observation and so shifts it to the cut.
-        dropped: agents that ended and have one observation in the window; RLlib removes them altogether.
+        dropped: Agents that ended and have one observation in the window; RLlib removes them altogether.
     """
 
     def __init__(self, store: RLlibStore, record: RLlibRecord, horizon: int, hanging: set[int]):

@@ -24,7 +24,7 @@ class RLlibBlock(Block):
     record_newest().
 
     Attributes:
-        former: outputs of the first `len(former)` rows one by one, if their columns differ from those of later rows
+        former: Outputs of the first `len(former)` rows one by one, if their columns differ from those of later rows
             (due to another mode of sampling, or to a connector); `outputs` has those of later rows.
         completed: row -> outputs that take() copies instead of those that the row acted with.
     """
@@ -126,7 +126,7 @@ class RLlibBlock(Block):
 
         Args:
             rows, finals: int64, numbers of the rows and of the final observations.
-            layout, leaves: the observations, [len(rows) + len(finals), ...] each.
+            layout, leaves: The observations, [len(rows) + len(finals), ...] each.
         """
         if not layout.same(self.layout):
             if not self._has_record:
@@ -145,8 +145,8 @@ class RLlibBlock(Block):
         """Return a copy of a lane's newest observation as the env sent it.
 
         Args:
-            row: number of the lane's newest row.
-            final: number of its final observation, or -1.
+            row: Number of the lane's newest row.
+            final: Number of its final observation, or -1.
         """
         leaves, place = (self.raw_obs, row) if final < 0 else (self.raw_final_obs, final)
         parts = [leaf[place : place + 1].copy() for leaf in leaves]

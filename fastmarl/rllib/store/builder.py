@@ -72,13 +72,13 @@ class Builder:
     """Builds chunks from the rows of a store.
 
     Args:
-        store: the store of all rows.
-        spaces: per env, ({agent id: observation space}, {agent id: action space}).
+        store: The store of all rows.
+        spaces: Per env, ({agent id: observation space}, {agent id: action space}).
         episode_class: fastmarl.rllib.episodes.episode.MultiAgentEpisode or a subclass.
-        fixes: numbers of the corrections that are switched on.
+        fixes: Numbers of the corrections that are switched on.
 
     Attributes:
-        hanging: lanes whose agents had acted and waited when find_hanging() was called.
+        hanging: Lanes whose agents had acted and waited when find_hanging() was called.
     """
 
     def __init__(self, store: RLlibStore, spaces: list[tuple[dict, dict]], episode_class: type, fixes: frozenset[str]):
@@ -269,8 +269,8 @@ class Builder:
         """Return a waiting agent's action, other outputs, and reward so far.
 
         Args:
-            lane: the agent's lane.
-            outputs: the outputs completed for RLlib's episode; None: the module's own outputs.
+            lane: The agent's lane.
+            outputs: The outputs completed for RLlib's episode; None: the module's own outputs.
         """
         module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
         block = self._store.blocks[module]

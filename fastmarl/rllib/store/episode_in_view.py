@@ -36,14 +36,14 @@ class EpisodeInView:
     """Answers queries on an episode from its record, and builds the whole episode if the record has no answer.
 
     Args:
-        episodes: builds whole episodes.
-        record: record of the episode.
-        whole: the episode, if it has been built already.
+        episodes: Builds whole episodes.
+        record: Record of the episode.
+        whole: The episode, if it has been built already.
 
     Attributes:
-        episode: the object that callbacks get.
-        is_whole: true if the whole episode has been built.
-        ended: the episode's last chunk once it has ended, else None.
+        episode: The object that callbacks get.
+        is_whole: True if the whole episode has been built.
+        ended: The episode's last chunk once it has ended, else None.
         passing: lane -> its newest observation, while a connector runs on it.
     """
 

@@ -92,7 +92,7 @@ class AgentsInView(dict[Hashable, Any]):
     """The agent episodes of a view; removing or adding an agent builds the whole episode first.
 
     Args:
-        view: the EpisodeInView of the episode.
+        view: The EpisodeInView of the episode.
     """
 
     def __init__(self, view: Any):
@@ -136,9 +136,9 @@ def agent_in_view(view: Any, lane: int, **known: Any) -> SingleAgentEpisode:
     """Make a view of an agent's episode.
 
     Args:
-        view: the EpisodeInView of the episode.
-        lane: the agent's lane.
-        known: values of slots that don't change.
+        view: The EpisodeInView of the episode.
+        lane: The agent's lane.
+        known: Values of slots that don't change.
     """
     episode: SingleAgentEpisode = object.__new__(_AgentInView)
     _place.__set__(episode, (view, lane))

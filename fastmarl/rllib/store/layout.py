@@ -20,9 +20,9 @@ class ObservationLayout:
     observation.
 
     Attributes:
-        whole: true if observations are not nests of arrays, so that a single leaf stores them as objects.
-        is_array: true if observations are single arrays.
-        begins_otherwise: converts an agent's first observation in an episode from the form of `items()` to its own
+        whole: True if observations are not nests of arrays, so that a single leaf stores them as objects.
+        is_array: True if observations are single arrays.
+        begins_otherwise: Converts an agent's first observation in an episode from the form of `items()` to its own
             form; None if the two are the same.
     """
 

@@ -26,8 +26,8 @@ def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
     """Return the outputs of an agent's steps, completed to equal keys and ranks; [] if they were made in one mode.
 
     Args:
-        block: block of the agent's module.
-        rows: the agent's rows that have acted, in order, including a waiting agent's last one, whose keys RLlib's
+        block: Block of the agent's module.
+        rows: The agent's rows that have acted, in order, including a waiting agent's last one, whose keys RLlib's
             columns have before the step is complete.
     """
     if not is_mixed(block, rows):

@@ -74,9 +74,9 @@ class ChunkNumbers:
     the episodes' interface that RLlib's metrics use.
 
     Attributes:
-        length: number of env steps.
-        duration_s: duration in seconds.
-        agents: numbers of the agents with a completed step, in order.
+        length: Number of env steps.
+        duration_s: Duration in seconds.
+        agents: Numbers of the agents with a completed step, in order.
     """
 
     length: int
@@ -161,9 +161,9 @@ class RLlibRecord(EpisodeRecord):
         """Begin the next chunk with the agents of `order`; RLlib drops all other agents that have ended.
 
         Args:
-            order: agents of the next chunk.
-            dropped: agents whose module RLlib drops, too.
-            live: agent id -> lane of agents that have not ended.
+            order: Agents of the next chunk.
+            dropped: Agents whose module RLlib drops, too.
+            live: Agent id -> lane of agents that have not ended.
         """
         known = set(dict.fromkeys(self.order).keys())  # in the order of RLlib's set
         self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}

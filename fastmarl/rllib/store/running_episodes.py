@@ -19,12 +19,12 @@ class RunningEpisodes:
     """Builds running episodes from the recorded rows.
 
     Args:
-        store: the store of all rows.
-        builder: builds chunks from it.
-        spaces, episode_class: see Builder.
+        store: The store of all rows.
+        builder: Builds chunks from it.
+        spaces, episode_class: See Builder.
 
     Attributes:
-        store, spaces: the arguments of these names.
+        store, spaces: The arguments of these names.
         passing: lane -> its newest observation, while a connector piece runs on these.
     """
 
@@ -55,9 +55,9 @@ class RunningEpisodes:
         """Build an episode's chunk in lists, as RLlib's loop has it. Agents that have just acted count as waiting.
 
         Args:
-            chunk: the chunk in its current state.
-            mapping_fn: mapping function of the episode.
-            arrays: list to which columns are appended whose arrays can be restored without stacking.
+            chunk: The chunk in its current state.
+            mapping_fn: Mapping function of the episode.
+            arrays: List to which columns are appended whose arrays can be restored without stacking.
         """
         record = chunk.record
         self._builder.find_hanging()

@@ -19,13 +19,13 @@ class RLlibStore(RowStore):
     """Stores the steps of all envs. It begins without modules, see add_module().
 
     Args:
-        table: table of all lanes.
-        merge_flags: see RLlibScatter.
-        n_agents: see RowStore.
-        rewrites: true if connectors rewrite observations.
+        table: Table of all lanes.
+        merge_flags: See RLlibScatter.
+        n_agents: See RowStore.
+        rewrites: True if connectors rewrite observations.
 
     Attributes:
-        stateful: indices of modules with recurrent state.
+        stateful: Indices of modules with recurrent state.
         spaces: lane -> observation space that connectors have set in the agent's episode in this chunk.
     """
 

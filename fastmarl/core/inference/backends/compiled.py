@@ -17,11 +17,11 @@ class CompiledForwards:
     For new batch sizes, layers and weights torch recompiles if need be.
 
     Args:
-        module: the module.
-        options: arguments of `torch.compile`.
+        module: The module.
+        options: Arguments of `torch.compile`.
 
     Raises:
-        ConfigError: torch has no such backend or mode.
+        ConfigError: If torch has no such backend or mode.
     """
 
     def __init__(self, module: RLModule, options: dict[str, Any]):

@@ -41,12 +41,12 @@ class DenseLayers:
     """The current layers of a network, in order.
 
     Args:
-        n_obs: number of values in an observation.
+        n_obs: Number of values in an observation.
 
     Attributes:
-        layers: layers taken so far.
-        scale: factor for observations of integers.
-        logits, values, log_std, bound: see DenseNet.
+        layers: Layers taken so far.
+        scale: Factor for observations of integers.
+        logits, values, log_std, bound: See DenseNet.
     """
 
     def __init__(self, n_obs: int):
@@ -62,7 +62,7 @@ class DenseLayers:
         """Append layers that follow the layer `source`; return the index of the last one.
 
         Raises:
-            NotDenseError: a layer is not known.
+            NotDenseError: If a layer is not known.
         """
         follows_layer = False  # an activation elsewhere would change the input of other layers, too
         for part in parts:
@@ -125,11 +125,11 @@ class LeanNet:
     """A compiled network for a module's layers, if these are known.
 
     Args:
-        former: previous object for the same module, whose network is reused if only numbers in weights have changed.
+        former: Previous object for the same module, whose network is reused if only numbers in weights have changed.
 
     Attributes:
         backend: "lean", or "torch" and the reason.
-        max_rows: largest batch for the compiled network; 0: none.
+        max_rows: Largest batch for the compiled network; 0: none.
     """
 
     def __init__(self, former: "LeanNet | None" = None):
@@ -153,7 +153,7 @@ def layers_in_order(part: Any) -> list[nn.Module]:
     """List the layers of (nested) sequences.
 
     Raises:
-        NotDenseError: calling a layer may run other code than its class's forward().
+        NotDenseError: If calling a layer may run other code than its class's forward().
     """
     if is_watched(part):
         raise NotDenseError(f"{type(part).__name__} has hooks, or is compiled")
@@ -172,7 +172,7 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
     """Return a layer's parameter of this shape; None if there is none, such as a bias.
 
     Raises:
-        NotDenseError: the parameter can't be read in place.
+        NotDenseError: If the parameter can't be read in place.
     """
     parameters = layer._parameters
     weights = parameters[name] if name in parameters else getattr(layer, name)  # maybe computed

@@ -20,7 +20,7 @@ class CudaGraphs:
 
     Args:
         device: a CUDA device, where the work is done.
-        generator: random generator on the device. Each replay draws new numbers.
+        generator: Random generator on the device. Each replay draws new numbers.
     """
 
     def __init__(self, device: torch.device, generator: torch.Generator):
@@ -38,7 +38,7 @@ class CudaGraphs:
         """Return a function that repeats the work with the current numbers in its tensors.
 
         Raises:
-            Exception: `work` can't be captured; the error is its own, or the device's.
+            Exception: If `work` can't be captured; the error is its own, or the device's.
         """
         try:
             return self._captured(work)

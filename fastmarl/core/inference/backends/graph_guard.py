@@ -18,13 +18,13 @@ class ModuleCapture:
     """Determines if one module, the `member`, takes part in launches, and drops captures when it has changed.
 
     Args:
-        module: the module.
-        graphs: launches modules; None: no graphs are used.
-        never: reason that rules the module out for good; "" without one.
+        module: The module.
+        graphs: Launches modules; None: no graphs are used.
+        never: Reason that rules the module out for good; "" without one.
 
     Attributes:
         in_use: True if the module takes part.
-        reason: why it does not, if there are graphs.
+        reason: Why it does not, if there are graphs.
     """
 
     def __init__(self, module: RLModule, graphs: TickGraphs | None, never: str):

@@ -71,7 +71,7 @@ class TickGraphs:
     """Launches the modules of one runner.
 
     Args:
-        capture: captures programs on a device.
+        capture: Captures programs on a device.
     """
 
     def __init__(self, capture: CudaGraphs):
@@ -84,7 +84,7 @@ class TickGraphs:
         """Queue the forward passes of these modules, and return at once.
 
         Raises:
-            ModuleOutputError: an output has another number of rows than its batch, or a module wrote to its batch.
+            ModuleOutputError: If an output has another number of rows than its batch, or a module wrote to its batch.
         """
         parts = self._parts(calls)
         key = (explore, *((part.member, part.rows, *part.columns) for part in parts))
@@ -141,10 +141,10 @@ class Launch:
     """Work that is under way on the device.
 
     Args:
-        calls: the modules' calls.
-        program: the program that was launched.
-        slot: the launch's buffers.
-        mark: event after the launch.
+        calls: The modules' calls.
+        program: The program that was launched.
+        slot: The launch's buffers.
+        mark: Event after the launch.
     """
 
     def __init__(self, calls: Sequence[GraphCall], program: "Program", slot: "Slot", mark: torch.cuda.Event):
@@ -190,9 +190,9 @@ class Program:
     sizes of outputs known.
 
     Attributes:
-        parts: the modules with their numbers of rows.
-        replay: runs the captured work; None before the first launch, and if it can't be captured.
-        free: buffers of finished launches.
+        parts: The modules with their numbers of rows.
+        replay: Runs the captured work; None before the first launch, and if it can't be captured.
+        free: Buffers of finished launches.
     """
 
     def __init__(self, capture: CudaGraphs, parts: list[GraphPart], explore: bool):

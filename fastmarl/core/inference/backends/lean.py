@@ -45,11 +45,11 @@ class LeanModule(LeanNet):
     """Replaces one module's forward methods as long as results are certain to be equal.
 
     Args:
-        module: the module; it is not changed.
-        layout: layout of its observations.
-        device: device of the observations.
+        module: The module; it is not changed.
+        layout: Layout of its observations.
+        device: Device of the observations.
         allowed: False: always use torch.
-        dtype: requested dtype; only "float32" can be lean.
+        dtype: Requested dtype; only "float32" can be lean.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LeanModule(LeanNet):
         """Compute logits and values, which the next call overwrites.
 
         Args:
-            leaves: leaves of observations, [n, ...] of the layout's dtypes, C-contiguous, n <= max_rows.
+            leaves: Leaves of observations, [n, ...] of the layout's dtypes, C-contiguous, n <= max_rows.
 
         Returns:
             (logits float32 [n, k], values float32 [n] or None), or None if the module has changed so that torch
@@ -126,7 +126,7 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
     """Return a module's current layers, its inputs of such observations, and the masks of its logits.
 
     Raises:
-        NotDenseError: a layer or method is not known.
+        NotDenseError: If a layer or method is not known.
     """
     kind, own = type(module), vars(module)
     for name, method in METHODS.items():

@@ -20,10 +20,10 @@ class Inputs(NamedTuple):
     """The leaves that a network reads.
 
     Attributes:
-        leaves: indices in the layout.
-        sizes: number of values in a row of each leaf.
+        leaves: Indices in the layout.
+        sizes: Number of values in a row of each leaf.
         joined: True if the leaves are concatenated as floats; otherwise there is one leaf.
-        scale: factor for integers.
+        scale: Factor for integers.
     """
 
     leaves: tuple[int, ...]
@@ -36,7 +36,7 @@ def take_inputs(layers: list[nn.Module], layout: RowLayout, path: Path) -> tuple
     """Find the leaves that a network reads of the observations at `path`, and its layers after flattening.
 
     Raises:
-        NotDenseError: a layer is not known.
+        NotDenseError: If a layer is not known.
     """
     first = layers[0] if layers else None
     if isinstance(first, Entries):
@@ -59,7 +59,7 @@ def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple
     """Return (index, number of values in a row) of the leaves at `key`, which mask the logits.
 
     Raises:
-        NotDenseError: torch sees other numbers, or their number differs from that of logits.
+        NotDenseError: If torch sees other numbers, or their number differs from that of logits.
     """
     if key is None:
         return []
@@ -77,7 +77,7 @@ class Rows:
     """Joins leaves of observations to rows, in memory that is reused.
 
     Args:
-        inputs: the leaves that are read.
+        inputs: The leaves that are read.
     """
 
     def __init__(self, inputs: Inputs):

@@ -39,7 +39,7 @@ class StagedCopy:
     Arrays that it returns are valid until the next call.
 
     Args:
-        device: the modules' device.
+        device: The modules' device.
     """
 
     def __init__(self, device: torch.device):
@@ -106,7 +106,7 @@ def sent_dtype(dtype: np.dtype) -> torch.dtype:
     """Return the dtype of the tensor made of an array: float64 is sent as float32, all others as they are.
 
     Raises:
-        ConfigError: torch has no such dtype.
+        ConfigError: If torch has no such dtype.
     """
     try:
         return torch.from_numpy(np.empty(0, _sent(dtype))).dtype

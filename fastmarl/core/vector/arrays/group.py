@@ -28,10 +28,10 @@ class ArrayGroup:
     """The agents of one group in all envs of a batch.
 
     Args:
-        agents: their ids, in the order of the arrays.
-        observation_space, action_space: spaces of one agent.
-        store: receives rows.
-        envs: the store's indices of the batch's envs.
+        agents: Their ids, in the order of the arrays.
+        observation_space, action_space: Spaces of one agent.
+        store: Receives rows.
+        envs: The store's indices of the batch's envs.
         first_position: `place_L` of the lane table is a position plus this number.
     """
 
@@ -82,7 +82,7 @@ class ArrayGroup:
         """Return arrays for a step.
 
         Args:
-            direct_module: module that acts for this group alone; the env writes observations to its next rows.
+            direct_module: Module that acts for this group alone; the env writes observations to its next rows.
                 None: the env writes to staging arrays.
         """
         rows = None if direct_module is None else self._next_rows(direct_module)
@@ -115,7 +115,7 @@ class ArrayGroup:
             can be copied as bytes.
 
         Raises:
-            ConfigError: the module takes other observations.
+            ConfigError: If the module takes other observations.
         """
         layout = block.raw_layout or block.layout
         if layout not in self._fits:
@@ -171,9 +171,9 @@ class ArrayGroup:
         """Create lanes for agents that are present at the reset of these envs.
 
         Args:
-            env_indices: the runner's indices of k envs.
+            env_indices: The runner's indices of k envs.
             begins: bool [k, A], True for agents that are present.
-            positions: positions of the agents that are present.
+            positions: Positions of the agents that are present.
         """
         table = self._table
         lanes, modules = table.join_all(env_indices, begins, self._agents)
@@ -297,7 +297,7 @@ class ArrayGroup:
         """Return the observations at these positions in one leaf, for a module that has another dtype.
 
         Raises:
-            ObservationError: the module's dtype can't hold an observation.
+            ObservationError: If the module's dtype can't hold an observation.
         """
         seen = self._leaves[leaf][positions]
         row = first_unheld(dtype, seen)

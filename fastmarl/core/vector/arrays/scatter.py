@@ -29,10 +29,10 @@ class ArrayScatter:
     """Writes the steps of a batch of envs to the store, and collects its actions.
 
     Args:
-        env: the batch.
-        store: receives rows; its table has a lane for each agent that takes part.
-        envs: the store's indices of the batch's envs.
-        first_position: first of the batch's positions among those of all batches, see `ArrayGroup`.
+        env: The batch.
+        store: Receives rows; its table has a lane for each agent that takes part.
+        envs: The store's indices of the batch's envs.
+        first_position: First of the batch's positions among those of all batches, see `ArrayGroup`.
         alone: True if nothing else is written to the store between `arrays_for_step()` and `write_step()`.
     """
 
@@ -113,7 +113,8 @@ class ArrayScatter:
             The next step overwrites both.
 
         Raises:
-            MultiAgentEnvError: or a subclass, with env index, agent and env step. All episodes are then unusable.
+            MultiAgentEnvError: If a result is invalid; it names env index, agent and env step. All episodes are then
+                unusable.
         """
         all_done_E = self._all_done_E
         n_over = count_step(self._over[0], self._over[1], self._env_t_E, all_done_E, self._ended_envs)

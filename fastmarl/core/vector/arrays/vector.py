@@ -20,10 +20,10 @@ class BatchStepper:
     """Steps one batch of envs: hands it actions, and writes its steps to the store.
 
     Args:
-        env: the batch.
-        env_indices: the runner's indices of its envs.
-        first_position: see `ArrayScatter`.
-        parts: see `VectorParts`.
+        env: The batch.
+        env_indices: The runner's indices of its envs.
+        first_position: See `ArrayScatter`.
+        parts: See `VectorParts`.
     """
 
     def __init__(self, env: ArrayEnv, env_indices: range, first_position: int, parts: VectorParts):
@@ -52,7 +52,7 @@ class BatchStepper:
         """Reset these envs, together with those that must be reset first: some batches begin all envs at once.
 
         Args:
-            env_indices: the runner's indices of the envs.
+            env_indices: The runner's indices of the envs.
             own: int64, their positions in the batch.
         """
         if self._to_begin:
@@ -170,8 +170,8 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
     The thread exists only while a step is under way, and not between calls.
 
     Args:
-        envs: the batches; batch k of n has the envs k, k + n, k + 2n, ...
-        parts: see `VectorParts`.
+        envs: The batches; batch k of n has the envs k, k + n, k + 2n, ...
+        parts: See `VectorParts`.
     """
 
     def __init__(self, envs: list[ArrayEnv], parts: VectorParts):

@@ -22,21 +22,21 @@ class EnvWorkers:
     """The workers of one runner, and its envs in them: each worker has a range of consecutive envs.
 
     Args:
-        env: argument of `env_creator()`.
-        contexts: contexts of all envs.
-        num_workers: number of workers, at most one for each env; 0: one for each core.
-        options: options of the processes.
+        env: Argument of `env_creator()`.
+        contexts: Contexts of all envs.
+        num_workers: Number of workers, at most one for each env; 0: one for each core.
+        options: Options of the processes.
         records_states: True if the envs' global states are recorded.
-        entropy: returns the seed of a worker's global generators (Python's and NumPy's) by its first env; None:
+        entropy: Returns the seed of a worker's global generators (Python's and NumPy's) by its first env; None:
             unseeded.
 
     Attributes:
-        workers: the workers, in the order of their envs.
+        workers: The workers, in the order of their envs.
         envs: a RemoteEnv for each env.
 
     Raises:
-        ConfigError: `env` can't be sent to other processes, or this process may not start any. Errors of a constructor
-            propagate.
+        ConfigError: If `env` can't be sent to other processes, or this process may not start any. Errors of a
+            constructor propagate.
     """
 
     def __init__(

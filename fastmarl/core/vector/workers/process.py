@@ -30,7 +30,7 @@ class WorkerOptions:
 
     Attributes:
         start_method: "spawn" or "fork".
-        step_timeout_s: seconds in which a worker must step (or reset) its envs.
+        step_timeout_s: Seconds in which a worker must step (or reset) its envs.
     """
 
     start_method: str
@@ -41,12 +41,12 @@ class WorkerProcess(ChildProcess):
     """A worker process. After `start()` and `finish_start()` it takes messages.
 
     Attributes:
-        env_indices: indices of its envs.
-        descriptions: descriptions of its envs.
+        env_indices: Indices of its envs.
+        descriptions: Descriptions of its envs.
         is_started: True if its last start was finished; otherwise call `restart()`.
 
     Raises:
-        ConfigError: the plan can't be sent to another process.
+        ConfigError: If the plan can't be sent to another process.
     """
 
     gone = EnvWorkerError
@@ -77,7 +77,7 @@ class WorkerProcess(ChildProcess):
         """Wait until the process has made its envs, and share memory with it.
 
         Raises:
-            EnvCheckError: the envs have other agents or spaces than before. Errors of a constructor propagate.
+            EnvCheckError: If the envs have other agents or spaces than before. Errors of a constructor propagate.
         """
         self._channel.set_timeout(START_TIMEOUT_S)
         new = self.recv(FIRST)
@@ -128,7 +128,7 @@ class WorkerProcess(ChildProcess):
         """Recreate the env at `index`.
 
         Raises:
-            EnvCheckError: it has other agents or spaces than before. Errors of its constructor propagate.
+            EnvCheckError: If it has other agents or spaces than before. Errors of its constructor propagate.
         """
         new = self.request(REMAKE + pickle.dumps(index))
         check_same(self.env_indices[index], self.descriptions[index], new)

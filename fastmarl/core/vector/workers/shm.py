@@ -31,8 +31,8 @@ class WorkerMemory:
     """All memory of one worker.
 
     Args:
-        envs: descriptions of the worker's envs.
-        fd: file descriptor of the memory to map; None: memory that is not shared.
+        envs: Descriptions of the worker's envs.
+        fd: File descriptor of the memory to map; None: memory that is not shared.
 
     Attributes:
         slots: EnvSlots by the worker's index of the env.

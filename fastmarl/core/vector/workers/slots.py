@@ -24,8 +24,8 @@ class ObservationSlot:
     """Slot for one agent's observation.
 
     Attributes:
-        value: arrays in the nesting of the space, as views of the memory; None if a part is not an array.
-        array: the only array, if the observation is one.
+        value: Arrays in the nesting of the space, as views of the memory; None if a part is not an array.
+        array: The only array, if the observation is one.
     """
 
     def __init__(self, space: gym.Space, cut: Cut):
@@ -48,13 +48,13 @@ class ResultSlots:
     """Slots for the results of one env's reset() and step(), except for infos.
 
     Args:
-        observation_spaces: observation spaces by agent id, of all agents that can appear.
-        state_space: space of the env's global states, if they are recorded and one array.
-        cut: makes the arrays.
+        observation_spaces: Observation spaces by agent id, of all agents that can appear.
+        state_space: Space of the env's global states, if they are recorded and one array.
+        cut: Makes the arrays.
 
     Attributes:
         read: (infos) -> the written result, with these infos; observations are views of the memory.
-        state: the env's global state, as a view of the memory; None if it has no slot.
+        state: The env's global state, as a view of the memory; None if it has no slot.
     """
 
     def __init__(self, observation_spaces: Mapping[Hashable, gym.Space], state_space: gym.Space | None, cut: Cut):
@@ -104,8 +104,8 @@ def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> Actio
     """Make the slots for one env's actions.
 
     Args:
-        action_spaces: action spaces by agent id, of all agents that can appear.
-        cut: makes the arrays.
+        action_spaces: Action spaces by agent id, of all agents that can appear.
+        cut: Makes the arrays.
     """
     n = len(action_spaces)
     order = cut((1 + n,), np.int32)

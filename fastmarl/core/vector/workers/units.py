@@ -15,14 +15,14 @@ class Unit:
     """Envs of one worker that are stepped together.
 
     Args:
-        worker: the worker.
-        indices: the worker's indices of the envs.
+        worker: The worker.
+        indices: The worker's indices of the envs.
 
     Attributes:
         envs: (index, env index) of each env.
         is_answered: True if an answer will come; False if the worker was lost since.
-        number: number of the answer.
-        sent_at: time of the last message, by `monotonic()`.
+        number: Number of the answer.
+        sent_at: Time of the last message, by `monotonic()`.
     """
 
     def __init__(self, worker: WorkerProcess, indices: list[int]):
@@ -37,8 +37,8 @@ class Unit:
         """Send a message to step the envs.
 
         Args:
-            given: actions that don't fit in the shared memory, by index.
-            lost: indices of envs that are not to be stepped.
+            given: Actions that don't fit in the shared memory, by index.
+            lost: Indices of envs that are not to be stepped.
         """
         message = self._usual_message
         if given or lost:

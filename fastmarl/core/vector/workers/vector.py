@@ -27,8 +27,8 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
     Order and results are those of `SplitVector`, unless there is a batch size.
 
     Args:
-        workers: workers with all envs.
-        parts: see `VectorParts`.
+        workers: Workers with all envs.
+        parts: See `VectorParts`.
     """
 
     def __init__(self, workers: EnvWorkers, parts: VectorParts):
@@ -220,7 +220,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]], VectorEnv):
         """Recreate one env.
 
         Raises:
-            EnvWorkerError: its worker is gone. Otherwise the env's error, if it may not be recreated.
+            EnvWorkerError: If its worker is gone. Otherwise the env's error, if it may not be recreated.
         """
         lost = []
 

@@ -40,11 +40,11 @@ class WorkerPlan:
     """Description of the envs that a worker makes.
 
     Attributes:
-        env: argument of `env_creator()`, valid in another process.
-        contexts: contexts of its envs.
+        env: Argument of `env_creator()`, valid in another process.
+        contexts: Contexts of its envs.
         records_states: True if the envs' global states are recorded.
-        entropy: seed of Python's and NumPy's global generators; None: they differ from run to run.
-        parent: process id of the runner.
+        entropy: Seed of Python's and NumPy's global generators; None: they differ from run to run.
+        parent: Process id of the runner.
     """
 
     env: Any
@@ -64,10 +64,10 @@ class EnvFailure:
     """Error of an env, ready to be sent.
 
     Attributes:
-        env_index: the runner's index of the env.
-        call: name of the function that failed.
-        error: the pickled error; empty if it can't be pickled.
-        text: traceback of the error.
+        env_index: The runner's index of the env.
+        call: Name of the function that failed.
+        error: The pickled error; empty if it can't be pickled.
+        text: Traceback of the error.
     """
 
     env_index: int
@@ -86,10 +86,10 @@ class Extra:
     """Parts of an env's result that are not in shared memory; None: there is no such part.
 
     Attributes:
-        result: the whole result, in a tuple; the memory then has no part of it.
-        infos: infos by agent.
-        state: the env's global state, in a tuple.
-        failure: an error that replaces the result.
+        result: The whole result, in a tuple; the memory then has no part of it.
+        infos: Infos by agent.
+        state: The env's global state, in a tuple.
+        failure: An error that replaces the result.
     """
 
     result: tuple[Any] | None = None
@@ -273,7 +273,7 @@ class Worker:
         """Call a function of an env, whose index is in shared memory meanwhile, in case this process ends in the call.
 
         Raises:
-            _EnvError: the function has failed.
+            _EnvError: If the function has failed.
         """
         if self._memory is not None:
             self._memory.at[0] = index
