@@ -10,7 +10,7 @@ def html_table(
     """Return a table with all texts escaped: the first column is aligned to the left, the others to the right.
 
     Args:
-        heading: a text for each column; empty: there is none.
+        heading: A text for each column; empty: there is none.
         notes: Lines below the table.
     """
     parts = [f"<b>{escape(title)}</b>"] if title else []

@@ -55,7 +55,7 @@ class BackgroundSampler(FleetOwner):
 
     Args:
         config: Config of the runners; `num_env_runners` is the number of processes unless it is set.
-        make_batch: episodes -> nested dict of arrays. It is called in the processes.
+        make_batch: Function episodes -> nested dict of arrays. It is called in the processes.
         join: Joins the batches of several processes, a list in their order.
         processes: Number of processes, at least 1.
         staleness: See above; at least 0.

@@ -54,7 +54,7 @@ class HostReady:
     Attributes:
         pid: Process id.
         node: Name of the machine.
-        module: a copy of the runner's modules on the CPU, if requested.
+        module: A copy of the runner's modules on the CPU, if requested.
         seeds_each_episode: Whether its envs can be seeded for each episode.
         form: Form of the runner's weights, if they come through shared memory.
     """

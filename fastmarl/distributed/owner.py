@@ -16,7 +16,7 @@ class FleetOwner:
     """Base class of objects that sample with a fleet.
 
     Args:
-        fleet: a fleet without runners.
+        fleet: A fleet without runners.
         n: Number of runners to start.
 
     Attributes:

@@ -87,7 +87,7 @@ class SharedWeights:
         """Return the version and a copy of the weights, or None if the version is not above `newer_than`.
 
         Args:
-            newer_than: a version, at least -1.
+            newer_than: A version, at least -1.
 
         Raises:
             SamplerTimeoutError: See write().

@@ -21,7 +21,7 @@ class NewestWeights:
         actors: The transport, which keeps a copy.
 
     Attributes:
-        newest: a reference to the weights, and their number. It is always replaced as a whole.
+        newest: A reference to the weights, and their number. It is always replaced as a whole.
     """
 
     def __init__(self, actors: Actors):

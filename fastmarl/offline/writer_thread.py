@@ -32,7 +32,7 @@ class Parcel:
     An empty parcel asks for all earlier parcels to be in complete files.
 
     Attributes:
-        episodes: objects that only the writer refers to.
+        episodes: Objects that only the writer refers to.
         n_rows: Number of rows of each episode, or a few more.
         is_taken: Whether the thread has taken them.
         is_written: Whether the thread has written them.

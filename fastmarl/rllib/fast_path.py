@@ -33,7 +33,7 @@ def slow_path_reasons(runner: Any, own_class: type) -> list[Reason]:
     """Return the reasons why this runner can't use the fast path; empty if it can.
 
     Args:
-        runner: a runner with env, module and connectors.
+        runner: A runner with env, module and connectors.
         own_class: fastmarl's class; a subclass that overrides internals of it can't use the fast path.
     """
     return [*_of_config(runner), *_of_parts(runner), *_of_subclass(runner, own_class), *_of_callbacks(runner)]

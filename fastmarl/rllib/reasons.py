@@ -7,7 +7,7 @@ class Reason(NamedTuple):
     """A reason why a runner falls back to RLlib's loop.
 
     Attributes:
-        code: a key of CODES.
+        code: A key of CODES.
         text: Part of a sentence that names the cause.
     """
 

@@ -96,7 +96,7 @@ class DyingAgentsEnv(ClockEnv):
     """Agents come and go by a script; each receives a reward of 1 for every action.
 
     Args:
-        stays: agent -> [(first, last), ...]: env steps of the first and last observation of each stay. The agent
+        stays: Agent -> [(first, last), ...]: env steps of the first and last observation of each stay. The agent
             terminates at the last one; a stay that is to outlast the episode has a `last` beyond its end.
         episode_length: See `ClockEnv`.
         obs_size: See `ClockEnv`.

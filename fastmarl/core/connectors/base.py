@@ -231,7 +231,7 @@ class OutputConnector(ConnectorPiece):
         """Change the outputs of a module for n rows; called once a tick, but not for random actions.
 
         Args:
-            outputs: name -> arrays [n, ...], nested like the module's outputs or the action space, which the connector
+            outputs: Name -> arrays [n, ...], nested like the module's outputs or the action space, which the connector
                 may change in place. After `GetActions` they include "actions" and, if these were drawn, "action_logp";
                 after `NormalizeAndClipActions` also "actions_for_env", which envs receive.
             rows: The rows of these outputs.

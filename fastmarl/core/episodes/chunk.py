@@ -65,7 +65,7 @@ class ChunkLanes:
         blocks, module_ids: Indexed by module index.
         episode_id: Id of the chunk's episode.
         spaces: Agent id -> (observation space, action space).
-        infos: lane -> env step -> info.
+        infos: Lane -> env step -> info.
         is_under_way: True while the episode is running and shown to callbacks. Agents without a transition, and
             actions that no observation has answered yet, are then included.
         is_private: If True, writes to the agents' episodes are not recorded.

@@ -47,7 +47,7 @@ class ModuleInference:
         options: Options for running it.
 
     Attributes:
-        launched: a forward pass that was launched for the next batch, see `Policies.launch()`.
+        launched: A forward pass that was launched for the next batch, see `Policies.launch()`.
         rows: Rows of the last batch, for modules with connectors of outputs.
     """
 

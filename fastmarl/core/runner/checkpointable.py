@@ -110,7 +110,7 @@ class Checkpointable:
 
         Args:
             path: Folder to write to; None: a new folder among the system's temporary files.
-            state: a state of `get_state()`, or parts of it; None: the current state.
+            state: A state of `get_state()`, or parts of it; None: the current state.
             filesystem: The `pyarrow.fs.FileSystem` of `path`; None: this machine's.
             use_msgpack: Ignored: a checkpoint consists of JSON and safetensors.
 

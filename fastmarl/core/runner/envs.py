@@ -196,7 +196,7 @@ def make_vector(
 
     Args:
         envs: Single envs, batches of them, or workers.
-        parts: objects that the vector works with.
+        parts: Objects that the vector works with.
         remake: Replaces the env at an index of `envs` by a new one.
     """
     if not isinstance(envs, list):

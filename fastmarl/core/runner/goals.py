@@ -56,7 +56,7 @@ class Goal:
         """Subtract steps of an env that failed, or of an episode that is discarded.
 
         Raises:
-            MultiAgentEnvError: MAX_DISCARDED episodes were discarded without progress.
+            MultiAgentEnvError: If MAX_DISCARDED episodes were discarded without progress.
         """
         self.env_steps -= env_steps
         self.agent_steps -= agent_steps

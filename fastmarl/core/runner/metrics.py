@@ -45,9 +45,9 @@ class Increment:
     """Counter increments of one runner, for aggregating the metrics of several runners.
 
     Attributes:
-        counts, seconds, failures: Increments since the last one was taken.
-        episodes: The latest episodes that have ended since then, at most as many as means are taken over.
-        custom: Values that callbacks have logged, see `MetricsLogger.journal`.
+        counts, seconds, failures: increments since the last one was taken.
+        episodes: the latest episodes that have ended since then, at most as many as means are taken over.
+        custom: values that callbacks have logged, see `MetricsLogger.journal`.
     """
 
     counts: Counts
@@ -61,12 +61,12 @@ class RunnerMetrics:
     """Counts and times of one runner.
 
     Args:
-        window: Number of episodes over which means, minima and maxima are taken.
+        window: number of episodes over which means, minima and maxima are taken.
 
     Attributes:
-        logger: Holds the values that callbacks log, and looks up the counts.
-        lifetime: Counts of the runner's whole life.
-        seconds, failures: Values since the last report or increment.
+        logger: holds the values that callbacks log, and looks up the counts.
+        lifetime: counts of the runner's whole life.
+        seconds, failures: values since the last report or increment.
     """
 
     def __init__(self, window: int):
@@ -190,8 +190,8 @@ class RunnerMetrics:
         tick (one step of all envs).
 
         Args:
-            weights_seq_no: Number of the current weights.
-            module_ids: Ids of the current modules; those that have not acted count 0 steps.
+            weights_seq_no: number of the current weights.
+            module_ids: ids of the current modules; those that have not acted count 0 steps.
         """
         self._weights_seq_no, self._module_ids = weights_seq_no, list(module_ids)
         under_way, self._under_way = self._under_way, None

@@ -32,7 +32,7 @@ class MetricsLogger:
     Attributes:
         journal: None, or a list to which each logged value is appended as (key, value, options of the key).
         elsewhere: Functions by name that return values counted elsewhere, numbers or dicts of them, for `peek()`.
-        all_elsewhere: a function that returns all these values by name at once.
+        all_elsewhere: A function that returns all these values by name at once.
     """
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[Any]] | None = None):
@@ -68,8 +68,8 @@ class MetricsLogger:
         """Log a value under a key.
 
         Args:
-            key: str, or tuple of str for a nested value.
-            value: a number, or an array or tensor with one; any object for "item" and "item_series".
+            key: A str, or a tuple of str for a nested value.
+            value: A number, or an array or tensor with one; any object for "item" and "item_series".
             reduce: Reduction of the values for reports.
                 "ema": exponential moving average, which continues over reports.
                 "mean", "min", "max", "sum": of the values since the last report; NaN without values.

@@ -31,15 +31,15 @@ class Resources:
     """A runner's config, envs, modules and connectors, random streams and counters.
 
     Attributes:
-        config: The config in force; changes of modules replace it.
-        wanted: The config that the user has set; some options wait for the next `make_env()` or `make_module()`.
+        config: the config in force; changes of modules replace it.
+        wanted: the config that the user has set; some options wait for the next `make_env()` or `make_module()`.
         has_envs: False after a `make_env()` that failed.
-        failures: Handles envs that fail, and counts restarts as long as the envs exist.
-        module: All modules.
-        weights_seq_no: Number of the modules' current weights.
-        generator, rng: Random streams of the modules' exploration and of random actions.
-        change: An unfinished change of the modules: `put_module()` with its arguments.
-        recorder: Writes the record of actions, if the config asks for one.
+        failures: handles envs that fail, and counts restarts as long as the envs exist.
+        module: all modules.
+        weights_seq_no: number of the modules' current weights.
+        generator, rng: random streams of the modules' exploration and of random actions.
+        change: an unfinished change of the modules: `put_module()` with its arguments.
+        recorder: writes the record of actions, if the config asks for one.
     """
 
     def __init__(self, config: EnvRunnerConfig):
@@ -220,7 +220,7 @@ def choose_device(config: EnvRunnerConfig) -> torch.device:
     """Choose the device by the options `device` and `num_gpus_per_env_runner`.
 
     Raises:
-        ConfigError: If this machine has no such device.
+        ConfigError: this machine has no such device.
     """
     name, num_gpus = config.device, config.num_gpus_per_env_runner
     if name == "auto":

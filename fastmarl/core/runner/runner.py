@@ -284,9 +284,9 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
         begins new ones.
 
         Args:
-            num_episodes: n.
-            seeds: n integers for the resets. None: in a runner with a seed, seeds that differ from those of training
-                and are the same in each call; without a seed, none.
+            num_episodes: Number of episodes, n; at least 1.
+            seeds: Seeds of the resets, n integers. None: in a runner with a seed, seeds that differ from those of
+                training and are the same in each call; without a seed, none.
             explore: Sample actions; False: take the most likely ones.
 
         Returns:

@@ -145,7 +145,7 @@ def parts_from(
         saved: Result of `described()`.
         weights: Weights by module id.
         learned: States of connectors by option, as `EnvToModule.get_state()` returns them.
-        modules: objects for modules that are not fastmarl's own; they are copied.
+        modules: Objects for modules that are not fastmarl's own; they are copied.
         connectors: All connectors of modules that have some that are not fastmarl's own; they are copied.
 
     Returns:

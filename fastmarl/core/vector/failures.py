@@ -43,7 +43,7 @@ class Failures:
             remake: Recreates the envs; it is called again if it fails.
 
         Raises:
-            `error`, or the last error of `remake`: restarts are off, or there were `max_restarts` in a row.
+            `error`, or the last error of `remake`: If restarts are off, or there were `max_restarts` in a row.
         """
         self._counts["failures"] += 1
         self._counts["timeouts"] += isinstance(error, TimeoutError)

@@ -16,7 +16,7 @@ class MixedInput(InputReader):
     """Reads each batch from a randomly drawn source.
 
     Args:
-        dist: source -> its share; shares sum to 1. A source is "sampler", an input of `JsonReader`, or a function
+        dist: Source -> its share; shares sum to 1. A source is "sampler", an input of `JsonReader`, or a function
             `(io_context) -> InputReader`.
         ioctx: The worker's IOContext.
     """

@@ -28,7 +28,7 @@ class JsonReader(InputReader):
     """Reads files in random order, endlessly, one line at a time. Lines without a batch are skipped with a warning.
 
     Args:
-        inputs: a folder of *.json and *.zip files, a file, a glob, or a list of files.
+        inputs: A folder of *.json and *.zip files, a file, a glob, or a list of files.
         ioctx: IOContext of the worker whose policies the batches are for; each worker begins with a different file.
 
     Raises:

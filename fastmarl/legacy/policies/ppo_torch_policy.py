@@ -36,7 +36,7 @@ def add_advantages(
             returns, minus the values if there is a critic.
 
     Raises:
-        BatchError: GAE without a critic, or values are missing.
+        BatchError: If GAE is used without a critic, or values are missing.
     """
     if config["use_gae"] and not config["use_critic"]:
         raise BatchError("use_gae=True needs values, but use_critic=False; set both or none in policy_config")

@@ -22,7 +22,7 @@ class LeanActor(LeanNet):
     """Computes a module's action_dist_inputs, which are the same in exploration and inference.
 
     Args:
-        module: a module of a MultiRLModule, whose layers and weights are read once. Changes of weights in place take
+        module: A module of a MultiRLModule, whose layers and weights are read once. Changes of weights in place take
             effect at every call; the caller must notice when weights are replaced (`ExactInference.answer()`).
         device: Device of the module.
         former: The module's previous actor, or None.
@@ -60,7 +60,9 @@ class LeanActor(LeanNet):
             leaf = layout.leaves[0]
             self._layout = layout
             self._fits = layout.is_array and leaf.dtype in FLOATS and leaf.shape == (self._n_obs,)
-            self.backend = LEAN if self._fits else f"torch: the observations are not float vectors of size {self._n_obs}"
+            self.backend = (
+                LEAN if self._fits else f"torch: the observations are not float vectors of size {self._n_obs}"
+            )
         return self._fits and n <= self.max_rows
 
     def forward(self, obs: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ class DenseLayer:
 
     Args:
         linear: The linear layer, whose current parameters are read at each call.
-        activation: a layer of a type in BACKWARDS, or None.
+        activation: A layer of a type in BACKWARDS, or None.
         n_rows: Number of rows in a minibatch.
         gradients: Memory for the gradients of the parameters, which `backward()` overwrites.
         outputs: Memory for the outputs; None: allocate it.

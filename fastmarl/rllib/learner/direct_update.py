@@ -30,7 +30,7 @@ class DirectUpdate:
 
     Attributes:
         is_checked: True if the gradients can be trusted; exact ones are first compared with autograd's.
-        gradients: parameter -> gradient, which `compute()` overwrites; None for parameters of other modules.
+        gradients: Parameter -> gradient, which `compute()` overwrites; None for parameters of other modules.
     """
 
     def __init__(self, modules: dict[str, Any], parameters: Iterable[Tensor], *, is_exact: bool):
@@ -102,7 +102,7 @@ def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact
     """Return a DirectUpdate for minibatches of this batch; None if its results may differ from RLlib's.
 
     Args:
-        learner: a PPOTorchLearner whose losses and gradients are RLlib's.
+        learner: A PPOTorchLearner whose losses and gradients are RLlib's.
         batch: The train batch, for which `are_plain()` is true.
         n_rows: Number of each module's rows in a minibatch.
         is_exact: True if gradients must be bit-identical to RLlib's, not only equal up to rounding.

@@ -33,7 +33,7 @@ class ModuleGradient:
     To be called without autograd.
 
     Args:
-        module: a module.
+        module: A module.
         parts: Its parts, from `parts_of_module()`.
         n_rows: Number of rows in a minibatch.
 
@@ -91,7 +91,7 @@ class ExactGradient:
     """Computes gradients, bit-identical to autograd's, for minibatches of `n_rows` rows.
 
     Args:
-        module: a module with discrete actions.
+        module: A module with discrete actions.
         parts: Its parts, from `parts_of_module()`.
         n_rows: Number of rows in a minibatch.
         coefficients: Coefficients of the loss, see Derivatives.
@@ -117,7 +117,7 @@ class RoundedGradient:
     """Computes gradients, equal to autograd's up to rounding, for any minibatches, by code of `fastmarl.learning`.
 
     Args:
-        module: a module.
+        module: A module.
         parts: Its parts, from `parts_of_module()`.
         batch: The train batch, for which `are_known()` is true.
         coefficients: Of the loss: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `entropy_coeff` and `kl_coeff`.

@@ -137,7 +137,7 @@ class FastActor:
     """Acts by trajectories and rows of outputs instead of RLlib's connectors and collectors.
 
     Args:
-        policy: a policy for which `problems_of()` is empty.
+        policy: A policy for which `problems_of()` is empty.
         trajectories: Returns all current trajectories, of any policy.
 
     Attributes:

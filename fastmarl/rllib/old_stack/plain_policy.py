@@ -43,7 +43,7 @@ class PlainPolicy:
     """Computes a policy's actions and other outputs.
 
     Args:
-        policy: a policy for which `problem_of()` is None.
+        policy: A policy for which `problem_of()` is None.
     """
 
     def __init__(self, policy: Any):

@@ -26,7 +26,7 @@ class RLlibBlock(Block):
     Attributes:
         former: Outputs of the first `len(former)` rows one by one, if their columns differ from those of later rows
             (due to another mode of sampling, or to a connector); `outputs` has those of later rows.
-        completed: row -> outputs that take() copies instead of those that the row acted with.
+        completed: Row -> outputs that take() copies instead of those that the row acted with.
     """
 
     layout: ObservationLayout  # type: ignore[assignment]

@@ -44,7 +44,7 @@ class EpisodeInView:
         episode: The object that callbacks get.
         is_whole: True if the whole episode has been built.
         ended: The episode's last chunk once it has ended, else None.
-        passing: lane -> its newest observation, while a connector runs on it.
+        passing: Lane -> its newest observation, while a connector runs on it.
     """
 
     def __init__(self, episodes: RunningEpisodes, record: RLlibRecord, whole: Any = None):

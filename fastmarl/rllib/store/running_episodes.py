@@ -25,7 +25,7 @@ class RunningEpisodes:
 
     Attributes:
         store, spaces: The arguments of these names.
-        passing: lane -> its newest observation, while a connector piece runs on these.
+        passing: Lane -> its newest observation, while a connector piece runs on these.
     """
 
     def __init__(self, store: RLlibStore, builder: Builder, spaces: list[tuple[dict, dict]], episode_class: type):

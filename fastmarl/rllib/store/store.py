@@ -26,7 +26,7 @@ class RLlibStore(RowStore):
 
     Attributes:
         stateful: Indices of modules with recurrent state.
-        spaces: lane -> observation space that connectors have set in the agent's episode in this chunk.
+        spaces: Lane -> observation space that connectors have set in the agent's episode in this chunk.
     """
 
     scatter: RLlibScatter

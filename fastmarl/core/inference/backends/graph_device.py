@@ -19,7 +19,7 @@ class CudaGraphs:
     """Records work once and then launches it as a whole (a CUDA graph), on the stream that is then current.
 
     Args:
-        device: a CUDA device, where the work is done.
+        device: A CUDA device, where the work is done.
         generator: Random generator on the device. Each replay draws new numbers.
     """
 

@@ -32,7 +32,7 @@ class EnvWorkers:
 
     Attributes:
         workers: The workers, in the order of their envs.
-        envs: a RemoteEnv for each env.
+        envs: A RemoteEnv for each env.
 
     Raises:
         ConfigError: If `env` can't be sent to other processes, or this process may not start any. Errors of a
