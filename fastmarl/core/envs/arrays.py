@@ -185,8 +185,8 @@ class ArrayEnv:
         Args:
             env_indices: Indices of the envs to reset, int64 [k], ascending.
             out: Arrays to write to; `present` is initially True for all agents. Rewards and flags are ignored.
-            seeds: List of k seeds if the runner has a seed: in the first reset of each env and, with `seeds_each_episode`, in
-                all others. Otherwise None.
+            seeds: List of k seeds if the runner has a seed: in the first reset of each env and, with
+                `seeds_each_episode`, in all others. Otherwise None.
         """
         raise NotImplementedError
 
