@@ -28,12 +28,12 @@ def add_evaluate(commands: Any) -> None:
     parser = commands.add_parser(
         "evaluate", help="play whole episodes with the policies of a training run; show returns"
     )
-    parser.add_argument("checkpoint", metavar="FOLDER", type=existing_folder, help="of a training run, or a checkpoint "
-                        "in it, or one that runner.save_to_path() has written")  # fmt: skip
+    parser.add_argument("checkpoint", metavar="FOLDER", type=existing_folder, help="folder of a training run, a "
+                        "checkpoint in it, or a checkpoint of runner.save_to_path()")  # fmt: skip
     _add_arguments(parser, num_envs=16)
     parser.add_argument("--episodes", type=positive, default=100, help="default %(default)s")
-    parser.add_argument("--mapping", type=json_object, default={}, metavar="JSON", help="of a checkpoint with several "
-                        'modules: {"agent": "module"}; other agents have the module of their own name')  # fmt: skip
+    parser.add_argument("--mapping", type=json_object, default={}, metavar="JSON", help="for a checkpoint with several "
+                        'modules: {"agent": "module"}; other agents use the module with their name')  # fmt: skip
     parser.add_argument("--explore", action="store_true", help="sample actions instead of taking the most likely ones")
     parser.set_defaults(run=_evaluate)
 
@@ -68,7 +68,7 @@ def _evaluate(args: argparse.Namespace, terminal: Terminal) -> int:
 def add_tournament(commands: Any) -> None:
     parser = commands.add_parser("tournament", help="let the policies of checkpoints play each other; show ratings")
     parser.add_argument("players", nargs="+", type=_player, metavar="NAME=FOLDER", help="a name, and the folder of "
-                        "a training run or a checkpoint, with one module, or with one named as each side"
+                        "a training run or a checkpoint, with one module, or one for each side, named like it"
                         )  # fmt: skip
     _add_arguments(parser, num_envs=128)
     parser.add_argument("--episodes", type=_even, default=100, help="of each pair, half on either side (default "

@@ -42,8 +42,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--steps", type=positive, default=20_000, help="env steps over all envs (default %(default)s)")
     parser.add_argument("--num-env-workers", type=natural, metavar="N", help="step the environments in N worker "
                         "processes; 0: one for each core (default: in this process)")  # fmt: skip
-    parser.add_argument("--worker-num-splits", type=positive, default=1, metavar="N", help="splits of the environments "
-                        "that take turns: 2 has one stepped while actions are chosen for the other")  # fmt: skip
+    parser.add_argument("--worker-num-splits", type=positive, default=1, metavar="N", help="parts of the environments "
+                        "that take turns: with 2, one is stepped while actions are chosen for the other")  # fmt: skip
     parser.add_argument("--out", type=picture_file, metavar="PNG", help="write a picture of the stage profile")
     parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
                         "machine; one JSON object a line")  # fmt: skip

@@ -43,7 +43,7 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
         "train", help=f"train with {', '.join(ALGORITHMS)}; write curve, picture and checkpoints; resume"
     )
     parser.add_argument("algorithm", choices=ALGORITHMS, metavar="ALGORITHM", help=f"one of {', '.join(ALGORITHMS)}; "
-                        "fastmarl train ALGORITHM --help has its options; left out with --resume FOLDER")  # fmt: skip
+                        "fastmarl train ALGORITHM --help has its options; omitted with --resume FOLDER")  # fmt: skip
     if argv[:1] != ["train"]:
         return
     name = argv[1] if len(argv) > 1 else ""

@@ -114,7 +114,7 @@ def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
     if args.policies and not algorithm.takes_policies:
         raise ConfigError(f"{algorithm.name} trains one policy for all agents: leave out --policies, or train ippo")
     if args.module and not algorithm.takes_module:
-        raise ConfigError(f"{algorithm.name} has a network of its own: leave out --module, or train ippo")
+        raise ConfigError(f"{algorithm.name} has its own network: leave out --module, or train ippo")
     if "each" in args.policies and len(args.policies) > 1:
         raise ConfigError(f"--policies takes each, or NAME=PATTERN for each policy, got {' '.join(args.policies)}")
     names = [text.partition("=")[0] for text in args.policies]

@@ -126,7 +126,7 @@ class CompiledRows:
         check_rows(batch, needed, torch.Size([n]))
         has_values = options.vf_coeff != 0
         if has_values and net.values == OBSERVATIONS:
-            raise NotDenseError("it puts out no values")
+            raise NotDenseError("it outputs no values")
         obs = gradient.layers.observe(batch[Columns.OBS])
         if not isinstance(obs, Tensor) or obs.dtype != torch.float32 or obs.shape != (n, net.n_obs):
             raise NotDenseError(f"its observations are not float32 [{n}, {net.n_obs}]")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fastmarl.core.errors import ConfigError
 
-AGAIN = "call flat_parameters() again, and make an optimizer of what it returns, or another PPOLearner"
+AGAIN = "call flat_parameters() again and create an optimizer with its result, or create another PPOLearner"
 
 
 class FlatPart(NamedTuple):
@@ -67,7 +67,7 @@ class FlatParameters(torch.nn.Parameter):
         raise TypeError("flat parameters belong to a module; copy that, and call flat_parameters() with the copy")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("flat parameters belong to a module; save that, and call flat_parameters() with what is loaded")
+        raise TypeError("flat parameters belong to a module; save that, and call flat_parameters() after loading it")
 
 
 def flat_parameters(module: torch.nn.Module) -> FlatParameters:

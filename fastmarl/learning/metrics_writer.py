@@ -67,11 +67,11 @@ class MetricsWriter:
                 written.
         """
         if self._is_closed:
-            raise ConfigError("this MetricsWriter was closed; make another one, with resume_step to go on")
+            raise ConfigError("this MetricsWriter was closed; make another one, with resume_step to continue")
         try:
             step = operator.index(step)
         except TypeError:
-            raise ConfigError(f"a step is an integer, got {shown(step)}; see int()") from None
+            raise ConfigError(f"a step must be an integer, got {shown(step)}; convert it with int()") from None
         values = {name: value for each in metrics for name, value in _flat(each).items()}
         if STEP in values:
             raise ConfigError(f"a metric has the name {STEP!r}, which is reserved for the steps; rename it")
@@ -166,7 +166,7 @@ def _number(name: str, value: Any) -> float:
     for kind in (bool, int, float):  # also converts members of enums, which would be written as names
         if isinstance(value, kind):
             return kind(value)
-    raise ConfigError(f"metrics are numbers, but {name!r} is {shown(value)}")
+    raise ConfigError(f"metrics must be numbers, but {name!r} is {shown(value)}")
 
 
 def _summary_writer(folder: str | os.PathLike, resume_step: int | None) -> Any:

@@ -237,7 +237,7 @@ class _GraphReader:
         if Columns.VF_PREDS in outputs and values == OBSERVATIONS:
             raise NotDenseError(f"{Columns.VF_PREDS!r} is not the single output of a layer, squeezed")
         if {Columns.ACTION_MASK} & outputs.keys():
-            raise NotDenseError(f"it puts out {Columns.ACTION_MASK!r}")
+            raise NotDenseError(f"it outputs {Columns.ACTION_MASK!r}")
         if log_std is not None and (log_std.shape != (layers.n_out(logits),) or not log_std.is_contiguous()):
             raise NotDenseError("its standard deviations do not have the shape of its means")
         path: Any = self._obs_path
@@ -295,7 +295,7 @@ class _GraphReader:
                 self._n_obs, self._obs_path = part.in_features, self._paths[source]
                 self._layers = DenseLayers(self._n_obs)
             if self._layers is None or self._paths[source] != self._obs_path:
-                raise NotDenseError("its layers do not read one and the same array of the observations")
+                raise NotDenseError("its layers do not read the same array of the observations")
             return self._layers.add([part])
         if source not in self._places:
             raise NotDenseError(f"a {type(part).__name__} in it does not follow a layer")

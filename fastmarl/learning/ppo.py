@@ -148,7 +148,7 @@ def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size
                              f"got shape {tuple(column.shape)}")  # fmt: skip
     mask = rows.get(Columns.LOSS_MASK)
     if mask is not None and mask.dtype != torch.bool:
-        raise BatchError(f"ppo_loss() needs a bool {Columns.LOSS_MASK!r}, got {mask.dtype}; see its bool()")
+        raise BatchError(f"ppo_loss() needs a bool {Columns.LOSS_MASK!r}, got {mask.dtype}; convert it with bool()")
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:

@@ -132,7 +132,7 @@ class PPOLearner:
                 stats = rows.compute(numbers)
                 stats["grad_norm"] = norm = self._limit_norm(gradient)
                 if not math.isfinite(norm):
-                    raise BatchError(f"the gradient of minibatch {k} of epoch {epoch} has {norm} for its norm; "
+                    raise BatchError(f"the gradient of minibatch {k} of epoch {epoch} has the norm {norm}; "
                                      f"{_not_finite(batch)}")  # fmt: skip
                 steps.step()
                 for name, value in stats.items():

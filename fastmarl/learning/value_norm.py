@@ -47,7 +47,7 @@ class ValueNorm(torch.nn.Module):
             return
         if not torch.isfinite(targets).all():
             raise BatchError(f"expected finite targets, got {int((~torch.isfinite(targets)).sum())} of "
-                             f"{targets.numel()} that are NaN or infinite; look for such rewards")  # fmt: skip
+                             f"{targets.numel()} that are NaN or infinite; check the rewards")  # fmt: skip
         kept = self.beta ** targets.numel()
         of_batch = targets.double()
         self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # float32 after the module's float()

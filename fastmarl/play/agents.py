@@ -200,11 +200,11 @@ class ModuleAgents:
         """
         if not self._keeps:
             if state:
-                raise ConfigError(f"module {self._module_id!r} keeps nothing of agents: their state is {{}}, got "
+                raise ConfigError(f"module {self._module_id!r} keeps no state of agents: it is {{}}, got "
                                   f"{state!r:.200}")  # fmt: skip
             return self.act({agent_id: obs}, {}, {agent_id: info}, explore=explore)[agent_id], {}
         if not self._connectors.tells_lanes:
-            raise ConfigError(f"a connector of module {self._module_id!r} does not say what it keeps by lane, so that "
+            raise ConfigError(f"a connector of module {self._module_id!r} does not declare its state by lane, so "
                               f"states can't be carried; give it lane_arrays")  # fmt: skip
         if self._store.rows[0].n >= self._renew_at:
             self._renew()
@@ -257,9 +257,9 @@ class ModuleAgents:
     def _mask_problem(self) -> str:
         """Return the reason why no action mask can be given beside an observation, or ""."""
         if not choices_of(self.action_space):
-            return f"action_mask is for Discrete and MultiDiscrete actions, and these are of {self.action_space}"
+            return f"action_mask needs Discrete or MultiDiscrete actions, got {self.action_space}"
         key = self._masks.key
-        return "" if key is None else f"action_mask is in its observation, obs[{key!r}], and can't be given beside it"
+        return "" if key is None else f"its observation has the mask, obs[{key!r}], so action_mask can't be given"
 
     def _answer(self, first: int, explore: bool) -> None:
         """Run the module on all rows from `first` on."""
@@ -329,7 +329,7 @@ class ModuleAgents:
         for key, shape in self._env_actions.shapes.items() if self._connectors.connectors else ():
             values = outputs.get(key)
             if values is None or values.shape[1:] != shape or values.dtype.kind not in "biuf":
-                raise ConfigError(f"its outputs must have {key} of shape {shape} a row")
+                raise ConfigError(f"its outputs must have {key} of shape {shape} per row")
 
     def _put(self, guest: Guest, found: ModuleRowsState) -> None:
         store, table = self._store, self._table

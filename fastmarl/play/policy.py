@@ -198,7 +198,7 @@ class Policy:
             raise ConfigError(f"export_onnx() needs a module_id, one of {list(self.parts)}")
         chosen = next(iter(self.parts)) if module_id is None else module_id
         if chosen not in self.parts:
-            raise ConfigError(f"module_id={module_id!r} is none of the modules {list(self.parts)}")
+            raise ConfigError(f"module_id={module_id!r} is not one of the modules {list(self.parts)}")
         save_graph(GreedyGraph(self.parts[chosen], self.options, takes_mask=action_mask), path)
         return os.fspath(path)
 
@@ -321,15 +321,15 @@ class Policy:
         """Return the agents of the module that acts for this agent."""
         if module_id is not None:
             if module_id not in self._agents:
-                raise ConfigError(f"module_id={module_id!r} is none of the modules {list(self._agents)}")
+                raise ConfigError(f"module_id={module_id!r} is not one of the modules {list(self._agents)}")
             return self._agents[module_id]
         if self._only is not None:
             return self._only
         found = self._module_of.get(agent_id)
         if found is None:
             if self.policy_mapping_fn is None:
-                raise ConfigError(f"which of the modules {list(self._agents)} acts for agent {agent_id!r}? pass "
-                                  f"module_id, or make the policy with a policy_mapping_fn")  # fmt: skip
+                raise ConfigError(f"one of the modules {list(self._agents)} must act for agent {agent_id!r}: pass "
+                                  f"module_id, or create the policy with a policy_mapping_fn")  # fmt: skip
             named = self.policy_mapping_fn(agent_id, None)
             if not isinstance(named, str) or named not in self._agents:
                 raise UnknownModuleError(named, agent_id, list(self._agents))
@@ -338,7 +338,7 @@ class Policy:
 
 
 def _busy(method: str) -> PolicyBusyError:
-    return PolicyBusyError(f"{method} was called while another call is under way; make a Policy for each thread")
+    return PolicyBusyError(f"{method} was called during another call; create a Policy for each thread")
 
 
 def _without_env(error: MultiAgentEnvError) -> MultiAgentEnvError:

@@ -98,8 +98,8 @@ def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, 
 def _name(agent_id: Hashable) -> str:
     name = repr(agent_id)
     if " at 0x" in name:
-        raise RecordingError(f"record_actions knows agents by the repr() of their ids, but {name} says where an "
-                             f"object lies in memory; use strings, numbers or tuples, or give "
+        raise RecordingError(f"record_actions knows agents by the repr() of their ids, but {name} contains "
+                             f"an address in memory; use strings, numbers or tuples, or give "
                              f"{type(agent_id).__name__} a __repr__()")  # fmt: skip
     return name
 
@@ -111,8 +111,8 @@ def _check_told_apart(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[
     for chunk, number, agent_id in zip(chunk_T, agent_T, id_T, strict=True):
         if seen.setdefault((chunk, number), agent_id) != agent_id:
             raise RecordingError(f"record_actions knows agents by the repr() of their ids, but two agents of one "
-                                 f"episode are {agent_id!r}; give {type(agent_id).__name__} a __repr__() that tells "
-                                 f"them apart")  # fmt: skip
+                                 f"episode are {agent_id!r}; give {type(agent_id).__name__} a __repr__() that "
+                                 f"distinguishes them")  # fmt: skip
 
 
 def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:

@@ -125,5 +125,5 @@ def checked(meta: Any, path: Any) -> dict[str, Any]:
     try:
         return check_seal(meta)
     except ValueError as error:
-        raise RecordingError(f"{path} is damaged, or was changed by hand: {error}; replay() takes another env or "
-                             f"env_config as arguments") from error  # fmt: skip
+        raise RecordingError(f"{path} is damaged, or was changed by hand: {error}; to use another env or "
+                             f"env_config, pass it to replay()") from error  # fmt: skip

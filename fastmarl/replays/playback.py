@@ -102,9 +102,9 @@ class Replay:
                 respawned: see `chunks`.
         """
         if not self.chunks:
-            raise RecordingError(f"episode {self.recorded.number} has no env step on record")
+            raise RecordingError(f"episode {self.recorded.number} has no recorded env steps")
         if len(self.chunks) != 1:
-            raise RecordingError(f"episode {self.recorded.number} is in {len(self.chunks)} chunks, as agents have "
+            raise RecordingError(f"episode {self.recorded.number} has {len(self.chunks)} chunks, as agents "
                                  f"respawned in it; use `chunks`")  # fmt: skip
         return self.chunks[0]
 

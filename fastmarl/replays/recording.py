@@ -151,8 +151,8 @@ class Recording:
         """Return an episode. Raises RecordingError if none has this number or id, or several have this id."""
         if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
             if len(of_id) > 1:
-                raise RecordingError(f"{self.folder} has several courses of the episode {episode!r}, as runners went "
-                                     f"back to a state in it; give one of the numbers "
+                raise RecordingError(f"{self.folder} has several courses of episode {episode!r}, as runners restored "
+                                     f"states within it; give one of the numbers "
                                      f"{[each.number for each in of_id]}")  # fmt: skip
             return of_id[0]
         try:
@@ -288,8 +288,8 @@ def _episode(line: list[_Piece]) -> RecordedEpisode:
     flags, at, missing = 0, 0, ""
     for part in sorted(parts, key=lambda each: (each.begin, each.end)):
         if part.begin > at:
-            missing = (f"the env steps {at} to {part.begin} are not on record here; were they recorded into another "
-                       f"folder, or lost with a full disk?")  # fmt: skip
+            missing = (f"the env steps {at} to {part.begin} were not recorded here; are they in another folder, or "
+                       f"lost because of a full disk?")  # fmt: skip
         at = max(at, part.end)
         flags |= part.flags
     return RecordedEpisode(

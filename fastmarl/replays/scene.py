@@ -119,8 +119,8 @@ class Scene:
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
             space = spaces[0][0] if spaces else getattr(self._env, "observation_space", None)
             if not isinstance(space, gym.Space):
-                raise RecordingError(f"module {module_id!r} is on record, but none of its agents is among those "
-                                     f"of the env, {list(self._spaces)!r:.200}; was another env given?")  # fmt: skip
+                raise RecordingError(f"the record has module {module_id!r}, but the env has none of its agents: "
+                                     f"{list(self._spaces)!r:.200}; was another env given?")  # fmt: skip
             layouts.append(_layout_as(RowLayout(space), form["obs"], module_id))
         return layouts
 
@@ -177,9 +177,9 @@ class Scene:
         for agent, action in by_agent.items():
             if not self._form(agent).fits(action):
                 form = [(leaf.dtype.str, leaf.shape[1:]) for leaf in action]
-                raise RecordingError(f"the actions of agent {agent!r} are of {self._spaces_of(0, agent)[1]}, and not "
-                                     f"what is on record: {form!r:.300}; was the env changed, or another env_config "
-                                     f"given?")  # fmt: skip
+                raise RecordingError(f"the action space of agent {agent!r}, {self._spaces_of(0, agent)[1]}, does not "
+                                     f"fit the recorded actions, {form!r:.300}; was the env changed, or another "
+                                     f"env_config given?")  # fmt: skip
         for module in store.active:
             first, end = store.acting_from[module], store.rows[module].n
             if first < end:
@@ -222,7 +222,7 @@ class Scene:
     def _check_end(self, flags: int) -> None:
         recorded = self._recorded
         if flags and self._env_t < recorded.length:
-            raise self._differs(self._env_t, f"the episode ends, and has {recorded.length} env steps on record")
+            raise self._differs(self._env_t, f"the episode ends, but its record has {recorded.length} env steps")
         if recorded.is_failed or (not flags and not recorded.is_done):
             return
         if (bool(flags & TERMINATED), bool(flags & TRUNCATED)) != (recorded.is_terminated, recorded.is_truncated):
@@ -243,7 +243,7 @@ def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
     recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
     here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}
     if {path: shape for path, (_, shape) in recorded.items()} != here:
-        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, and not what is on record: "
-                             f"{form!r:.300}; was the env changed, or another env_config given?")  # fmt: skip
+        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, which does not fit the "
+                             f"record: {form!r:.300}; was the env changed, or another env_config given?")  # fmt: skip
     layout.leaves = tuple(replaced(leaf, dtype=recorded[repr(leaf.path)][0]) for leaf in layout.leaves)
     return layout

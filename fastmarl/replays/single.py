@@ -99,5 +99,5 @@ class SingleOfBatch:
 def _check_choices(agent: Hashable, action: np.ndarray, space: gym.Space) -> None:
     """Raise RecordingError for numbers outside the space, which compiled envs might use as indices."""
     if not isinstance(space, gym.spaces.Box) and not space.contains(action):
-        raise RecordingError(f"agent {agent!r} has the action {action} on record, which is not in {space}; was the "
+        raise RecordingError(f"agent {agent!r} has the recorded action {action}, which is not in {space}; was the "
                              f"env changed, or another env_config given?")  # fmt: skip

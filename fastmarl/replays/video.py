@@ -93,7 +93,7 @@ class VideoFile:
             RecordingError: If the video can't be written.
         """
         if self._writer is None:
-            raise ConfigError(f"{self._path} would have no frame")
+            raise ConfigError(f"{self._path} would have no frames")
         try:
             self._writer.close()
             self._check()
@@ -291,8 +291,8 @@ class VideoCallback(Callbacks):
         self._listeners = weakref.ref(listeners)
         self._drop(self._files)
         if isinstance(env.envs[0], ArrayEnv):
-            raise ConfigError(f"VideoCallback is for single envs, but {_name(env.envs[0])} is a batch that steps by "
-                              f"itself; record its actions, and see fastmarl.replay()")  # fmt: skip
+            raise ConfigError(f"VideoCallback is for single envs, but {_name(env.envs[0])} is a batch of envs; "
+                              f"record its actions, and use fastmarl.replay()")  # fmt: skip
         if unknown := sorted(index for index in self._env_indices if not 0 <= index < len(env.envs)):
             raise ConfigError(f"VideoCallback's env_indices has {unknown}, but there are {len(env.envs)} envs")
         for index in self._env_indices:

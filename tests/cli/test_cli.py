@@ -203,7 +203,7 @@ def test_headings_of_several_lines_end_in_one():
         (["bench", "efficiency", "--seconds", "inf"], "must be a number of seconds above 0"),
         (["bench", "efficiency", "--json", "figures"], "--json: must end in .json or .jsonl, got 'figures'"),
         (["check-env", "ready", "--env-config", "[1]"], "must be a JSON object"),
-        (["check-env", "ready", "--env-config", "{"], "no JSON"),
+        (["check-env", "ready", "--env-config", "{"], "invalid JSON"),
         ([], "required"),
     ],
 )

@@ -185,7 +185,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train ippo --policies a=agent_0 a=* --no-plot", 1, "--policies names a policy twice"),
     ("train ippo --policies each a=* --no-plot", 1, "--policies takes each, or NAME=PATTERN"),
     ("train mappo --policies each --no-plot", 1, "mappo trains one policy for all agents: leave out --policies"),
-    ("train vdn --module mistaken_nets:Net --no-plot", 1, "vdn has a network of its own: leave out --module"),
+    ("train vdn --module mistaken_nets:Net --no-plot", 1, "vdn has its own network: leave out --module"),
     ("train ippo --module mistaken_nets.Net --no-plot", 1, "did you mean 'mistaken_nets:Net'?"),
     ("train ippo --module no_nets:Net --no-plot", 1, "importing no_nets failed: ModuleNotFoundError"),
     ("train ippo --module mistaken_nets:Nett --no-plot", 1, "has no Nett; did you mean 'Net'?"),

@@ -162,7 +162,7 @@ def test_choices_with_a_fraction_are_refused_for_every_env(space):
 def test_a_batch_never_gets_them_from_a_record_either(tmp_path):
     record(tmp_path, lambda config: Batches(config.num_envs, n=7), steps=20)
     with pytest.raises(
-        RecordingError, match=r"agent 'a[01]' has the action [3-6] on record, which is not in Discrete\(3\)"
+        RecordingError, match=r"agent 'a[01]' has the recorded action [3-6], which is not in Discrete\(3\)"
     ):
         fastmarl.replay(tmp_path, 0, env=lambda config: Batches(config.num_envs, n=3))
 

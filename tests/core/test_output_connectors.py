@@ -301,7 +301,7 @@ def test_they_come_with_a_player():
     players = {name: make(Changed(put("actions", i)), env=PaidByAction)[1] for i, name in enumerate(["no", "one"])}
     result = fastmarl.tournament(players, PaidByAction, episodes=4)
     assert result.payoffs.tolist() == (10 * result.players).tolist()
-    with pytest.raises(ConfigError, match="decides on module_to_env_connector by itself"):
+    with pytest.raises(ConfigError, match="sets module_to_env_connector itself"):
         fastmarl.tournament(players, PaidByAction, module_to_env_connector=[])
 
 

@@ -310,7 +310,7 @@ def test_masks_that_a_connector_makes(module, options):
         batch = columns(episodes)["all"]
         assert not ruled_out(batch["obs"]["vector"])[np.arange(len(batch["actions"])), batch["actions"]].any()
         policy = fastmarl.Policy.from_runner(runner)
-        with pytest.raises(ActionMaskError, match=r"action_mask is in its observation, obs\['action_mask'\]"):
+        with pytest.raises(ActionMaskError, match=r"its observation has the mask, obs\['action_mask'\]"):
             policy.act(np.zeros(2, np.float32), action_mask=[1] * N)
         assert policy.act(np.zeros(2, np.float32)) != 0
         if not options:

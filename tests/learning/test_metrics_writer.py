@@ -93,7 +93,7 @@ def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data
 def test_what_is_no_number_is_refused(tmp_path, value):
     path = tmp_path / "metrics.csv"
     with MetricsWriter(csv_path=path) as writer:
-        with pytest.raises(ConfigError, match="metrics are numbers, but 'a/b' is"):
+        with pytest.raises(ConfigError, match="metrics must be numbers, but 'a/b' is"):
             writer.write(1, {"c": 1, "a": {"b": value}})
         assert path.read_text() == "step\n"
 
@@ -114,7 +114,7 @@ def test_steps_are_integers(tmp_path):
         writer.write(np.int64(1), {"a": 1})
         writer.write(torch.tensor(2), {"a": 2})
         for step in (3.0, "3", None):
-            with pytest.raises(ConfigError, match="a step is an integer, got"):
+            with pytest.raises(ConfigError, match="a step must be an integer, got"):
                 writer.write(step, {"a": 3})
     with MetricsWriter(csv_path=path, resume_step=1):
         assert rows_of(path) == [{"step": "1", "a": "1"}]

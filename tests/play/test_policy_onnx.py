@@ -114,7 +114,7 @@ def test_what_can_be_no_graph_is_told(tmp_path, monkeypatch):
     path = tmp_path / "policy.onnx"
     with pytest.raises(ConfigError, match=r"export_onnx\(\) needs a module_id, one of \['looking', 'default'\]"):
         policy.export_onnx(path)
-    with pytest.raises(ConfigError, match="module_id='x' is none of the modules"):
+    with pytest.raises(ConfigError, match="module_id='x' is not one of the modules"):
         policy.export_onnx(path, "x")
     with pytest.raises(ConfigError, match=r"torch.onnx can't make a graph of the module, of class Looking"):
         policy.export_onnx(path, "looking")

@@ -117,11 +117,11 @@ def test_batches_are_dicts_by_agent(arguments, tmp_path):
 
 def test_masks_where_there_can_be_none(tmp_path):
     policy = policy_of("normalised", tmp_path, "runner")
-    with pytest.raises(ActionMaskError, match="agent 'a': action_mask is for Discrete and MultiDiscrete actions"):
+    with pytest.raises(ActionMaskError, match="agent 'a': action_mask needs Discrete or MultiDiscrete actions"):
         policy.act(OBS, "a", action_mask=[1, 1])
     policy = policy_of("masks in observations", tmp_path, "runner")
     obs = {"action_mask": np.ones(4, np.int8), "observation": OBS}
-    with pytest.raises(ActionMaskError, match=r"action_mask is in its observation, obs\['action_mask'\]"):
+    with pytest.raises(ActionMaskError, match=r"its observation has the mask, obs\['action_mask'\]"):
         policy.act(obs, action_mask=[1] * 4)
     with pytest.raises(ActionMaskError, match=r"obs\['action_mask'\] rules out all actions"):
         policy.act({**obs, "action_mask": np.zeros(4, np.int8)})
@@ -176,7 +176,7 @@ def test_a_connector_that_does_not_say_what_it_keeps_has_no_states():
     policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
     obs = policy.get_spaces()[MAIN][0].sample()
     policy.act(obs)
-    with pytest.raises(ConfigError, match="does not say what it keeps by lane"):
+    with pytest.raises(ConfigError, match="does not declare its state by lane"):
         policy.act(obs, state={})
 
 
@@ -206,7 +206,7 @@ def test_one_call_at_a_time():
     thread.start()
     assert entered.wait(60)
     for call in (lambda: policy.act(OBS), lambda: policy.act_batch({"a": OBS}), policy.reset):
-        with pytest.raises(PolicyBusyError, match="while another call is under way; make a Policy for each thread"):
+        with pytest.raises(PolicyBusyError, match="during another call; create a Policy for each thread"):
             call()
     go_on.set()
     thread.join()

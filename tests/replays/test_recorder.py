@@ -154,7 +154,7 @@ def test_an_env_that_ends_or_raises_earlier_is_named(tmp_path):
         play(tmp_path, recorded.number, env_config={"fail_at": 6})
     with pytest.raises(ReplayError):  # other lengths, by other draws
         play(tmp_path, recorded.number, env_config={"length": 4})
-    with pytest.raises(RecordingError, match="none of its agents is among those of the env"):
+    with pytest.raises(RecordingError, match="the env has none of its agents"):
         play(tmp_path, recorded.number, env=Levels)
 
 
@@ -168,7 +168,7 @@ class Pairs(Levels):
 @pytest.mark.parametrize("kind", ["two", "far"])
 def test_actions_that_the_env_does_not_take_are_told_before_it_gets_them(kind, tmp_path):
     record(tmp_path, Levels, steps=20)
-    with pytest.raises(RecordingError, match=r"actions of agent 'a' are of .* not what is on record: \[\('<i8'"):
+    with pytest.raises(RecordingError, match=r"action space of agent 'a', .* not fit the recorded actions, \[\('<i8'"):
         fastmarl.replay(tmp_path, 0, env=Pairs, env_config={"kind": kind})
 
 
@@ -521,7 +521,7 @@ def test_running_episodes_go_on_in_another_runner(tmp_path):
     assert_all_replayed(tmp_path / "a", by_id([*chunks, *later]))
     missing = [recorded for recorded in Recording(tmp_path / "b") if recorded.missing]
     assert len(missing) == 3
-    with pytest.raises(RecordingError, match="the env steps 0 to 7 are not on record here"):
+    with pytest.raises(RecordingError, match="the env steps 0 to 7 were not recorded here"):
         play(tmp_path / "b", missing[0].number)
 
 
@@ -781,8 +781,9 @@ def test_the_command_lists_and_replays(tmp_path, capsys):
         assert f"{fastmarl.replay(tmp_path / 'run', 0).get_return():.6g}" in shown
     assert cli(["replay", str(tmp_path / "run"), "0", "--env-config", '{"max_cycles": 4}']) == 1
     assert "env 0, episode 0, env step 4" in capsys.readouterr().err
-    assert cli(["replay", str(tmp_path / "nothing")]) == 1
-    assert "is not a folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli(["replay", str(tmp_path / "nothing")])
+    assert "there is no folder" in capsys.readouterr().err
 
 
 # Kernels.

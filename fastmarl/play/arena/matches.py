@@ -162,8 +162,8 @@ def _check(episodes: Any, sides: Any, prior: float, options: Mapping[str, Any]) 
         raise ConfigError(f"sides must be a dict, agent id -> side, or a function, got {shown(sides)}")
     check_prior(prior)
     if fixed := sorted(FIXED & options.keys()):
-        raise ConfigError(f"a tournament decides on {', '.join(fixed)} by itself (connectors come with runners that "
-                          "play); leave that out")  # fmt: skip
+        raise ConfigError(f"a tournament sets {', '.join(fixed)} itself (connectors come with players that are "
+                          "runners); leave that out")  # fmt: skip
 
 
 def _seats(players: Mapping[str, Any]) -> list[Seat]:

@@ -99,5 +99,5 @@ def _derivatives(scores: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Return (gradient, observed information)."""
     games, wins = scores + scores.T, np.exp(-np.logaddexp(0, x - x[:, None]))  # wins: p_ij
     weights = games * wins * wins.T
-    surplus = scores * wins.T  # s_ij - n_ij p_ij = s_ij p_ji - s_ji p_ij, which cancels nothing
+    surplus = scores * wins.T  # s_ij - n_ij p_ij = s_ij p_ji - s_ji p_ij, which avoids cancellation
     return (surplus - surplus.T).sum(1), np.diag(weights.sum(1)) - weights
