@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SECONDS = 120.0  # between checkpoints: the most work that a crash costs, on any machine and in any environment
 HIDDENS = [64, 64]
 NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "episodes", "explore", "no_plot")
-CHANGEABLE = ("steps", "checkpoint_every", "device", "tensorboard", "wandb")  # where a run is resumed
+CHANGEABLE = ("steps", "checkpoint_every", "device", "record_actions", "tensorboard", "wandb")  # where a run is resumed
 
 
 def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[str, Any]:
@@ -86,6 +86,8 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     folder.add_argument("--checkpoint-every", type=seconds, default=SECONDS, metavar="SECONDS", help="default "
                         "%(default)g; also after Ctrl-C and in the end")  # fmt: skip
     folder.add_argument("--no-plot", action="store_true", help="write no curve.png, which needs matplotlib")
+    folder.add_argument("--record-actions", action="store_true", help="keep what fastmarl replay FOLDER needs to show "
+                        "any episode again")  # fmt: skip
     folder.add_argument("--tensorboard", action="store_true", help="write events for TensorBoard, too")
     folder.add_argument("--wandb", metavar="PROJECT", help="send the curve to Weights & Biases, too")
 
