@@ -116,8 +116,8 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
 
 def test_bundled_connectors_are_saved_with_all_their_arguments():
     kinds = Connector, OutputConnector
-    named = [getattr(connectors, name) for name in connectors.__all__]
-    bundled = {kind for kind in named if isinstance(kind, type) and issubclass(kind, kinds)}
+    exported = [getattr(connectors, name) for name in connectors.__all__]
+    bundled = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, kinds)}
     assert set(saved.ARGUMENTS) == bundled - {*kinds}
     for kind, names in saved.ARGUMENTS.items():
         assert tuple(inspect.signature(kind).parameters) == names
@@ -144,16 +144,16 @@ def test_a_damaged_entry_is_refused_or_another_policy(tmp_path):
 def test_a_module_of_another_class_must_be_given(kind, tmp_path):
     runner, _ = overheard_runner(kind)
     path = runner.save_to_path(tmp_path)
-    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), no default net .* pass modules={"):
+    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), not a default network .* pass modules={"):
         fastmarl.Policy.from_checkpoint(path)
 
 
 def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
     runner, _ = overheard_runner("any torch module")
     path = runner.save_to_path(tmp_path / "module")
-    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state is not one of this Plain: net"):
+    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state does not fit this Plain: net"):
         fastmarl.Policy.from_checkpoint(path, {MAIN: Plain(n_obs=6)})
-    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are none of the saved modules"):
+    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are not among the saved modules"):
         fastmarl.Policy.from_checkpoint(path, {"x": Plain()})
     other = fastmarl.modules.DefaultRLModule(BOUNDED, CHOICE)
     with pytest.raises(CheckpointError, match=r"modules\['default_policy'\] has the spaces Box.* but it was trained"):
@@ -187,7 +187,7 @@ def test_what_connectors_have_learned_must_be_there(learned, tmp_path):
     """A filter that knows nothing would change every observation in another way."""
     runner, _ = overheard_runner("filter")
     save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), "env_to_module_connector": learned})
-    with pytest.raises(CheckpointError, match=r"what its connectors \['MeanStdFilter'\] have learned was not saved"):
+    with pytest.raises(CheckpointError, match=r"the state of its connectors \['MeanStdFilter'\] was not saved"):
         fastmarl.Policy.from_checkpoint(tmp_path)
 
 
@@ -239,7 +239,7 @@ def test_spaces_that_are_not_saved_are_told(tmp_path):
         env=lambda config: CountingEnv(2, 5),
         policies={MAIN: fastmarl.RLModuleSpec(lambda **o: Reader(), space, CHOICE)},
     )
-    with pytest.warns(UserWarning, match="have parts that are no arrays"):
+    with pytest.warns(UserWarning, match="have parts that are not arrays"):
         runner = fastmarl.MultiAgentEnvRunner(config)
     path = runner.save_to_path(tmp_path)  # what needs no policy goes on as before
     with pytest.raises(CheckpointError, match=r"the space Text\(.* is of a kind that is not saved"):
@@ -262,7 +262,7 @@ def test_agents_are_kept_apart_until_they_are_reset(kind, tmp_path, rng):
         again.append(policy.act(obs, "alone", reward=1.5))
         policy.act(rng.normal(size=5).astype(np.float32), "another", explore=True)
     assert again == alone
-    policy.reset("another")  # who is named, and nobody else
+    policy.reset("another")  # resets only the named agent
     assert [policy.act(obs, "another", reward=1.5) for obs in story] == alone
     assert set(policy._only._table.envs[0].lane_of) == {"alone", "another"}
     policy.reset()
