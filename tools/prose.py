@@ -34,7 +34,7 @@ MOST = {
     "nobody, somebody, whoever": 1,
     "paid for received": 1,
     "so many": 1,
-    "told, tells": 2,
+    "told, tells": 1,
 }
 
 

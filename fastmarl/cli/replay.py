@@ -19,7 +19,11 @@ COLUMNS = {
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("replay", help="replay an episode from a record of actions, or list all episodes")
     parser.add_argument(
-        "folder", metavar="RUN", type=existing_folder, help="folder that EnvRunnerConfig(record_actions=...) named"
+        "folder",
+        metavar="RUN",
+        type=existing_folder,
+        help="folder of a training run with --record-actions, or "
+        "the one that EnvRunnerConfig(record_actions=...) named",
     )
     parser.add_argument("episode", metavar="EPISODE", nargs="?", help="its number or id; without it, all are listed")
     parser.add_argument("--video", type=partial(output_file, (".mp4",)), metavar="MP4", help="write a video of it")
@@ -34,8 +38,9 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """List the episodes, or replay one and show it."""
     from fastmarl.replays import Recording, replay
+    from fastmarl.training.run_folder import RECORD, run_of
 
-    recording = Recording(args.folder)
+    recording = Recording(args.folder / RECORD if run_of(args.folder) else args.folder)
     if args.episode is None:
         terminal.show(_listed(recording))
         return 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SECONDS = 120.0  # between checkpoints: a crash loses at most this much work on any machine
 HIDDENS = [64, 64]
 NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "episodes", "explore", "no_plot")
-CHANGEABLE = ("steps", "checkpoint_every", "device", "tensorboard", "wandb")  # when a run is resumed
+CHANGEABLE = ("steps", "checkpoint_every", "device", "record_actions", "tensorboard", "wandb")  # when a run is resumed
 
 
 def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[str, Any]:
@@ -86,6 +86,8 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     folder.add_argument("--checkpoint-every", type=seconds, default=SECONDS, metavar="SECONDS", help="default "
                         "%(default)g; also after Ctrl-C and at the end")  # fmt: skip
     folder.add_argument("--no-plot", action="store_true", help="write no curve.png, which needs matplotlib")
+    folder.add_argument("--record-actions", action="store_true", help="record actions, so that fastmarl replay FOLDER "
+                        "can show any episode")  # fmt: skip
     folder.add_argument("--tensorboard", action="store_true", help="also write events for TensorBoard")
     folder.add_argument("--wandb", metavar="PROJECT", help="also send the curve to Weights & Biases")
 

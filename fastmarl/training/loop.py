@@ -7,7 +7,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.learning import MetricsWriter, keep_freed_memory
 from fastmarl.training.algorithm import Algorithm, Learner
-from fastmarl.training.run_folder import CURVE, RunFolder
+from fastmarl.training.run_folder import CURVE, RECORD, RunFolder
 
 ROWS = 100  # approximate length of a learning curve
 RETURN = "episode_return_mean"
@@ -93,7 +93,10 @@ def train(
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # the networks are small
     keep_freed_memory()
-    with MultiAgentEnvRunner(algorithm.make_config(args)) as runner:
+    config = algorithm.make_config(args)
+    if args.record_actions:
+        config = replace(config, record_actions=folder.path / RECORD)
+    with MultiAgentEnvRunner(config) as runner:
         loop = _Loop(algorithm, args, folder, runner, warn)
         if resume:
             loop.load()

@@ -2,6 +2,7 @@
 
 run.json            the algorithm, all options, versions
 curve.csv           the learning curve
+record/             actions, with --record-actions
 checkpoint-3200/    after 3,200 env steps: the runner's checkpoint, and in learner/ the rest of the training state
 """
 
@@ -23,7 +24,7 @@ from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.sealed_json import replace_file
 from fastmarl.report.records import versions
 
-RUN_FILE, CURVE, PICTURE, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", ".lock", "learner"
+RUN_FILE, CURVE, PICTURE, RECORD, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", "record", ".lock", "learner"
 FORMAT = "fastmarl.run"
 KEPT = 2  # number of checkpoints, so that there is another one if the newest is damaged
 _CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # a loop with a single checkpoint may omit the number
@@ -237,7 +238,8 @@ class RunFolder:
         folders = [
             each
             for each in self.path.iterdir()
-            if each.is_dir() and (_CHECKPOINT.fullmatch(each.name) or _LEFTOVER.fullmatch(each.name))
+            if each.is_dir()
+            and (_CHECKPOINT.fullmatch(each.name) or _LEFTOVER.fullmatch(each.name) or each.name == RECORD)
         ]
         events = self.path.glob("events.out.tfevents.*")
         return [*folders, *events, *(self.path / name for name in names if (self.path / name).exists())]

@@ -340,7 +340,7 @@ def test_what_does_not_exist_is_said_before_the_work(capsys, tmp_path, monkeypat
         (["--python", "supersuit"], "must be NAME=PATH"),
         (["--workers", "-1"], "must be an integer of at least 0"),
         (["--envs", "0"], "must be an integer of at least 1"),
-        (["--env", "chess"], "invalid choice"),
+        (["--env", "chess"], "there is no 'chess'; there are spread, free"),
         (["--seconds", "nan"], "must be a number of seconds above 0"),
         (["--json", str(Path(__file__).parents[1])], "must end in .json"),
         (["--markdown", "tables.html"], "must end in .md"),

@@ -191,3 +191,19 @@ def test_the_options_of_an_algorithm_are_shown(capsys):
     out = capsys.readouterr().out
     for option in ("--policies", "--module", "--entropy", "--resume", "--checkpoint-every", "--wandb"):
         assert option in out
+
+
+def test_episodes_of_a_run_can_be_replayed(capsys):
+    """Also those after it was resumed; and they go with the run that --overwrite replaces."""
+    options = ["--num-envs", "4", "--episodes", "4", "--no-plot", "--record-actions", "--folder", "r"]
+    assert main("train", "ippo", *options, "--steps", "300") == 0
+    assert main("train", "--resume", "r", "--steps", "600", "--no-plot", "--episodes", "4") == 0
+    capsys.readouterr()
+    assert main("replay", "r") == 0
+    assert "fastmarl.simple_spread, 24 episodes" in capsys.readouterr().out
+    assert main("replay", "r", "23") == 0
+    assert "observations, rewards and ends are those on record" in capsys.readouterr().out
+    assert main("train", "ippo", *options, "--steps", "100", "--overwrite") == 0
+    capsys.readouterr()
+    assert main("replay", "r") == 0
+    assert ", 4 episodes" in capsys.readouterr().out

@@ -116,8 +116,8 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
 
 def test_bundled_connectors_are_saved_with_all_their_arguments():
     kinds = Connector, OutputConnector
-    named = [getattr(connectors, name) for name in connectors.__all__]
-    bundled = {kind for kind in named if isinstance(kind, type) and issubclass(kind, kinds)}
+    exported = [getattr(connectors, name) for name in connectors.__all__]
+    bundled = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, kinds)}
     assert set(saved.ARGUMENTS) == bundled - {*kinds}
     for kind, names in saved.ARGUMENTS.items():
         assert tuple(inspect.signature(kind).parameters) == names
@@ -153,7 +153,7 @@ def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
     path = runner.save_to_path(tmp_path / "module")
     with pytest.raises(CheckpointError, match=r"module 'default_policy': this state does not fit this Plain: net"):
         fastmarl.Policy.from_checkpoint(path, {MAIN: Plain(n_obs=6)})
-    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are none of the saved modules"):
+    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are not among the saved modules"):
         fastmarl.Policy.from_checkpoint(path, {"x": Plain()})
     other = fastmarl.modules.DefaultRLModule(BOUNDED, CHOICE)
     with pytest.raises(CheckpointError, match=r"modules\['default_policy'\] has the spaces Box.* but it was trained"):
@@ -262,7 +262,7 @@ def test_agents_are_kept_apart_until_they_are_reset(kind, tmp_path, rng):
         again.append(policy.act(obs, "alone", reward=1.5))
         policy.act(rng.normal(size=5).astype(np.float32), "another", explore=True)
     assert again == alone
-    policy.reset("another")  # who is named, and nobody else
+    policy.reset("another")  # resets only the named agent
     assert [policy.act(obs, "another", reward=1.5) for obs in story] == alone
     assert set(policy._only._table.envs[0].lane_of) == {"alone", "another"}
     policy.reset()

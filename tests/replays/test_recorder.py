@@ -781,7 +781,7 @@ def test_the_command_lists_and_replays(tmp_path, capsys):
         assert f"{fastmarl.replay(tmp_path / 'run', 0).get_return():.6g}" in shown
     assert cli(["replay", str(tmp_path / "run"), "0", "--env-config", '{"max_cycles": 4}']) == 1
     assert "env 0, episode 0, env step 4" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit):
         cli(["replay", str(tmp_path / "nothing")])
     assert "there is no folder" in capsys.readouterr().err
 
