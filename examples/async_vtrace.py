@@ -46,8 +46,7 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
 
     def rows_of(self, batch):
-        """Convert a batch that older weights sampled to tensors, with "action_logp" and targets of the current
-        weights."""
+        """Convert a batch of older weights to tensors, with "action_logp" and targets of the current weights."""
         rows = to_tensors(batch, ["obs", "actions"])
         with torch.no_grad():
             outputs = self.module.forward_train(rows)

@@ -50,7 +50,7 @@ class Learner:
                       "value_norm": self.value_norm}  # fmt: skip
 
     def batch_of(self, episodes):
-        """Return rows [T * E, ...], one per env step of each episode: the state, and all agents' observations and
+        """Return one row per env step of each episode, [T * E, ...]: its state, and all agents' observations and
         actions."""
         batch = aligned(episodes, outputs=["action_logp"])[POLICY]
         states = torch.from_numpy(batch["env_state"])  # [T + 1, E, ...]
@@ -71,8 +71,7 @@ class Learner:
         return self.critic(states).squeeze(-1)
 
     def loss(self, rows, stats):
-        """Return the sum of the actor's loss on the agents' steps and of the critic's, whose state values all agents
-        share."""
+        """Return the sum of the actor's loss and the critic's; all agents share the value of a state."""
         values = self.values_of(rows.pop("env_state"))[:, None]  # [n, 1]
         errors = (values - rows.pop("value_targets"))[rows["loss_mask"]]
         of_agents = {name: column.flatten(0, 1) for name, column in rows.items()}

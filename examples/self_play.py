@@ -66,7 +66,7 @@ class RandomPlayer(fastmarl.RLModule):
 
 
 class OnePlyPlayer(fastmarl.RLModule):
-    """Wins if one move suffices; otherwise blocks a win of the opponent's next move; otherwise plays a random legal
+    """Wins in one move if it can; otherwise blocks the opponent's win in one move; otherwise plays a random legal
     move."""
 
     def setup(self):
@@ -136,8 +136,7 @@ class League:
 
 
 def learn(ppo, episodes):
-    """Train a module in place, so that its runner acts with the newest weights; returns the losses, averaged over the
-    minibatches."""
+    """Train a module in place, so that its runner acts with the newest weights; returns the mean losses."""
     batch = columns(episodes)["main"]
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(ppo.module))
     batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])

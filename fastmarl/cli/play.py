@@ -173,8 +173,7 @@ def _env_of(args: argparse.Namespace) -> Any:
 def _policy_in(
     folder: Path, *, trust: bool, module_of: Mapping[str, str] | None = None
 ) -> tuple[Any, argparse.Namespace | None]:
-    """Return the `fastmarl.Policy` in a folder, and the options of the training run to which the folder belongs, or
-    None.
+    """Return the `fastmarl.Policy` in a folder, and the options of its training run, or None outside of runs.
 
     Args:
         folder: Folder of a run or a checkpoint.

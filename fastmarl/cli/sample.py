@@ -164,7 +164,7 @@ def _stage_table(stage_ms: dict[str, float]) -> Table:
 
 
 def sentence(figures: dict[str, Any]) -> str:
-    """Return a sentence on the shares of environment, network and fastmarl, with the relative speed if it was
+    """Return a sentence with the time shares of environment, network and fastmarl, and the relative speed if
     measured."""
     stage_ms = figures["stage_time_ms"]
     total = sum(stage_ms.values()) or 1.0

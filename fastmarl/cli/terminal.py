@@ -25,8 +25,7 @@ def open_terminal() -> Terminal:
 
 
 class Terminal:
-    """Output without rich. Progress is a single line that is overwritten; if stderr is not a terminal, it is not
-    shown."""
+    """Output without rich. Progress is a single line that is overwritten, and hidden if stderr is not a terminal."""
 
     def show(self, *results: Table | str) -> None:
         """Write results to stdout, separated by empty lines."""

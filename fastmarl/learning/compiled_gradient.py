@@ -205,8 +205,7 @@ class CompiledRows:
         return stats
 
     def compare_outputs(self) -> None:
-        """Raise DifferentOutputsError unless compiled code and the module give the same outputs for a sample of
-        rows."""
+        """Raise DifferentOutputsError unless compiled code and the module agree on the outputs of a sample of rows."""
         numbers = self._spread(MOST_SEEN)
         self.compute(numbers)
         logits, values = self._net.outputs(len(numbers))

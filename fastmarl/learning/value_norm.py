@@ -60,8 +60,8 @@ class ValueNorm(torch.nn.Module):
         return (values - mean) / std
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Convert `values`, predictions of the value function, to the original scale; no change before the first
-        `update()`."""
+        """Convert predictions of the value function, `values`, to the original scale; no change before the first
+        update."""
         mean, std = self._mean_and_std()
         return values * std + mean
 

@@ -34,8 +34,7 @@ MISSING = "export_onnx() needs the packages onnx and onnxscript: pip install 'fa
 
 
 class GreedyGraph(nn.Module):
-    """A module that maps observations [n, ...], recurrent states and masks to the most likely env actions and next
-    states.
+    """Maps observations [n, ...], recurrent states and masks to the most likely env actions and next states.
 
     Args:
         parts: The module and its connectors.
@@ -238,8 +237,7 @@ def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
 
 
 def _likeliest(kind: type[Distribution], logits: Tensor) -> Any:
-    """Do what `kind.deterministic()` does, without its cached values: torch traces this with tensors that hold no
-    numbers."""
+    """Do what `kind.deterministic()` does, without its cached values, as torch traces this with placeholders."""
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)
     if bound is MultiDistribution:

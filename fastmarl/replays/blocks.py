@@ -48,8 +48,7 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
 
 
 def _sealed(fields: bytes) -> bytes:
-    """Return a head with a checksum of its own, so that a block with a damaged length is not mistaken for one cut
-    off."""
+    """Return a head with its own checksum, so that a damaged length is not mistaken for a block that is cut off."""
     return fields + zlib.crc32(fields).to_bytes(4, "little")
 
 

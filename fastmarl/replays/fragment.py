@@ -76,8 +76,7 @@ def fragment_of(
 
 
 def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Return (numbers of these agents, int64; their names). An agent's name is the repr() of its id, which may be any
-    hashable.
+    """Return (the agents' numbers, int64; their names). A name is the repr() of an id, which may be any hashable.
 
     Args:
         id_T: Ids of agents.

@@ -24,8 +24,7 @@ from fastmarl.replays.single import SingleOfBatch
 
 @public("fastmarl.replays")
 class Replay:
-    """Replays an episode step by step. Iterate over it once: it yields a `ReplayStep` for the reset and for each env
-    step.
+    """Replays an episode. Iterate over it once: it yields a `ReplayStep` for the reset and for each env step.
 
     ```python
     with Replay(Recording("runs/1"), 17) as replay:
@@ -110,8 +109,7 @@ class Replay:
 
     @property
     def chunks(self) -> list[MultiAgentEpisode]:
-        """The episode's chunks; there is one unless agents respawned. Raises RecordingError before the end of the
-        replay."""
+        """The episode's chunks: one unless agents respawned. Raises RecordingError before the end of the replay."""
         if self._scene.chunks is None:
             raise RecordingError(f"episode {self.recorded.number} has not been played to its end; iterate over it")
         return self._scene.chunks
@@ -133,8 +131,7 @@ def replay(
     fps: float | None = None,
     render_mode: str | None = "rgb_array",
 ) -> MultiAgentEpisode:
-    """Replay an episode from a record of actions, and compare observations, rewards and ends with the record at every
-    step.
+    """Replay a recorded episode, and compare observations, rewards and ends with the record at every step.
 
     Args:
         run: Folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.

@@ -88,8 +88,7 @@ def tournament(
 
 
 def schedule(num_players: int, episodes: int) -> np.ndarray:
-    """Return `episodes` games of each pair on alternating sides: int64 [N, 2], the players on the first and second
-    side."""
+    """Return `episodes` games of each pair on alternating sides: int64 [N, 2], the players on both sides."""
     pairs = np.array(list(combinations(range(num_players), 2)), np.int64)
     return np.stack([pairs, pairs[:, ::-1]], axis=1)[:, np.arange(episodes) % 2].reshape(-1, 2)
 
@@ -145,8 +144,7 @@ class Dealer:
         return self._module_ids[self.games[self.game_of(episode), side]][side]
 
     def game_of(self, episode: MultiAgentEpisode) -> int:
-        """Return the number of the episode's game; an episode without one, for example as no agent acted, gets the
-        next."""
+        """Return the number of the episode's game; the first call for an episode assigns the next game to it."""
         game = episode.custom_data.get(GAME)
         if game is None:
             game = episode.custom_data[GAME] = self.num_dealt
