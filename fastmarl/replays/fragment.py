@@ -83,7 +83,7 @@ def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, 
         lanes: Number of these ids in each chunk.
 
     Raises:
-        RecordingError: If two ids in a chunk have the same repr().
+        RecordingError: If two ids in a chunk have the same repr(), or one has an address in memory in it.
     """
     names = {agent_id: _name(agent_id) for agent_id in dict.fromkeys(id_T)}
     by_name = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
