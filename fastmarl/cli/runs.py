@@ -15,6 +15,8 @@ from fastmarl.core.errors import ConfigError, FastmarlError
 if TYPE_CHECKING:
     from fastmarl.training import Algorithm
 
+ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo")
+
 
 def example(name: str) -> ModuleType:
     """The module of an example's file, which a wheel has in the package and a clone beside it; `main()` was not called.
@@ -22,6 +24,8 @@ def example(name: str) -> ModuleType:
     Raises:
         FastmarlError: there is no such file.
     """
+    if name not in ALGORITHMS:  # it may come from a folder of others, and be the path of their code
+        raise FastmarlError(f"fastmarl has no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
     package = Path(__file__).parents[1]
     paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
     path = next((path for path in paths if path.is_file()), None)
@@ -80,7 +84,7 @@ def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | Non
     if (run := run_of(path)) is None:
         return None
     about = run.description()
-    args = argparse.Namespace(**about["options"], trust=trust)
+    args = argparse.Namespace(**{**about["options"], "trust": trust})
     check_trust(args)
     for name in (args.env, *args.module):
         search_current_folder(name)

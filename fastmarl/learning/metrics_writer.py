@@ -129,7 +129,7 @@ class _CsvFile:
             lines, steps = [], []
         if not lines or lines[0][:1] != [STEP] or len(steps) != len(lines) - 1:
             raise ConfigError(f"{self._path} is no file of a MetricsWriter, whose first column is {STEP!r} with whole "
-                              f"numbers, or it is damaged; leave resume_step out to start a new file")  # fmt: skip
+                              f"numbers, or it is damaged; move it away to start a new one")  # fmt: skip
         return lines
 
     def _replace(self, columns: list[str], rows: list[list[str]]) -> None:

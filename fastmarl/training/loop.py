@@ -122,7 +122,7 @@ def _curve_is_written(folder: RunFolder) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{folder.path / CURVE} can't be written: {error.strerror or error}; make room, then go on "
-                          f"with --resume {folder.path}") from error  # fmt: skip
+                          f"with --resume {folder.quoted}") from error  # fmt: skip
 
 
 class _Loop:
@@ -214,7 +214,7 @@ class _Loop:
         try:
             self.save()
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; make room, then go on from there with --resume {self._folder.path}"
+            raise CheckpointError(f"{error}; make room, then go on from there with --resume {self._folder.quoted}"
                                   ) from error  # fmt: skip
 
     def _save_runner(self, path: Path) -> None:

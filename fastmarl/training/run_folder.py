@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -60,14 +61,19 @@ class RunFolder:
             folder.lock()
             if folder._written() and not overwrite:
                 folder.unlock()
-                raise ConfigError(f"{chosen} has a run in it: go on with it by --resume {chosen}, or replace it with "
-                                  f"--overwrite")  # fmt: skip
+                raise ConfigError(f"{chosen} has a run in it: go on with it by --resume {folder.quoted}, or replace it "
+                                  f"with --overwrite")  # fmt: skip
             folder._clear()
         except OSError as error:
             folder.unlock()
             raise ConfigError(f"{chosen} can't be the folder of a run: {error.strerror or error}; choose another with "
                               f"--folder") from error  # fmt: skip
         return folder
+
+    @property
+    def quoted(self) -> str:
+        """The path as an argument in a shell's command."""
+        return shlex.quote(os.fspath(self.path))
 
     def has_progress(self) -> bool:
         """Return whether the run has learned anything: its first update is a row of the curve."""
@@ -77,8 +83,8 @@ class RunFolder:
     def discard(self) -> None:
         """Remove a run without progress, and the folder if nothing else is in it."""
         self._clear()
-        self.unlock()
         (self.path / LOCK).unlink(missing_ok=True)
+        self.unlock()
         with suppress(OSError):
             self.path.rmdir()
 
@@ -86,17 +92,23 @@ class RunFolder:
         """Keep other processes out until this one ends or calls `unlock()`.
 
         Raises:
-            ConfigError: another one is at work here.
+            ConfigError: another one is at work here, or the folder can't be written to.
         """
         import fcntl
 
-        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.unlock()
             raise ConfigError(f"another process is training in {self.path}; wait for it, or choose another --folder"
                               ) from error  # fmt: skip
+        except OSError as error:
+            self.unlock()
+            raise ConfigError(f"{self.path} can't be written to: {error.strerror or error}") from error
+        if not os.fstat(self._lock).st_nlink:  # another process has discarded its run since the file was opened
+            self.unlock()
+            self.lock()
 
     def unlock(self) -> None:
         """Let other processes in."""
@@ -107,14 +119,22 @@ class RunFolder:
     # Options.
 
     def write_options(self, algorithm: str, options: Mapping[str, Any]) -> None:
-        """Write the options to run.json."""
+        """Write the options to run.json.
+
+        Raises:
+            ConfigError: it can't be written.
+        """
         try:
             started = self.description()["started"]
         except CheckpointError:
             started = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"format": FORMAT, "algorithm": algorithm, "env": options["env"], "env_config": options["env_config"]}
         content = {**about, "options": dict(options), "versions": versions(), "started": started}
-        replace_file(self.path / RUN_FILE, (json.dumps(content, indent=1) + "\n").encode())
+        file = self.path / RUN_FILE
+        try:
+            replace_file(file, (json.dumps(content, indent=1) + "\n").encode())
+        except OSError as error:
+            raise ConfigError(f"{file} can't be written: {error.strerror or error}") from error
 
     def description(self) -> dict[str, Any]:
         """Read run.json.
@@ -126,7 +146,8 @@ class RunFolder:
         try:
             content = json.loads(file.read_bytes())
             known = content["format"] == FORMAT and all(
-                isinstance(content[name], kind) for name, kind in (("algorithm", str), ("options", dict))
+                isinstance(content[name], kind)
+                for name, kind in (("algorithm", str), ("options", dict), ("started", str))
             )
         except OSError as error:
             raise CheckpointError(f"{self.path} is no folder of a training run: {file} can't be read "
@@ -157,7 +178,7 @@ class RunFolder:
             OSError: the disk is full, ...; earlier checkpoints are as they were.
         """
         target = self.path / f"checkpoint-{env_steps}"
-        if target.exists():
+        if steps_of(target) is not None:
             return target
         temporary = self._aside(target)
         try:
@@ -223,7 +244,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         for each in self._written():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
 
     def _written(self) -> list[Path]:
         """Files and folders that training runs have written, run.json last."""
@@ -231,7 +252,7 @@ class RunFolder:
         folders = [
             each
             for each in self.path.iterdir()
-            if each.is_dir() and (_CHECKPOINT.fullmatch(each.name) or _LEFTOVER.fullmatch(each.name))
+            if each.is_dir() and (steps_of(each) is not None or _LEFTOVER.fullmatch(each.name))
         ]
         events = self.path.glob("events.out.tfevents.*")
         return [*folders, *events, *(self.path / name for name in names if (self.path / name).exists())]
