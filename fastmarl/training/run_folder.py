@@ -28,7 +28,9 @@ RUN_FILE, CURVE, PICTURE, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", 
 FORMAT = "fastmarl.run"
 KEPT = 2  # checkpoints: if the newest is damaged, the one before it is there
 _CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # without a number: of a loop that writes one only
-_LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{32}")  # of a process that was killed while it wrote or removed one
+_LEFTOVER = re.compile(r"\.(checkpoint(-\d+)?|run\.json|curve\.csv)\.[0-9a-f]{32}")  # of a process that was killed
+ABOUT = {"algorithm": str, "options": dict, "started": str}
+OPTIONS = {"env": str, "env_config": dict, "module": list, "steps": int}  # that are needed to read a run
 
 
 class RunFolder:
@@ -60,12 +62,13 @@ class RunFolder:
             chosen.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder._written() and not overwrite:
-                folder.unlock()
                 raise ConfigError(f"{chosen} has a run in it: go on with it by --resume {folder.quoted}, or replace it "
                                   f"with --overwrite")  # fmt: skip
             folder._clear()
-        except OSError as error:
+        except BaseException as error:
             folder.unlock()
+            if not isinstance(error, OSError):
+                raise
             raise ConfigError(f"{chosen} can't be the folder of a run: {error.strerror or error}; choose another with "
                               f"--folder") from error  # fmt: skip
         return folder
@@ -146,13 +149,14 @@ class RunFolder:
         try:
             content = json.loads(file.read_bytes())
             known = content["format"] == FORMAT and all(
-                isinstance(content[name], kind)
-                for name, kind in (("algorithm", str), ("options", dict), ("started", str))
+                isinstance(within[name], kind)
+                for within, kinds in ((content, ABOUT), (content["options"], OPTIONS))
+                for name, kind in kinds.items()
             )
         except OSError as error:
             raise CheckpointError(f"{self.path} is no folder of a training run: {file} can't be read "
                                   f"({error.strerror})") from error  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{file} is damaged: {error!r}; copy it from a backup, or begin the run again with "
                                   f"--overwrite") from error  # fmt: skip
         if not known:
@@ -190,8 +194,9 @@ class RunFolder:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         _sync(self.path)
-        for old in self.checkpoints()[KEPT:]:
-            self._remove(old)
+        with suppress(OSError):  # the next checkpoint's turn comes
+            for old in self.checkpoints()[KEPT:]:
+                self._remove(old)
         return target
 
     def load_checkpoint(
@@ -223,39 +228,35 @@ class RunFolder:
             take(learner)
             for damaged in found[:i]:
                 self._remove(damaged)
-            self._remove_leftovers()
+            for leftover in self._leftovers():
+                _delete(leftover)
             return each
         raise AssertionError
 
     def _remove(self, checkpoint: Path) -> None:
         """Rename it first, so that no half of it is ever taken for a checkpoint."""
         aside = self._aside(checkpoint)
-        with suppress(OSError):  # it is tried again by the next run in this folder
-            os.rename(checkpoint, aside)
-            shutil.rmtree(aside)
+        os.rename(checkpoint, aside)
+        _delete(aside)
 
-    def _remove_leftovers(self) -> None:
-        for each in self.path.iterdir():
-            if _LEFTOVER.fullmatch(each.name):
-                shutil.rmtree(each, ignore_errors=True)
+    def _leftovers(self) -> list[Path]:
+        return [each for each in self.path.iterdir() if _LEFTOVER.fullmatch(each.name)]
 
     def _aside(self, checkpoint: Path) -> Path:
         return self.path / f".{checkpoint.name}.{uuid.uuid4().hex}"
 
     def _clear(self) -> None:
+        """Remove all that training runs have written, run.json last."""
+        for checkpoint in self.checkpoints():
+            self._remove(checkpoint)
         for each in self._written():
-            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+            _delete(each)
 
     def _written(self) -> list[Path]:
-        """Files and folders that training runs have written, run.json last."""
         names = (CURVE, PICTURE, RUN_FILE)
-        folders = [
-            each
-            for each in self.path.iterdir()
-            if each.is_dir() and (steps_of(each) is not None or _LEFTOVER.fullmatch(each.name))
-        ]
         events = self.path.glob("events.out.tfevents.*")
-        return [*folders, *events, *(self.path / name for name in names if (self.path / name).exists())]
+        files = [self.path / name for name in names if (self.path / name).exists()]
+        return [*self.checkpoints(), *self._leftovers(), *events, *files]
 
 
 def steps_of(path: Path) -> int | None:
@@ -275,6 +276,11 @@ def run_of(path: Path) -> RunFolder | None:
     """Return the run that a folder is, or that a checkpoint is in; None: there is none."""
     path = path.absolute()
     return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).is_file()), None)
+
+
+def _delete(path: Path) -> None:
+    """Remove a file, a folder, or a link but not where it leads."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _sync(path: Path) -> None:

@@ -92,6 +92,29 @@ def test_what_no_run_has_written_survives_overwriting(run, here):
     assert not (run / "checkpoint-0").is_symlink()
 
 
+def test_overwriting_that_is_killed_can_be_repeated(run, monkeypatch):
+    (run / f".curve.csv.{'0' * 32}").touch()
+
+    def killed(path, *args, **options):
+        (path / "state.json").unlink()
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(SystemExit):
+            RunFolder.begin(run, "", overwrite=True)
+    RunFolder.begin(run, "", overwrite=True).unlock()
+    assert [each.name for each in run.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("wrong", [{"env": 5}, {"module": "os:system"}, {"steps": "x"}, {"env_config": []}])
+def test_options_of_the_wrong_kind_are_not_taken(run, wrong, capsys):
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**about, "options": {**about["options"], **wrong}}))
+    assert cli.main(["evaluate", "my run"]) == 1
+    assert "run.json does not describe a training run" in capsys.readouterr().err
+
+
 def test_a_folder_that_was_discarded_meanwhile_is_locked_again(here, monkeypatch):
     """The other process removes the lock's file between opening and locking it."""
     import fcntl
