@@ -114,7 +114,17 @@ class _CsvFile:
             self._replace(columns + new, [row + [""] * len(new) for row in rows])
             before.close()
         row = [str(step), *(repr(values[name]) if name in values else "" for name in self._columns[1:])]
-        self._file.write(_lines([row]))
+        self._append(_lines([row]))
+
+    def _append(self, data: bytes) -> None:
+        """Write all or nothing: on a disk that is nearly full, a system call may write a part without an error."""
+        before, left = os.fstat(self._file.fileno()).st_size, data
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except BaseException:
+            self._file.truncate(before)
+            raise
 
     def close(self) -> None:
         self._file.close()
@@ -135,7 +145,7 @@ class _CsvFile:
     def _replace(self, columns: list[str], rows: list[list[str]]) -> None:
         """Replace the file's content, and append to it from now on."""
         replace_file(self._path, _lines([columns, *rows]))
-        self._file = self._path.open("ab", buffering=0)  # each line is one call of the system
+        self._file = self._path.open("ab", buffering=0)
         self._columns = columns
 
 
