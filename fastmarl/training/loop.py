@@ -87,7 +87,7 @@ def train(
     """
     random.seed(args.seed)
     np.random.seed(args.seed % 2**32)  # noqa: NPY002  environments and networks may draw from it
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed % 2**64)
     torch.set_num_threads(1)  # the networks are small
     keep_freed_memory()
     with MultiAgentEnvRunner(algorithm.make_config(args)) as runner:

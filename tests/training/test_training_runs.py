@@ -269,6 +269,11 @@ def test_a_folder_is_for_one_run_at_a_time(tmp_path):
     assert sorted(each.name for each in (tmp_path / "run").iterdir()) == [".lock", "notes.txt"]
 
 
+def test_seeds_may_be_of_any_size(tmp_path):
+    options = ["--num-envs", "4", "--steps", "100", "--seed", str(2**70 + 1)]
+    assert run("ippo", options, tmp_path).env_steps == 100
+
+
 def test_a_folder_without_a_checkpoint_can_not_be_resumed(tmp_path):
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         train(*prepared("ippo", RUNS["ippo"], tmp_path), resume=True)
