@@ -218,8 +218,13 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
 
 
 def search_current_folder(env_name: str) -> None:
-    """As with `python -m`, the module of "package.module:Name" may lie in the current folder, for workers, too."""
+    """As with `python -m`, the module of "package.module:Name" may lie in the current folder, for workers, too.
+
+    A known package may not: its name needs no --trust, and the folder may have come from others.
+    """
+    from fastmarl.core.envs.registry import is_known
+
     if ":" in env_name:
         sys.path.insert(0, os.getcwd())
-    elif "." in env_name:  # a package's name, or one in which the colon is missing
+    elif "." in env_name and not is_known(env_name):  # a package's name, or one in which the colon is missing
         sys.path.append(os.getcwd())

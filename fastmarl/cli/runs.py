@@ -64,7 +64,9 @@ def check_trust(args: argparse.Namespace) -> None:
 
 def trust_option(args: argparse.Namespace) -> str:
     """Return " --trust" if commands that are given the run's folder need it."""
-    return " --trust" if args.module or ":" in args.env else ""
+    from fastmarl.core.envs.registry import is_known
+
+    return " --trust" if args.module or not is_known(args.env) else ""
 
 
 def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:

@@ -65,6 +65,30 @@ def test_a_run_does_not_choose_which_file_is_run(run, here, name, capsys):
     assert not (here / "executed").exists()
 
 
+def test_a_folder_does_not_replace_a_known_package_that_is_not_installed(run, monkeypatch, capsys):
+    """The user has gone to the folder of others that has the run."""
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(
+        json.dumps({**about, "options": {**about["options"], "env": "not_installed.evil_v4"}})
+    )
+    (run / "not_installed").mkdir()
+    (run / "not_installed" / "__init__.py").write_text("open('executed', 'w')")
+    monkeypatch.chdir(run)
+    monkeypatch.setattr("fastmarl.core.envs.registry._KNOWN_PACKAGES", {"not_installed"})
+    assert cli.main(["evaluate", "."]) == 1
+    assert "not_installed" in capsys.readouterr().err
+    assert not (run / "executed").exists()
+
+
+def test_commands_for_an_env_of_the_users_have_the_option_that_they_need(here, capsys):
+    (here / "envs_of_mine.py").write_text("from fastmarl.bench.efficiency_table import ReadyDicts as env\n")
+    args = ["--env", "my_folder.envs_of_mine", *SMALL[2:], "--folder", "run"]
+    (here / "my_folder").mkdir()
+    shutil.move(here / "envs_of_mine.py", here / "my_folder")
+    assert cli.main(["train", "ippo", *args]) == 0
+    assert "fastmarl evaluate run --trust\n" in capsys.readouterr().out
+
+
 def test_a_checkpoint_of_a_run_is_not_taken_for_the_run(run, capsys):
     before = sorted((run / "checkpoint-0").iterdir())
     assert cli.main(["train", "--resume", "my run/checkpoint-0", *MORE]) == 1
