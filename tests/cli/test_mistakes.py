@@ -208,7 +208,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train --resume no_checkpoint --no-plot", 1, "has no checkpoint; begin the run again with --overwrite"),
     ("train --resume finished", 1, "is finished after 50 env steps; give more --steps to train on, or play"),
     ("train --resume of_a_script", 2, "is a run of mine: resume it with the script that began it"),
-    ("evaluate of_a_script", 1, "the example mine is missing"),
+    ("evaluate of_a_script", 1, "fastmarl has no algorithm 'mine'"),
     ("train --resume finished --steps 20", 1, "can't make a run shorter"),
     ("train --resume finished --lr 0.5", 1, "--resume goes on with --lr 0.002, not 0.5: leave out --lr"),
     ("train --resume finished --env CartPole-v1", 1, "--resume goes on with --env ready, not CartPole-v1"),
