@@ -64,7 +64,8 @@ class PolicyLearner:
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
         advantages = batch["advantages"]
-        batch["advantages"] = (advantages - advantages.mean()) / advantages.std().clamp(min=self.args.min_std)
+        spread = advantages.std(correction=0)  # defined for a single step, too
+        batch["advantages"] = (advantages - advantages.mean()) / spread.clamp(min=self.args.min_std)
         return batch
 
     def learn(self, batch):

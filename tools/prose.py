@@ -1,77 +1,58 @@
-"""Count turns of phrase that make prose hard to read; `make lint` runs it.
-
-The numbers in `MOST` may only fall: a change that adds to one fails, and a change that reduces one lowers it.
-"""
+"""Find turns of phrase that make prose hard to read; `make lint` runs it, and fails if there are any."""
 
 import ast
 import io
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE = ("fastmarl", "benchmarks", "examples", "tools", "tests")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
-SHORT = 3  # words
-PHRASES = {  # of docstrings, comments and pages
-    "nobody, somebody, whoever": r"\b(nobody|somebody|whoever)\b",
-    "told, tells": r"\b(told|tells)\b",
-    "anew": r"\banew\b",
-    "so many": r"\bso (many|much)\b",
-    "for who": r"\bfor who\b",
-    "what there is of": r"\bwhat there is of\b",
-    "paid for received": r"\bpaid\b",
-    "to the bit": r"\bto the bit\b",
-}
-BEGINNINGS = ("What", "Whether", "Of", "The same")  # of docstrings
-MOST = {
-    "begins with 'Of'": 2,
-    "begins with 'The same'": 1,
-    "docstring of three words or fewer": 4,
-    "nobody, somebody, whoever": 1,
-    "paid for received": 1,
-    "so many": 1,
-    "told, tells": 1,
-}
+LEAST = 4  # words of a docstring
+PHRASES = re.compile(
+    r"\b(nobody|somebody|whoever|told|tells|anew|so many|so much|for who|what there is of|paid|to the bit)\b",
+    re.IGNORECASE,
+)
+OPENINGS = re.compile(r"(What|Whether|Of|The same)\b")  # of docstrings
 
 
 def main() -> int:
-    """Compare the counts with `MOST`; returns the exit code."""
-    found = counts()
-    for name in found.keys() | MOST.keys():
-        if found[name] > MOST.get(name, 0):
-            print(f"prose: {found[name]} times {name!r}, {MOST.get(name, 0)} before; write it another way")
-        elif found[name] < MOST.get(name, 0):
-            print(f"prose: {found[name]} times {name!r}: lower its number in tools/prose.py, now {MOST[name]}")
-    return int(found != MOST)
+    """Print what it finds; returns the exit code."""
+    found = [f"{path.relative_to(ROOT)}: {problem}" for path in paths() for problem in problems(path)]
+    print(*found, sep="\n", end="\n" if found else "")
+    return int(bool(found))
 
 
-def counts() -> Counter[str]:
-    """Return the number of each phrase, beginning and short docstring."""
-    found: Counter[str] = Counter()
-    texts = [page.read_text() for pattern in PAGES for page in ROOT.glob(pattern)]
-    for path in sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py")):
-        source = path.read_text()
-        for text in docstrings(source):
-            found.update(f"begins with {word!r}" for word in BEGINNINGS if re.match(rf"{word}\b", text))
-            found["docstring of three words or fewer"] += 1 <= len(text.split()) <= SHORT
-            texts.append(text)
-        texts.extend(comments(source))
-    for name, phrase in PHRASES.items():
-        found[name] = sum(len(re.findall(phrase, text, re.IGNORECASE)) for text in texts)
-    return +found  # without zeros
+def paths() -> Iterator[Path]:
+    for pattern in PAGES:
+        yield from ROOT.glob(pattern)
+    for folder in CODE:
+        yield from sorted((ROOT / folder).rglob("*.py"))
 
 
-def docstrings(source: str) -> Iterator[str]:
+def problems(path: Path) -> Iterator[str]:
+    """Describe each phrase in a page, or in the docstrings and comments of a Python file."""
+    text = path.read_text()
+    docstrings = [*docstrings_in(text)] if path.suffix == ".py" else []
+    for docstring in docstrings:
+        if OPENINGS.match(docstring):
+            yield f"write another opening than {docstring[:40]!r}"
+        if 0 < len(docstring.split()) < LEAST:
+            yield f"{docstring!r} is too short to help; say more, or leave it out"
+    for prose in [*docstrings, *comments_in(text)] if path.suffix == ".py" else [text]:
+        yield from (f"write {match[0]!r} another way" for match in PHRASES.finditer(prose))
+
+
+def docstrings_in(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
 
 
-def comments(source: str) -> Iterator[str]:
+def comments_in(source: str) -> Iterator[str]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.string

@@ -77,6 +77,7 @@ def train(training: Training, iterations: int, writer: MetricsWriter) -> None:
     """Train up to iteration number `iterations`, or until Ctrl-C."""
     stop = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
+    saved = training.iteration
     while training.iteration < iterations and not stop.is_set():
         stats = training.step()
         metrics = training.runner.get_metrics()
@@ -85,7 +86,8 @@ def train(training: Training, iterations: int, writer: MetricsWriter) -> None:
         print(f"iteration {training.iteration:4}  {steps:8,} env steps  mean return {mean:7.2f}")
         if training.iteration % SAVE_EVERY == 0:
             training.save()
-    if training.iteration % SAVE_EVERY:
+            saved = training.iteration
+    if training.iteration > saved:
         training.save()
 
 

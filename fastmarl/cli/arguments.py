@@ -218,8 +218,13 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
 
 
 def search_current_folder(env_name: str) -> None:
-    """Let "package.module:Name" be imported from the current folder, as with `python -m`, also in worker processes."""
+    """Let "package.module:Name" be imported from the current folder, as with `python -m`, also in worker processes.
+
+    A known package is not: its name needs no --trust, and the folder may come from someone else.
+    """
+    from fastmarl.core.envs.registry import is_known
+
     if ":" in env_name:
         sys.path.insert(0, os.getcwd())
-    elif "." in env_name:  # a package's name, or a missing colon
+    elif "." in env_name and not is_known(env_name):  # a package's name, or a missing colon
         sys.path.append(os.getcwd())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastmarl.cli.arguments import existing_folder, json_object, output_file, search_current_folder, seconds
 from fastmarl.cli.terminal import Terminal
+from fastmarl.core.errors import ConfigError
 from fastmarl.report.tables import Table
 
 COLUMNS = {
@@ -38,9 +40,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """List the episodes, or replay one and show it."""
     from fastmarl.replays import Recording, replay
-    from fastmarl.training.run_folder import RECORD, run_of
 
-    recording = Recording(args.folder / RECORD if run_of(args.folder) else args.folder)
+    recording = Recording(_record_in(args.folder))
     if args.episode is None:
         terminal.show(_listed(recording))
         return 0
@@ -54,6 +55,17 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     if args.video:
         terminal.show(f"video: {args.video}")
     return 0
+
+
+def _record_in(folder: Path) -> Path:
+    """Return the record in the folder of a training run; other folders are returned unchanged."""
+    from fastmarl.training.run_folder import RECORD, RUN_FILE
+
+    if not (folder / RUN_FILE).is_file():
+        return folder
+    if not (folder / RECORD).is_dir():
+        raise ConfigError(f"the run in {folder} has no record of its actions: train with --record-actions")
+    return folder / RECORD
 
 
 def _listed(recording: Any) -> Table:

@@ -15,6 +15,8 @@ from fastmarl.core.errors import ConfigError, FastmarlError
 if TYPE_CHECKING:
     from fastmarl.training import Algorithm
 
+ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo")
+
 
 def example(name: str) -> ModuleType:
     """Import an example by name, from the package (in a wheel) or beside it (in a clone), without calling its `main()`.
@@ -22,6 +24,8 @@ def example(name: str) -> ModuleType:
     Raises:
         FastmarlError: If there is no such file.
     """
+    if name not in ALGORITHMS:  # it may come from a folder of others, and be the path of their code
+        raise FastmarlError(f"fastmarl has no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
     package = Path(__file__).parents[1]
     paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
     path = next((path for path in paths if path.is_file()), None)
@@ -60,7 +64,9 @@ def check_trust(args: argparse.Namespace) -> None:
 
 def trust_option(args: argparse.Namespace) -> str:
     """Return " --trust" if commands on the run's folder need it, else ""."""
-    return " --trust" if args.module or ":" in args.env else ""
+    from fastmarl.core.envs.registry import is_known
+
+    return " --trust" if args.module or not is_known(args.env) else ""
 
 
 def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:
@@ -80,7 +86,7 @@ def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | Non
     if (run := run_of(path)) is None:
         return None
     about = run.description()
-    args = argparse.Namespace(**about["options"], trust=trust)
+    args = argparse.Namespace(**{**about["options"], "trust": trust})
     check_trust(args)
     for name in (args.env, *args.module):
         search_current_folder(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmarl.cli.arguments import Parser, existing_folder, in_one_line, search_current_folder
-from fastmarl.cli.runs import check_trust, described, example, policy_of_run, trust_option
+from fastmarl.cli.runs import ALGORITHMS, check_trust, described, example, policy_of_run, trust_option
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.cli.train_options import add_options, check, saved_options, with_saved
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fastmarl.training.loop import Outcome, Progress
     from fastmarl.training.run_folder import RunFolder
 
-ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo")
 SIGNALLED = 128  # + a signal's number is the exit code, as in shells
 
 
@@ -105,12 +104,12 @@ def _run(
         algorithm.make_config(args)  # finds errors before a folder is made
         name = f"{re.sub(r'[^A-Za-z0-9._]+', '_', args.env)}-{algorithm.name}-seed{args.seed}"
         folder = RunFolder.begin(args.folder, name, overwrite=args.overwrite)
-    folder.write_options(algorithm.name, saved_options(args))
-    terminal.show(f"training {algorithm.name} on {args.env} in {folder.path}")
     try:
+        folder.write_options(algorithm.name, saved_options(args))
+        terminal.show(f"training {algorithm.name} on {args.env} in {folder.path}")
         outcome = _train(algorithm, args, folder, terminal, signals)
     except BaseException:
-        if not folder.has_progress():
+        if not args.resume and not folder.has_progress():
             folder.discard()
         raise
     finally:
@@ -118,7 +117,7 @@ def _run(
         folder.unlock()
     if outcome.signal is not None:
         print(f"fastmarl: interrupted after {outcome.env_steps:,} env steps; saved in {outcome.checkpoint}; resume "
-              f"with: {resume_command} {folder.path}{trust_option(args)}", file=sys.stderr)  # fmt: skip
+              f"with: {resume_command} {folder.quoted}{trust_option(args)}", file=sys.stderr)  # fmt: skip
         return SIGNALLED + outcome.signal
     _finish(algorithm, args, folder, terminal)
     return 0
@@ -128,21 +127,24 @@ def _reopen(
     algorithm: Algorithm, defaults: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[RunFolder, argparse.Namespace]:
     """Return the locked folder of the run to resume, and the run's options."""
-    from fastmarl.training.run_folder import RunFolder
+    from fastmarl.training.run_folder import RunFolder, run_of
 
     if "folder" in given or "overwrite" in given:
         raise ConfigError("--resume continues in the folder that it names: leave out --folder and --overwrite")
     path: Path = given["resume"]
+    if (run := run_of(path)) is not None and run.path != path.absolute():
+        raise ConfigError(f"{path} is in the run {run.path}, which continues from its newest checkpoint: --resume "
+                          f"{run.quoted}")  # fmt: skip
     folder, about = RunFolder(path), described(path)
     if about["algorithm"] != algorithm.name:
         raise ConfigError(f"{path} is a run of {about['algorithm']}, not of {algorithm.name}: fastmarl train --resume "
-                          f"{path}")  # fmt: skip
+                          f"{folder.quoted}")  # fmt: skip
     args = with_saved(given, defaults, about)
     check_trust(args)
     newest = next(iter(folder.checkpoints()), None)
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
         raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
-                          f"continue, or play: fastmarl evaluate {path}")  # fmt: skip
+                          f"continue, or play: fastmarl evaluate {folder.quoted}")  # fmt: skip
     folder.lock()
     return folder, args
 
@@ -218,7 +220,7 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
     terminal.show(
         found.table(f"{play} play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} "
                     f"episodes of {args.env}"),
-        f"curve and checkpoints are in {folder.path}; to play with the policy: fastmarl evaluate {folder.path}"
+        f"curve and checkpoints are in {folder.path}; to play with the policy: fastmarl evaluate {folder.quoted}"
         f"{trust_option(args)}",
     )  # fmt: skip
 

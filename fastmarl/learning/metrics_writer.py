@@ -116,7 +116,17 @@ class _CsvFile:
             self._replace(columns + new, [row + [""] * len(new) for row in rows])
             before.close()
         row = [str(step), *(repr(values[name]) if name in values else "" for name in self._columns[1:])]
-        self._file.write(_lines([row]))
+        self._append(_lines([row]))
+
+    def _append(self, data: bytes) -> None:
+        """Write all or nothing: on a disk that is nearly full, a system call may write a part without an error."""
+        before, left = os.fstat(self._file.fileno()).st_size, data
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except BaseException:
+            self._file.truncate(before)
+            raise
 
     def close(self) -> None:
         self._file.close()
@@ -131,7 +141,7 @@ class _CsvFile:
             lines, steps = [], []
         if not lines or lines[0][:1] != [STEP] or len(steps) != len(lines) - 1:
             raise ConfigError(f"{self._path} was not written by a MetricsWriter, whose first column is {STEP!r} with "
-                              f"integers, or it is damaged; leave resume_step out to start a new file")  # fmt: skip
+                              f"integers, or it is damaged; move it away to start a new file")  # fmt: skip
         return lines
 
     def _replace(self, columns: list[str], rows: list[list[str]]) -> None:

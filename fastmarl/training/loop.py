@@ -90,7 +90,7 @@ def train(
     """
     random.seed(args.seed)
     np.random.seed(args.seed % 2**32)  # noqa: NPY002  environments and networks may use it
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed % 2**64)
     torch.set_num_threads(1)  # the networks are small
     keep_freed_memory()
     config = algorithm.make_config(args)
@@ -128,7 +128,7 @@ def _curve_is_written(folder: RunFolder) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{folder.path / CURVE} can't be written: {error.strerror or error}; make room, then "
-                          f"continue with --resume {folder.path}") from error  # fmt: skip
+                          f"continue with --resume {folder.quoted}") from error  # fmt: skip
 
 
 class _Loop:
@@ -222,7 +222,7 @@ class _Loop:
         try:
             self.save()
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; make room, then continue with --resume {self._folder.path}"
+            raise CheckpointError(f"{error}; make room, then continue with --resume {self._folder.quoted}"
                                   ) from error  # fmt: skip
 
     def _save_runner(self, path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -28,7 +29,9 @@ RUN_FILE, CURVE, PICTURE, RECORD, LOCK, LEARNER = "run.json", "curve.csv", "curv
 FORMAT = "fastmarl.run"
 KEPT = 2  # number of checkpoints, so that there is another one if the newest is damaged
 _CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # a loop with a single checkpoint may omit the number
-_LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{32}")  # left by a process killed while writing or removing it
+_LEFTOVER = re.compile(r"\.(checkpoint(-\d+)?|run\.json|curve\.csv)\.[0-9a-f]{32}")  # left by a killed process
+ABOUT = {"algorithm": str, "options": dict, "started": str}
+OPTIONS = {"env": str, "env_config": dict, "module": list, "steps": int}  # needed to read a run
 
 
 class RunFolder:
@@ -60,15 +63,21 @@ class RunFolder:
             chosen.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder._written() and not overwrite:
-                folder.unlock()
-                raise ConfigError(f"{chosen} has a run in it: continue it with --resume {chosen}, or replace it with "
-                                  f"--overwrite")  # fmt: skip
+                raise ConfigError(f"{chosen} has a run in it: continue it with --resume {folder.quoted}, or replace it "
+                                  f"with --overwrite")  # fmt: skip
             folder._clear()
-        except OSError as error:
+        except BaseException as error:
             folder.unlock()
+            if not isinstance(error, OSError):
+                raise
             raise ConfigError(f"{chosen} can't be the folder of a run: {error.strerror or error}; choose another with "
                               f"--folder") from error  # fmt: skip
         return folder
+
+    @property
+    def quoted(self) -> str:
+        """The path as an argument in a shell's command."""
+        return shlex.quote(os.fspath(self.path))
 
     def has_progress(self) -> bool:
         """Return True if the run has learned anything, so that the curve has a row."""
@@ -78,8 +87,8 @@ class RunFolder:
     def discard(self) -> None:
         """Remove a run without progress, and its folder if it is empty then."""
         self._clear()
-        self.unlock()
         (self.path / LOCK).unlink(missing_ok=True)
+        self.unlock()
         with suppress(OSError):
             self.path.rmdir()
 
@@ -87,17 +96,23 @@ class RunFolder:
         """Lock the folder against other processes until this one ends or calls `unlock()`.
 
         Raises:
-            ConfigError: If another process is training in the folder.
+            ConfigError: If another process is training in the folder, or the folder can't be written to.
         """
         import fcntl
 
-        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.unlock()
             raise ConfigError(f"another process is training in {self.path}; wait for it, or choose another --folder"
                               ) from error  # fmt: skip
+        except OSError as error:
+            self.unlock()
+            raise ConfigError(f"{self.path} can't be written to: {error.strerror or error}") from error
+        if not os.fstat(self._lock).st_nlink:  # another process has discarded its run since the file was opened
+            self.unlock()
+            self.lock()
 
     def unlock(self) -> None:
         """Release the lock of the folder."""
@@ -108,14 +123,22 @@ class RunFolder:
     # Options.
 
     def write_options(self, algorithm: str, options: Mapping[str, Any]) -> None:
-        """Write the options to run.json."""
+        """Write the options to run.json.
+
+        Raises:
+            ConfigError: it can't be written.
+        """
         try:
             started = self.description()["started"]
         except CheckpointError:
             started = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"format": FORMAT, "algorithm": algorithm, "env": options["env"], "env_config": options["env_config"]}
         content = {**about, "options": dict(options), "versions": versions(), "started": started}
-        replace_file(self.path / RUN_FILE, (json.dumps(content, indent=1) + "\n").encode())
+        file = self.path / RUN_FILE
+        try:
+            replace_file(file, (json.dumps(content, indent=1) + "\n").encode())
+        except OSError as error:
+            raise ConfigError(f"{file} can't be written: {error.strerror or error}") from error
 
     def description(self) -> dict[str, Any]:
         """Read run.json.
@@ -127,12 +150,14 @@ class RunFolder:
         try:
             content = json.loads(file.read_bytes())
             known = content["format"] == FORMAT and all(
-                isinstance(content[name], kind) for name, kind in (("algorithm", str), ("options", dict))
+                isinstance(within[name], kind)
+                for within, kinds in ((content, ABOUT), (content["options"], OPTIONS))
+                for name, kind in kinds.items()
             )
         except OSError as error:
             raise CheckpointError(f"{self.path} is not the folder of a training run: {file} can't be read "
                                   f"({error.strerror})") from error  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{file} is damaged: {error!r}; copy it from a backup, or begin the run again with "
                                   f"--overwrite") from error  # fmt: skip
         if not known:
@@ -161,7 +186,7 @@ class RunFolder:
             OSError: If writing fails, for example on a full disk; earlier checkpoints are unchanged.
         """
         target = self.path / f"checkpoint-{env_steps}"
-        if target.exists():
+        if steps_of(target) is not None:
             return target
         temporary = self._aside(target)
         try:
@@ -173,8 +198,9 @@ class RunFolder:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         _sync(self.path)
-        for old in self.checkpoints()[KEPT:]:
-            self._remove(old)
+        with suppress(OSError):  # the next checkpoint's turn comes
+            for old in self.checkpoints()[KEPT:]:
+                self._remove(old)
         return target
 
     def load_checkpoint(
@@ -209,40 +235,36 @@ class RunFolder:
             take(learner)
             for damaged in found[:i]:
                 self._remove(damaged)
-            self._remove_leftovers()
+            for leftover in self._leftovers():
+                _delete(leftover)
             return each
         raise AssertionError
 
     def _remove(self, checkpoint: Path) -> None:
         """Remove a checkpoint; renaming it first prevents that a partial one is found."""
         aside = self._aside(checkpoint)
-        with suppress(OSError):  # the next run in this folder tries again
-            os.rename(checkpoint, aside)
-            shutil.rmtree(aside)
+        os.rename(checkpoint, aside)
+        _delete(aside)
 
-    def _remove_leftovers(self) -> None:
-        for each in self.path.iterdir():
-            if _LEFTOVER.fullmatch(each.name):
-                shutil.rmtree(each, ignore_errors=True)
+    def _leftovers(self) -> list[Path]:
+        return [each for each in self.path.iterdir() if _LEFTOVER.fullmatch(each.name)]
 
     def _aside(self, checkpoint: Path) -> Path:
         return self.path / f".{checkpoint.name}.{uuid.uuid4().hex}"
 
     def _clear(self) -> None:
+        """Remove all that training runs have written, run.json last."""
+        for checkpoint in self.checkpoints():
+            self._remove(checkpoint)
         for each in self._written():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+            _delete(each)
 
     def _written(self) -> list[Path]:
         """Return the files and folders that training runs have written, with run.json last."""
-        names = (CURVE, PICTURE, RUN_FILE)
-        folders = [
-            each
-            for each in self.path.iterdir()
-            if each.is_dir()
-            and (_CHECKPOINT.fullmatch(each.name) or _LEFTOVER.fullmatch(each.name) or each.name == RECORD)
-        ]
+        names = (CURVE, PICTURE, *([RECORD] if (self.path / RUN_FILE).exists() else []), RUN_FILE)
         events = self.path.glob("events.out.tfevents.*")
-        return [*folders, *events, *(self.path / name for name in names if (self.path / name).exists())]
+        files = [self.path / name for name in names if (self.path / name).exists()]
+        return [*self.checkpoints(), *self._leftovers(), *events, *files]
 
 
 def steps_of(path: Path) -> int | None:
@@ -262,6 +284,11 @@ def run_of(path: Path) -> RunFolder | None:
     """Return the run whose folder this is, or to which this checkpoint belongs; None if there is none."""
     path = path.absolute()
     return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).is_file()), None)
+
+
+def _delete(path: Path) -> None:
+    """Remove a file, a folder, or a link but not where it leads."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _sync(path: Path) -> None:

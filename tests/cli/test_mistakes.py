@@ -208,7 +208,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train --resume no_checkpoint --no-plot", 1, "has no checkpoint; begin the run again with --overwrite"),
     ("train --resume finished", 1, "is finished after 50 env steps; give more --steps to continue, or play"),
     ("train --resume of_a_script", 2, "is a run of mine: resume it with the script that began it"),
-    ("evaluate of_a_script", 1, "the example mine is missing"),
+    ("evaluate of_a_script", 1, "fastmarl has no algorithm 'mine'"),
     ("train --resume finished --steps 20", 1, "can't shorten a run"),
     ("train --resume finished --lr 0.5", 1, "--resume continues with --lr 0.002, not 0.5: leave out --lr"),
     ("train --resume finished --env CartPole-v1", 1, "--resume continues with --env ready, not CartPole-v1"),
@@ -235,6 +235,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("tournament a=finished b=finishd", 2, "did you mean 'finished'?"),
     ("tournament a=finished b=finished --episodes 3", 2, "--episodes: must be even"),
     # Other commands.
+    ("replay finished", 1, "has no record of its actions: train with --record-actions"),
     ("replay finishd", 2, "there is no folder 'finishd'; did you mean 'finished'?"),
     ("replay empty", 1, "empty"),
     ("check-env raedy", 1, "no environment 'raedy'"),

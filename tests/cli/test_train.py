@@ -201,7 +201,7 @@ def test_episodes_of_a_run_can_be_replayed(capsys):
     capsys.readouterr()
     assert main("replay", "r") == 0
     assert "fastmarl.simple_spread, 24 episodes" in capsys.readouterr().out
-    assert main("replay", "r", "23") == 0
+    assert main("replay", "r/record", "23") == 0
     assert "observations, rewards and ends match the record" in capsys.readouterr().out
     assert main("train", "ippo", *options, "--steps", "100", "--overwrite") == 0
     capsys.readouterr()

@@ -171,9 +171,11 @@ def test_a_name_that_is_bound_again_leaves_no_process_thread_or_file(tmp_path):
 
 
 def test_what_callbacks_keep_of_a_runner_may_outlive_it():
-    config = fastmarl.EnvRunnerConfig(env=SPREAD, seed=0)
-    logger = fastmarl.MultiAgentEnvRunner(config).metrics
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=SPREAD, seed=0))
+    runner.sample(num_timesteps=60)
+    logger = runner.metrics
     logger.log_value("mine", 3, reduce="sum")
-    assert logger.peek("mine") == 3
-    with pytest.raises(ReferenceError):
-        logger.peek("num_episodes")
+    counts = logger.peek()
+    del runner
+    assert logger.peek() == counts
+    assert logger.peek("mine") == 3 and logger.peek("num_env_steps_sampled") == 60

@@ -4,6 +4,7 @@ import csv
 import enum
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -198,6 +199,21 @@ def test_lines_are_whole_when_the_process_is_killed(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     assert done.returncode == -signal.SIGKILL
     assert [(row["step"], row["a"]) for row in rows_of(path)] == [(str(step), str(step)) for step in range(1, 6)]
+
+
+def test_no_part_of_a_line_is_left_by_a_disk_that_is_nearly_full(tmp_path):
+    path = tmp_path / "metrics.csv"
+    with MetricsWriter(csv_path=path) as writer:
+        writer.write(1, {"a": 1})
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                writer.write(2, {"a": 2})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        writer.write(3, {"a": 3})
+    assert [row["step"] for row in rows_of(path)] == ["1", "3"]
 
 
 @pytest.mark.slow

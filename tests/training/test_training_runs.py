@@ -7,14 +7,17 @@ import signal
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
+import fastmarl
 from fastmarl.checkpoint import load_state
 from fastmarl.cli.runs import example
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.train_options import parse_options
+from fastmarl.envs import MultiAgentEnv
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.training import linear_schedule
 from fastmarl.training.loop import train
@@ -105,6 +108,39 @@ def test_several_policies_are_trained_and_resumed(tmp_path):
     begun, ended = (load_state(tmp_path / "cut" / name)["rl_module"] for name in ("checkpoint-600", "checkpoint-1200"))
     for policy in ("hunters", "prey"):
         assert any((ended[policy][name] != begun[policy][name]).any() for name in begun[policy])
+
+
+class ActsOnce(MultiAgentEnv):
+    """Agent b acts in the first of an episode's 25 env steps, which are an update's, too; agent c never does."""
+
+    possible_agents = ("a", "b", "c")
+
+    def __init__(self, env_config):
+        self.observation_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(0, 1, (1,)))
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        self.step_number = 0
+        return dict.fromkeys("ab", np.zeros(1, np.float32)), {}
+
+    def step(self, actions):
+        self.step_number += 1
+        ends = self.step_number == 25
+        observations = dict.fromkeys("ab" if ends else "a", np.full(1, self.step_number / 25, np.float32))
+        return observations, dict.fromkeys(observations, 1.0), {"__all__": ends}, {"__all__": False}, {}
+
+
+def test_policies_with_a_single_step_and_without_any_are_trained(tmp_path):
+    fastmarl.register_env("acts_once", ActsOnce)
+    options = ["--env", "acts_once", "--policies", "each", "--num-envs", "1", "--steps", "50"]
+    run("ippo", options, tmp_path)
+    weights = load_state(tmp_path / "checkpoint-50")["rl_module"]
+    assert all(np.isfinite(array).all() for policy in "abc" for array in weights[policy].values())
+    begun = load_state(tmp_path / "checkpoint-0")["rl_module"]
+    changed = {
+        policy: any((weights[policy][name] != begun[policy][name]).any() for name in begun[policy]) for policy in "abc"
+    }
+    assert changed == {"a": True, "b": True, "c": False}
 
 
 @pytest.mark.needs("mpe2")
@@ -229,6 +265,11 @@ def test_a_folder_is_for_one_run_at_a_time(tmp_path):
     (tmp_path / "run" / "notes.txt").touch()
     RunFolder.begin(tmp_path / "run", "", overwrite=True)
     assert sorted(each.name for each in (tmp_path / "run").iterdir()) == [".lock", "notes.txt"]
+
+
+def test_seeds_may_be_of_any_size(tmp_path):
+    options = ["--num-envs", "4", "--steps", "100", "--seed", str(2**70 + 1)]
+    assert run("ippo", options, tmp_path).env_steps == 100
 
 
 def test_a_folder_without_a_checkpoint_can_not_be_resumed(tmp_path):

@@ -181,14 +181,13 @@ def env_name(env: Any) -> str | None:
 
 
 def may_be_named_by_a_file(name: Any) -> bool:
-    """Return True if `env_creator(name)` is safe for a name read from a file.
+    """Return True for names that are known or that this program has requested itself; others could run any code."""
+    return isinstance(name, str) and (name in _asked_for or is_known(name))
 
-    This holds for envs that this program has registered or requested itself, and for those of known packages. Other
-    names could import and call anything.
-    """
-    if not isinstance(name, str):
-        return False
-    if registered_creator(name) or name in _asked_for or name in gym.registry:
+
+def is_known(name: str) -> bool:
+    """Return True for a registered name, and for one of a known package."""
+    if registered_creator(name) or name in gym.registry:
         return True
     return ":" not in name and name.partition(".")[0] in _KNOWN_PACKAGES
 

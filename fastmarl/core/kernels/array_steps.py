@@ -57,36 +57,36 @@ def count_step(terminated_E, truncated_E, env_t_E, all_done_E, over):
     return n_over
 
 
-def find_absent_numpy(lane_P, reward_P, present_P, paid, observed):
+def find_absent_numpy(lane_P, reward_P, present_P, rewarded, observed):
     """NumPy reference for find_absent()."""
-    for out, is_found in ((paid, reward_P != 0), (observed, present_P)):
+    for out, is_found in ((rewarded, reward_P != 0), (observed, present_P)):
         positions = np.flatnonzero((lane_P < 0) & is_found)
         out[: len(positions)] = positions
     return int(((lane_P < 0) & (reward_P != 0)).sum()), int(((lane_P < 0) & present_P).sum())
 
 
 @njit(cache=True, nogil=True)
-def find_absent(lane_P, reward_P, present_P, paid, observed):
+def find_absent(lane_P, reward_P, present_P, rewarded, observed):
     """Find agents without a lane that receive a reward, or are observed.
 
     Args:
         lane_P: int32, -1 without a lane.
         reward_P, present_P: float64 and bool, of this step.
-        paid, observed: int64 [P], out: their positions.
+        rewarded, observed: int64 [P], out: their positions.
 
     Returns:
         (number of agents with a reward, number of observed agents).
     """
-    n_paid = n_observed = 0
+    n_rewarded = n_observed = 0
     for p in range(len(lane_P)):
         if lane_P[p] < 0:
             if reward_P[p] != 0.0:
-                paid[n_paid] = p
-                n_paid += 1
+                rewarded[n_rewarded] = p
+                n_rewarded += 1
             if present_P[p]:
                 observed[n_observed] = p
                 n_observed += 1
-    return n_paid, n_observed
+    return n_rewarded, n_observed
 
 
 def settle_step_numpy(

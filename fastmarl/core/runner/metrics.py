@@ -21,7 +21,6 @@ from fastmarl.core.runner.metrics_logger import MetricsLogger
 from fastmarl.core.runner.nested import merged
 from fastmarl.core.runner.stats import NAN
 from fastmarl.core.states import check_keys, check_mapping, whole_number
-from fastmarl.core.weakly import weakly
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
 TIMED_STAGES = ("env", "scatter", "send")  # timed in some ticks only
@@ -64,7 +63,7 @@ class RunnerMetrics:
         window: number of episodes over which means, minima and maxima are taken.
 
     Attributes:
-        logger: holds the values that callbacks log, and looks up the counts.
+        logger: holds the values that callbacks log.
         lifetime: counts of the runner's whole life.
         seconds, failures: values since the last report or increment.
     """
@@ -81,14 +80,18 @@ class RunnerMetrics:
         self._ended_at: float | None = None  # end of the last call of sample()
         self._under_way: tuple[Goal, EpisodeLog] | None = None
         self._weights_seq_no, self._module_ids = 0, list[str]()
-        self._counters = self._readers()
-        times, statistics = weakly(self._times), weakly(self._episode_statistics)
-        self.logger.elsewhere = {
-            **self._counters,
-            **{name: partial(self._one_of, times, name) for name in self._times()},
-            **{name: partial(self._one_of, statistics, name) for name in self._episode_statistics()},
+
+    def lend_logger(self) -> MetricsLogger:
+        """Return the logger, which looks up the counts and holds this object from now on; its owner is the caller."""
+        logger = self.logger
+        logger.elsewhere = {
+            **self._readers(),
+            **{name: partial(self._one_of, self._times, name) for name in self._times()},
+            **{name: partial(self._one_of, self._episode_statistics, name) for name in self._episode_statistics()},
         }
-        self.logger.all_elsewhere = weakly(self._all)
+        logger.all_elsewhere = self._all
+        self.logger = weakref.proxy(logger)
+        return logger
 
     # Calls of sample().
 
@@ -202,22 +205,21 @@ class RunnerMetrics:
 
     def _all(self) -> dict[str, Any]:
         """Return the current values of all metrics that are not logged."""
-        counted = {name: read() for name, read in self._counters.items()}
+        counted = {name: read() for name, read in self._readers().items()}
         return {**counted, **self._times(), **self._episode_statistics()}
 
     def _readers(self) -> dict[str, Callable[[], Any]]:
-        """Return the functions that read the counters, by metric. They hold this object weakly."""
-        count, metrics = weakly(self._count), weakref.proxy(self)
+        """Return the functions that read the counters, by metric."""
         return {
             **{
-                f"{name}{life}": partial(count, what, bool(life))
+                f"{name}{life}": partial(self._count, what, bool(life))
                 for what, name in COUNTED.items()
                 for life in ("", "_lifetime")
             },
-            "unattributed_reward": lambda: metrics._new.unattributed_reward,
-            "num_env_step_failures": lambda: metrics._failures_reported + metrics.failures["failures"],
+            "unattributed_reward": lambda: self._new.unattributed_reward,
+            "num_env_step_failures": lambda: self._failures_reported + self.failures["failures"],
             **{name: partial(self.failures.__getitem__, of) for name, of in FAILED.items()},
-            "weights_seq_no": lambda: metrics._weights_seq_no,
+            "weights_seq_no": lambda: self._weights_seq_no,
         }
 
     def _count(self, what: str, of_lifetime: bool) -> Any:

@@ -34,6 +34,7 @@ class Resources:
         config: the config in force; changes of modules replace it.
         wanted: the config that the user has set; some options wait for the next `make_env()` or `make_module()`.
         has_envs: False after a `make_env()` that failed.
+        counts, metrics: the counters, and the logger that looks them up.
         failures: handles envs that fail, and counts restarts as long as the envs exist.
         module: all modules.
         weights_seq_no: number of the modules' current weights.
@@ -54,6 +55,7 @@ class Resources:
         self.generator = self.streams.torch_generator(self.transfer.device)
         self.rng = self.streams.numpy_generator()
         self.counts = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
+        self.metrics = self.counts.lend_logger()
         self.envs = Envs(config)
         self.failures = self._new_failures()
         self.has_envs = True

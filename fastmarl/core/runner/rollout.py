@@ -89,7 +89,7 @@ class Rollout:
             module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
         )
         shown = weakly(self._shown_to_connectors)
-        connectors.bind(self.table, Surroundings(shown, resources.module, self._counts.logger))
+        connectors.bind(self.table, Surroundings(shown, resources.module, resources.metrics))
         warn_of_objects(module_id, connectors.recorded_layout)
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
         return Actor(

@@ -173,7 +173,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     @property
     def metrics(self) -> MetricsLogger:
         """Logger for values of callbacks (`log_value`), which also looks up the runner's counts (`peek`)."""
-        return self._resources.counts.logger
+        return self._resources.metrics
 
     @property
     def episodes_to_numpy(self) -> bool:
@@ -380,7 +380,7 @@ def begin_increments(runner: MultiAgentEnvRunner) -> None:
 
     The first increment has the values that callbacks logged when the envs were made.
     """
-    runner._resources.counts.logger.begin_journal()
+    runner._resources.metrics.begin_journal()
 
 
 def take_increment(runner: MultiAgentEnvRunner) -> Increment:
