@@ -45,7 +45,7 @@ def test_commands_that_are_shown_can_be_pasted(capsys, run):
 def test_a_run_with_a_damaged_curve_stays_and_goes_on_without_it(run, content, capsys):
     (run / "curve.csv").write_bytes(content)
     assert cli.main(["train", "--resume", "my run", *MORE]) == 1
-    assert "damaged; move it away to start a new one" in capsys.readouterr().err
+    assert "damaged; move it away to start a new file" in capsys.readouterr().err
     assert checkpoints(run) == ["checkpoint-200", "checkpoint-0"]
     (run / "curve.csv").unlink()
     assert cli.main(["train", "--resume", "my run", *MORE]) == 0
@@ -92,7 +92,7 @@ def test_commands_for_an_env_of_the_users_have_the_option_that_they_need(here, c
 def test_a_checkpoint_of_a_run_is_not_taken_for_the_run(run, capsys):
     before = sorted((run / "checkpoint-0").iterdir())
     assert cli.main(["train", "--resume", "my run/checkpoint-0", *MORE]) == 1
-    assert f"goes on from its newest checkpoint: --resume '{run}'" in capsys.readouterr().err
+    assert f"continues from its newest checkpoint: --resume '{run}'" in capsys.readouterr().err
     assert sorted((run / "checkpoint-0").iterdir()) == before
 
 
