@@ -258,6 +258,14 @@ def run_of(path: Path) -> RunFolder | None:
     return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).is_file()), None)
 
 
+def runs_in(path: Path) -> list[Path]:
+    """Return the folders in a folder that are runs, newest first; none if it is a checkpoint."""
+    if (path / STATE_FILE).exists():
+        return []
+    files = path.glob(f"*/{RUN_FILE}")
+    return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
+
+
 def _sync(path: Path) -> None:
     """Have the names in a folder on the disk."""
     folder = os.open(path, os.O_RDONLY)
