@@ -118,6 +118,21 @@ def test_a_resumed_run_ends_with_the_same_weights(project):
     assert any(np.any(first["rl_module"]["hares"][name] != array) for name, array in weights.items())
 
 
+@pytest.mark.parametrize(("folder", "options", "message"), [
+    (".", [], r"\. is there already: go on with its run by --resume"),
+    (".", ["--resume"], "there is no checkpoint in \\."),
+    ("new", ["--resume"], "there is no checkpoint in new"),
+])  # fmt: skip
+def test_a_run_of_another_folder_than_was_meant_does_not_begin(project, monkeypatch, capsys, folder, options, message):
+    import train
+
+    monkeypatch.setattr("sys.argv", ["train.py", "--folder", folder, *options])
+    with pytest.raises(SystemExit) as ended:
+        train.main()
+    assert re.search(message, f"{ended.value} {capsys.readouterr().err}")
+    assert not (project / "new").exists()
+
+
 def test_hares_learn(project):
     from train import Training
 

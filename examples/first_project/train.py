@@ -6,6 +6,7 @@ python train.py --folder runs/first --resume
 
 import argparse
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -70,7 +71,10 @@ class Training:
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    return max(folder.glob("checkpoint-*"))
+    checkpoints = sorted(folder.glob("checkpoint-*"))
+    if not checkpoints:
+        sys.exit(f"there is no checkpoint in {folder}")
+    return checkpoints[-1]
 
 
 def train(training: Training, iterations: int, writer: MetricsWriter) -> None:
@@ -99,8 +103,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="continue from the folder's newest checkpoint")
     args = parser.parse_args()
+    if args.resume:
+        newest_checkpoint(args.folder)  # ends the program if there is none
+    elif args.folder.exists():
+        parser.error(f"{args.folder} is there already: go on with its run by --resume, or give another --folder")
     torch.set_num_threads(1)  # the network is small
-    args.folder.mkdir(parents=True, exist_ok=args.resume)  # a new run needs a new folder
+    args.folder.mkdir(parents=True, exist_ok=args.resume)
     training = Training(args.folder, args.seed, args.num_envs)
     if args.resume:
         training.restore()

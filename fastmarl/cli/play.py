@@ -183,18 +183,21 @@ def _policy_in(
 
     Raises:
         CheckpointError: If there is no checkpoint, or it needs modules or connectors of other classes than fastmarl's.
+        ConfigError: If the folder contains training runs, but is not one.
     """
     from fastmarl.play.policy import Policy
-    from fastmarl.training.run_folder import checkpoint_in
+    from fastmarl.training.run_folder import checkpoint_in, runs_in
 
     if (loaded := load_run(folder, trust=trust)) is not None:
         policy, run = loaded
         if module_of:
             policy.policy_mapping_fn = partial(_module_for, module_of, policy.policy_mapping_fn)
         return policy, run
-    return Policy.from_checkpoint(
-        checkpoint_in(folder), policy_mapping_fn=partial(_module_for, module_of or {}, None)
-    ), None
+    checkpoint = checkpoint_in(folder)
+    if checkpoint == folder and (runs := runs_in(folder)):
+        raise ConfigError(f"{folder} is no training run, but has some in it; name one, such as {runs[0]}")
+    mapping = partial(_module_for, module_of or {}, None)
+    return Policy.from_checkpoint(checkpoint, policy_mapping_fn=mapping), None
 
 
 def _module_for(

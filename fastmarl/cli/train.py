@@ -58,6 +58,9 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
             name = parser.get_default("algorithm")
             if name not in ALGORITHMS:
                 raise ConfigError(f"{folder} is a run of {name}: resume it with the script that began it")
+        elif name.startswith("--") and not "--help".startswith(name):
+            parser.error(f"name an algorithm before the options, such as fastmarl train ippo {name} ..., or a run with "
+                         "fastmarl train --resume FOLDER")  # fmt: skip
         if name in ALGORITHMS:
             _fill(parser, example(name).ALGORITHM, signals)
     except FastmarlError as error:

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from fastmarl.core.errors import ConfigError, misfit
+from fastmarl.core.errors import ConfigError, corrects_options, misfit
 from fastmarl.core.public import public
 
 DEFAULT_MODULE_ID = "default_policy"
@@ -48,6 +48,7 @@ OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dyn
 
 
 @public("fastmarl")
+@corrects_options
 @dataclass(frozen=True, kw_only=True)
 class EnvRunnerConfig:
     """Options of a `MultiAgentEnvRunner`.
@@ -174,8 +175,7 @@ class EnvRunnerConfig:
     output_max_rows_per_file: int = 1_000_000
     """Agent steps per file, after which a new one is begun."""
     output_config: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the `fastmarl.offline.ParquetWriter`: "compression", "columns", "next_obs", "max_queue_size",
-    "timeout_s"."""
+    """Options of `offline.ParquetWriter`: "compression", "columns", "next_obs", "max_queue_size", "timeout_s"."""
 
     seed: int | None = None
     """Every reset of an env gets a seed derived from (seed, worker_index, incarnation, env index, number of the reset).

@@ -7,7 +7,11 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import wraps
+from typing import Any, TypeVar
 
+Config = TypeVar("Config")
 MOST_HINTS = 3  # maximum number of suggested names
 
 
@@ -363,3 +367,19 @@ def misfit(function: Callable, *args: object, **kwargs: object) -> str:
     except TypeError as error:
         return str(error)
     return ""
+
+
+def corrects_options(config_class: type[Config]) -> type[Config]:
+    """Let the TypeError of a misspelt option name the one that may have been meant."""
+    make = config_class.__init__
+
+    @wraps(make)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        known = [each.name for each in fields(self)]
+        for option in options:
+            if option not in known and (hint := did_you_mean(similar(option, known)[:1])):
+                raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {option!r}{hint}")
+        make(self, *args, **options)
+
+    config_class.__init__ = checked  # type: ignore[method-assign]
+    return config_class

@@ -286,6 +286,14 @@ def run_of(path: Path) -> RunFolder | None:
     return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).is_file()), None)
 
 
+def runs_in(path: Path) -> list[Path]:
+    """Return the folders in a folder that are runs, newest first; none if it is a checkpoint."""
+    if (path / STATE_FILE).exists():
+        return []
+    files = path.glob(f"*/{RUN_FILE}")
+    return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
+
+
 def _delete(path: Path) -> None:
     """Remove a file, a folder, or a link but not where it leads."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -370,6 +370,7 @@ def test_errors_change_nothing():
     for call, text in [
         (lambda: runner.add_module("main", SPEC), "there is a module 'main' already; remove it, or pass override=True"),
         (lambda: runner.add_module("new", "spec"), r"policies\['new'\] must be None, an RLModuleSpec or a torch"),
+        (lambda: runner.add_module("new", torch.nn.Linear), r"Linear'>; give an instance, Linear\(\.\.\.\)"),
         (lambda: runner.add_module(3, SPEC), "policies must name at least one module, by strings"),
         (lambda: runner.add_module("new", SPEC, new_should_module_be_updated=["newer"]), r"has \['newer'\], which are"),
         (lambda: runner.remove_module("nobody"), r"no module 'nobody' to remove; there are \['main', 'other'\]"),

@@ -197,6 +197,7 @@ def test_the_runner_that_was_made_is_stopped_whatever_happens(monkeypatch):
             {},
             r"expected a torch.nn.Module, .* by module id, a Policy or a MultiAgentEnvRunner, got 3",
         ),
+        (("runs/1", Levels), {}, r"got 'runs/1'; fastmarl.Policy.from_checkpoint\(\) reads the policy in a folder"),
         (({}, Levels), {}, "expected a torch.nn.Module"),
         (({"a": None}, Levels), {}, "expected a torch.nn.Module"),
         (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is needed"),

@@ -21,11 +21,11 @@ from fastmarl.core.envs.aec import AECPettingZooEnv
 from fastmarl.core.envs.base import MultiAgentEnv
 from fastmarl.core.envs.gymnasium_single import SingleGymnasiumEnv, has_one_agent
 from fastmarl.core.envs.openspiel import OpenSpielEnv
-from fastmarl.core.envs.packages import how_to_install
+from fastmarl.core.envs.packages import NEEDED, how_to_install
 from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.core.envs.pufferlib import PufferLibEnv
-from fastmarl.core.envs.suggestions import HOMES, suggestions
-from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit, similar
+from fastmarl.core.envs.suggestions import HOMES, option_meant, suggestions
+from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit
 
 _registered: dict[str, Callable[[dict], Any]] = {}
 _HOMES = {  # packages whose envs are not at the top level
@@ -255,18 +255,9 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
             if not _is_of_arguments(error):
                 raise
             raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200} as its keywords: "
-                                f"{error}{_option_meant(make, env_config)}") from error  # fmt: skip
+                                f"{error}{option_meant(make, env_config)}") from error  # fmt: skip
 
     return create
-
-
-def _option_meant(make: Callable[..., Any], env_config: Mapping[str, Any]) -> str:
-    """Return a hint where an option is misspelt, and the signature says how it is spelt."""
-    try:
-        known = [name for name in inspect.signature(make).parameters if name != "num_envs"]
-    except (TypeError, ValueError):
-        return ""
-    return did_you_mean([name for option in env_config if option not in known for name in similar(option, known)[:1]])
 
 
 def _is_of_arguments(error: TypeError) -> bool:
@@ -348,7 +339,8 @@ def _named_in_module(name: str) -> Callable[[dict], Any]:
     if not all(part.isidentifier() for part in path.split(".")):
         raise _unknown(name, f"{path!r} is not a module name")
     if path not in sys.modules and not _is_installed(package):
-        raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
+        own = "" if package in NEEDED else f"run this in the folder that has {package}.py, or "
+        raise _unknown(name, f"the package {package!r} is not installed; {own}{how_to_install(package)}")
     try:
         module = import_module(path)
     except ImportError as error:

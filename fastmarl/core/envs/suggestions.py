@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import pkgutil
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
+
+from fastmarl.core.errors import did_you_mean, similar
 
 HOMES = {
     "mpe2": [""],
@@ -63,3 +67,15 @@ def _games() -> list[str]:
         return [f"openspiel.{game}" for game in import_module("pyspiel").registered_names()]
     except ImportError:
         return []
+
+
+def option_meant(make: Callable[..., Any], env_config: Mapping[str, Any]) -> str:
+    """Return a hint where an option is misspelt, and the signature says which there are."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return ""
+    takes_any = any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters.values())
+    known = [name for name in parameters if name != "num_envs"]
+    meant = [name for option in env_config if option not in known for name in similar(option, known)[:1]]
+    return did_you_mean(meant) or ("" if takes_any or not known else f"; there are {', '.join(known)}")

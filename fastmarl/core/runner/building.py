@@ -172,7 +172,9 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
             model_config=spec.model_config or dict(config.model_config),
         ).build()
     else:
-        raise ConfigError(f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}")
+        is_class = isinstance(given, type) and issubclass(given, torch.nn.Module)
+        raise ConfigError(f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}"
+                          + (f"; give an instance, {given.__name__}(...)" if is_class else ""))  # fmt: skip
     spaces = _given_spaces(module)
     if spaces is None:
         raise ConfigError(f"module {module_id!r} has no observation_space or no action_space; set both")

@@ -283,8 +283,8 @@ def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -
     saved = entry["default"]
     if saved is None:
         raise ConfigError(f"module {module_id!r} is a {entry['class']}, not a default network of fastmarl, so "
-                          f"the checkpoint has only its weights; pass modules={{{module_id!r}: ...}} with a module of "
-                          f"that class, which gets these weights")  # fmt: skip
+                          f"the checkpoint has only its weights; in Python, pass modules={{{module_id!r}: ...}} with a "
+                          f"module of that class, which gets these weights")  # fmt: skip
     check_keys(f"the default network {module_id!r}", saved, OF_DEFAULT)
     check_mapping("its model_config", saved["model_config"])
     with torch.random.fork_rng(devices=[]):  # its initial weights are replaced

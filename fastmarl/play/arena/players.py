@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 import torch
@@ -52,7 +53,9 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
         return roles if len(roles) > 1 else next(iter(roles.values()))
     if isinstance(player, Mapping) and player and all(map(_is_module, player.values())):
         return {module_id: Role(module) for module_id, module in player.items()}
-    raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}")
+    is_path = isinstance(player, (str, PathLike))
+    hint = "; fastmarl.Policy.from_checkpoint() reads the policy in a folder" if is_path else ""
+    raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}{hint}")
 
 
 def roles_by_id(player: Any) -> dict[Any, Role]:
