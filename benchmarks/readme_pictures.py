@@ -51,7 +51,9 @@ def draw_speed() -> None:
         draw_bars(above, SAMPLERS, speeds, "{:,.0f}")
         above.set_title("simple_spread_v3, 8 copies in one process: agent steps per second", loc="left", fontsize=10)
         draw_bars(below, LEARNERS, seconds, "{} s")
-        below.set_title("PPO on simple_spread_v3 to a mean return of -45: CPU time", loc="left", fontsize=10)
+        below.set_title(
+            "PPO on simple_spread_v3 to a mean return of -45: CPU time, less is better", loc="left", fontsize=10
+        )
 
 
 def speed_of(sampler: str) -> float:
