@@ -101,6 +101,14 @@ def make_runner(kind):
     return runner
 
 
+def compile_writers(folder):
+    """Compile what writes files: an interrupt while numba loads a function may crash llvmlite."""
+    kind = {**IN_PROCESS, "env": Clock, "output": f"{folder}/output", "record_actions": f"{folder}/record"}
+    runner = make_runner(kind)
+    runner.sample(num_timesteps=80, random_actions=True)
+    runner.stop()
+
+
 def is_sent(sender, timeout):
     """Return true if the sender has reported a signal; each report is read once."""
     ready, _, _ = select.select([sender.stdout], [], [], timeout)
@@ -148,6 +156,7 @@ def main(count, seed):
     )
     report = {"interrupts": 0, "arrived": 0, "slowest_s": 0.0, "chunks": 0, "wrong": []}
     with tempfile.TemporaryDirectory() as folder:
+        compile_writers(folder)
         files = [
             {**kind, "env": Clock, "output": f"{folder}/output{i}", "record_actions": f"{folder}/record{i}"}
             for i, kind in enumerate(FILES)
