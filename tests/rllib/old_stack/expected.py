@@ -47,7 +47,7 @@ SLOW = {
             "actions normalized and clipped",
             "no preprocessors: dict",
         ),
-        "no arrays": ("policy: nested",),
+        "not arrays": ("policy: nested",),
         "action connectors are": (
             "changed: an action connector less",
             "changed: an action connector more",
