@@ -31,9 +31,8 @@ def test_the_file_has_no_outputs():
 
 
 @pytest.mark.slow
+@pytest.mark.needs("matplotlib", "onnx")
 def test_the_cells_run_in_order_and_the_network_learns(tmp_path):
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("onnx")
     cells = [
         "def show(value):\n    print(getattr(value, '_repr_html_', value.__repr__)())",
         *(shown("".join(cell["source"])) for cell in code_cells()),
@@ -43,7 +42,7 @@ def test_the_cells_run_in_order_and_the_network_learns(tmp_path):
     env = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "cells.py"],
-        cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("<table>") == 3  # of the runner, an episode and the evaluation

@@ -2,13 +2,11 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.bench.efficiency_table import ReadyDicts
 from fastmarl.training.run_folder import RunFolder
 
 SMALL = ["--env", "ready", "--num-envs", "4", "--steps", "200", "--episodes", "2", "--no-plot"]
@@ -16,12 +14,8 @@ MORE = ["--steps", "300", "--episodes", "2", "--no-plot"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    fastmarl.register_env("ready", ReadyDicts)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("fastmarl.training.loop.keep_freed_memory", bool)
-    return tmp_path
+def here(working_folder):
+    return working_folder
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.bench.efficiency_table import ReadyDicts
 from fastmarl.checkpoint import load_state
 from fastmarl.cli.runs import example
 from fastmarl.cli.terminal import Terminal
@@ -34,14 +33,10 @@ SMALL = ["--num-envs", "4", "--steps", "300", "--episodes", "4", "--no-plot"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Files are written to a folder of the test's own, where the user's code is, too."""
-    fastmarl.register_env("ready", ReadyDicts)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("fastmarl.training.loop.keep_freed_memory", bool)
-    (tmp_path / "nets_of_mine.py").write_text(NETS)
-    return tmp_path
+def here(working_folder):
+    """The user's code is in the folder, too."""
+    (working_folder / "nets_of_mine.py").write_text(NETS)
+    return working_folder
 
 
 def main(*args):

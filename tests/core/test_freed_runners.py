@@ -9,24 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support.freed import left_behind, uncollected, what_stays
 from support.levels import Levels
+from support.policy_kinds import Plain
 
 import fastmarl
 from fastmarl import connectors
 
 SPREAD = "fastmarl.simple_spread"
 ASYNC = {"gym_env_vectorize_mode": "async", "num_env_workers": 1, "env_worker_start_method": "fork"}
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.logits, self.value = torch.nn.Linear(18, 5), torch.nn.Linear(18, 1)
-
-    def forward(self, batch):
-        return {"action_dist_inputs": self.logits(batch["obs"]), "vf_preds": self.value(batch["obs"]).squeeze(-1)}
 
 
 class AllEvents(fastmarl.Callbacks):
@@ -94,7 +85,7 @@ USES = {
     "dicts in turn": {"env": Levels, "worker_num_splits": 2},
     "workers": {"env": Levels, **ASYNC},
     "restarts": {"env": FailsOften, "restart_failed_sub_environments": True},
-    "a net": {"policies": {"all": Net}},
+    "a net": {"policies": {"all": functools.partial(Plain, 18, 5)}},
     "memory": {"model_config": {"use_lstm": True}},
     "callbacks": {"env": Levels, "callbacks_class": [AllEvents, AllEvents]},
     "connectors": {"env_to_module_connector": several(connectors.MeanStdFilter, connectors.FrameStacking, LooksAround)},
@@ -138,18 +129,20 @@ def test_a_runner_whose_call_has_failed_is_freed_too(options):
     assert not left_behind(fail)
 
 
+@pytest.mark.needs("pyarrow")
 @pytest.mark.parametrize("option", ["output", "record_actions"])
 def test_a_runner_that_writes_files_is_freed_too(option, tmp_path):
     assert not left_behind(functools.partial(use, env=Levels, **{option: tmp_path}))
 
 
+@pytest.mark.needs("imageio_ffmpeg")
 def test_a_runner_that_films_is_freed_too(tmp_path):
-    pytest.importorskip("imageio_ffmpeg")
     film = functools.partial(fastmarl.VideoCallback, tmp_path, lambda number: True)
     assert not left_behind(functools.partial(use, env=Painted, callbacks_class=film))
     assert not list(tmp_path.glob(".*"))  # nor is there anything of a video that was under way
 
 
+@pytest.mark.needs("pyarrow")
 def test_a_name_that_is_bound_again_leaves_no_process_thread_or_file(tmp_path):
     def open_files():
         links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
