@@ -1,5 +1,6 @@
 # `make run` and `make test` set everything up by themselves; a second run reuses what is there.
 PYTHON ?= python3
+PYTHONS ?= 3.11 3.12 3.13 3.14
 VENV ?= .venv
 RUN_ENV ?= mpe2.simple_spread_v3
 RUN_STEPS ?= 20000
@@ -69,10 +70,6 @@ test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code u
 	FASTMARL_FUZZ_CASES=$(SANITIZED_CASES) $(SANITIZERS) $(BIN)/python -m pytest --capture sys \
 		--override-ini "pythonpath=$(SANITIZED) . tests" $(SANITIZED_TESTS) $(PYTEST_ARGS)
 
-# Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
-WITHOUT_RAY := --ignore tests/rllib $(foreach page,README docs/differences docs/old_stack docs/rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
-	--deselect "tests/bench/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
-
 # pytest prints all stacks 5 minutes into a test. Python 3.11 may crash when it prints those of a traced thread.
 test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners, groups and background samplers
 	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) --override-ini faulthandler_timeout=0 tests/core/test_channel.py tests/core/test_interrupted_workers.py \
@@ -95,12 +92,8 @@ soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with e
 		PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py $$way $(SECONDS) || status=1; \
 	done; exit $$status
 
-test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
-	status=0; for versions in oldest newest; do \
-		echo "== the $$versions versions"; \
-		PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 build/versions/$$versions/bin/python -m pytest $(WITHOUT_RAY) \
-			--numprocesses $(TEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) || status=1; \
-	done; exit $$status
+test-versions: $(VENV)/.made ## the quick tests on each of PYTHONS, with the oldest and the newest packages; results to docs/versions.md
+	$(BIN)/python tools/test_versions.py $(PYTHONS)
 
 # Other versions of Ray lie in folders of their own, before those that are installed. Where the fast path was tested, all
 # of the drop-in's equality is run; elsewhere it has to be RLlib's own class.
@@ -240,15 +233,6 @@ $(PEERS_FOLDER)/%/.made: benchmarks/peers/requirements/%.txt benchmarks/peers/re
 	$(@D)/bin/python $(PIP_INSTALL) -r $<
 	if [ -e $(<:.txt=.no-deps.txt) ]; then \
 		$(@D)/bin/python $(PIP_INSTALL) --no-deps -r $(<:.txt=.no-deps.txt); fi
-	touch $@
-
-# What is to be old or new is no longer constrained.
-build/versions/%/.made: tests/versions/%.txt tests/versions/common.txt constraints.txt
-	$(PYTHON) -m venv --clear $(@D)
-	sed -E '/^(gymnasium|pettingzoo|mpe2|pygame-ce)=/d' constraints.txt > $(@D)/constraints.txt
-	$(@D)/bin/python $(PIP_INSTALL) --constraint $(@D)/constraints.txt -r $<
-	$(@D)/bin/python $(PIP_INSTALL) --constraint $(@D)/constraints.txt \
-		--no-deps multigrid vmas gym gym-notices
 	touch $@
 
 build/rays/%/.made: $(VENV)/.made

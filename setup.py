@@ -99,14 +99,15 @@ def compiled(extensions):
     )
 
 
-setup(
-    long_description=absolute_links((ROOT / "README.md").read_text(), repository_url()),
-    long_description_content_type="text/markdown",
-    project_urls=project_urls(repository_url()),
-    # `fastmarl train` finds the examples in the package of a wheel, and beside it in a clone.
-    packages=[*find_namespace_packages(include=["fastmarl*"]), "fastmarl.examples"],
-    package_dir={"fastmarl.examples": "examples"},
-    cmdclass={"build_ext": BuildExtensions},
-    options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": CORES}},
-    ext_modules=compiled(extensions) if COMPILES else extensions,
-)
+if __name__ == "__main__":  # the processes that run Cython import this file where they are not forked
+    setup(
+        long_description=absolute_links((ROOT / "README.md").read_text(), repository_url()),
+        long_description_content_type="text/markdown",
+        project_urls=project_urls(repository_url()),
+        # `fastmarl train` finds the examples in the package of a wheel, and beside it in a clone.
+        packages=[*find_namespace_packages(include=["fastmarl*"]), "fastmarl.examples"],
+        package_dir={"fastmarl.examples": "examples"},
+        cmdclass={"build_ext": BuildExtensions},
+        options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": CORES}},
+        ext_modules=compiled(extensions) if COMPILES else extensions,
+    )

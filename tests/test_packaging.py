@@ -118,9 +118,9 @@ def clone(tmp_path):
     package = tmp_path / "fastmarl"
     native = package / "core/native"
     native.mkdir(parents=True)
-    names = ("__init__", "core/__init__", "core/errors", "core/public", "core/version", "core/native/__init__")
-    for name in names:
+    for name in ("core/__init__", "core/errors", "core/public", "core/version", "core/native/__init__"):
         shutil.copy(ROOT / "fastmarl" / f"{name}.py", package / f"{name}.py")
+    (package / "__init__.py").touch()
     for name in ("_one.pyi", "_two.pyi", "_two.cpython-30-other.so"):
         (native / name).touch()
     return tmp_path

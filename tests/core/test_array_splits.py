@@ -58,7 +58,8 @@ def by_course(chunks):
     for chunk in chunks:
         for part in chunk["agents"].values():
             del part["extra"]
-    return sorted(chunks, key=lambda chunk: pickle.dumps(chunk["agents"]))
+    # Protocol 5 writes in another way what belongs to another array, so equal arrays may differ in it.
+    return sorted(chunks, key=lambda chunk: pickle.dumps(chunk["agents"], protocol=4))
 
 
 # For a policy whose actions depend upon observations alone, and calls in which all envs make as many steps:

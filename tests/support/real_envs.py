@@ -95,6 +95,8 @@ def steps_of(kind, steps):
 def package_of(kind):
     """The optional package that an env of that kind comes from; None: it is our own."""
     env = KINDS[kind][0]
+    if kind == "multiwalker":
+        return "Box2D"  # of PettingZoo's extra sisl, without a wheel for Python 3.14
     if isinstance(env, str):
         return re.split("[.:]", env)[0]
     return {"counting": None, "turn based": None, "vmas": "vmas"}.get(kind, "pyspiel")

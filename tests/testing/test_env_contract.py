@@ -114,6 +114,7 @@ def test_check_env_finds_nothing(make, kind):
     assert report.env_steps == steps
 
 
+@pytest.mark.needs("Box2D")
 def test_agents_of_multiwalker_die_one_by_one():
     """Else the runs above would not see agents leave."""
     env = as_multi_agent_env(env_creator(KINDS["multiwalker"][0])(KINDS["multiwalker"][1]))
