@@ -4,8 +4,8 @@ FASTMARL_CHECKED=1 turns bounds, None and initialised checks on. FASTMARL_SANITI
 UndefinedBehaviorSanitizer look at the code of the release build: their runtime must be preloaded, as `make
 test-sanitized` does.
 
-Each build keeps its C files, objects and libraries in a folder of its own under build/, one for each Python, so changing
-between them recompiles nothing that is up to date and never mixes objects. The last one built in place is in
+Each build and Python keeps its C files, objects and libraries in a folder of its own under build/, so changing between
+them recompiles nothing that is up to date and never mixes objects. The last one built in place is in
 fastmarl/core/native/.
 """
 
