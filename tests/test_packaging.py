@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import fastmarl
 
 ROOT = Path(__file__).parents[1]
 PAGE = runpy.run_path(str(ROOT / "tools" / "index_page.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 URL = "https://example.org/us/fastmarl"
-FOLDERS = ("benchmarks", "docs", "examples", "fastmarl", "src_ext", "tests", "tools")
+FOLDERS = (".github/workflows", "benchmarks", "docs", "examples", "fastmarl", "src_ext", "tests", "tools")
 PAGES = [path.name for path in ROOT.glob("*.md")]
 FILES = [
     ".ci/run",
@@ -68,6 +70,7 @@ def test_a_wheel_has_the_examples_in_its_package(tmp_path):
         ("[a](docs/a.md#b)", f"[a]({URL}/blob/main/docs/a.md#b)"),
         ("![a](./docs/a.png)", f"![a]({URL}/raw/main/docs/a.png)"),
         ("[![a](a.png)](b.md)", f"[![a]({URL}/raw/main/a.png)]({URL}/blob/main/b.md)"),
+        ("[![a](../../a.svg)](../../a)", f"[![a]({URL}/a.svg)]({URL}/a)"),
         ("[text over\nlines](a.md)", f"[text over\nlines]({URL}/blob/main/a.md)"),
         ("[`x`](a.md)", f"[`x`]({URL}/blob/main/a.md)"),
         ("[here](#part) [there](https://a.b/c) [mail](mailto:a@b.c)", None),
@@ -184,3 +187,46 @@ def test_other_import_errors_of_a_built_clone_stay(clone):
 def test_every_extension_has_a_stub():
     stubs = {path.stem for path in (ROOT / "fastmarl/core/native").glob("*.pyi")}
     assert stubs == {path.stem for path in (ROOT / "src_ext").glob("*.pyx")}
+
+
+def test_the_package_has_the_version_of_its_project():
+    assert fastmarl.__version__ == PROJECT["project"]["version"]
+
+
+def test_all_claims_name_the_same_pythons():
+    found = re.findall(r":: Python :: (3\.\d+)", " ".join(PROJECT["project"]["classifiers"]))
+    assert PROJECT["project"]["requires-python"] == f">={found[0]}"
+    builds = re.findall(r"cp3(\d+)-manylinux_x86_64", PROJECT["tool"]["cibuildwheel"]["build"])
+    assert [f"3.{minor}" for minor in builds] == found
+    matrix = re.search(r"python: \[(.+)\]", (ROOT / ".github/workflows/tests.yml").read_text())[1]
+    assert matrix == ", ".join(f'"{version}"' for version in found)
+    assert f"CPython-{found[0]}_to_{found[-1]}-" in (ROOT / "README.md").read_text()
+
+
+def test_wheels_of_make_have_the_platform_of_cibuildwheel():
+    platform = re.search(r"^WHEEL_PLATFORM := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert platform == PROJECT["tool"]["cibuildwheel"]["manylinux-x86_64-image"] + "_x86_64"
+
+
+@pytest.fixture
+def release_notes(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return runpy.run_path(str(ROOT / "tools" / "release_notes.py"))
+
+
+def test_the_notes_of_a_release_are_its_section(release_notes):
+    newest = "- One\n  item.\n- Two\n\n```sh\na\nb\n```"
+    changelog = f"# Changelog\n\n## 0.2.0, 2026-02-01\n\n{newest}\n\n## 0.1.0, 2026-01-31\n\nOld.\n"
+    assert release_notes["notes"](changelog, "0.2.0") == newest.replace("One\n  item", "One item")
+    assert release_notes["notes"](changelog, "0.1.0") == "Old."
+
+
+@pytest.mark.parametrize("section", ["0.1.0, unreleased\n\nNew.", "0.1.1, 2026-01-31\n\nNew.", "0.1.0, 2026-01-31"])
+def test_a_release_needs_a_dated_section(release_notes, section):
+    with pytest.raises(SystemExit, match=r"CHANGELOG\.md has no section with a heading such as '## 0\.1\.0, "):
+        release_notes["notes"](f"# Changelog\n\n## {section}\n\n## 0.0.1, 2026-01-30\n\nOld.\n", "0.1.0")
+
+
+def test_a_tag_names_the_version(release_notes):
+    with pytest.raises(SystemExit, match=r"the tag is v9\.9\.9, but pyproject\.toml has version 0\."):
+        release_notes["main"]("v9.9.9")

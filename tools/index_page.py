@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BRANCH = "main"
+OF_THE_SITE = "../../"  # from README.md in blob/main/ to the repository's other pages, such as actions/
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|!?\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
 IS_ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 CODE = re.compile(r"(^```.*?^```\s*$|`[^`\n]*\]\([^`\n]*`)", re.DOTALL | re.MULTILINE)  # may look like a link
@@ -63,7 +64,9 @@ def _absolute(text: str, url: str) -> str:
     def replaced(match: re.Match) -> str:
         bang, shown, target = match.groups()
         shown = _absolute(shown, url)  # a picture that is a link
-        if not (target.startswith("#") or IS_ABSOLUTE.match(target)):
+        if target.startswith(OF_THE_SITE):
+            target = f"{url}/{target.removeprefix(OF_THE_SITE)}"
+        elif not (target.startswith("#") or IS_ABSOLUTE.match(target)):
             target = f"{url}/{'raw' if bang else 'blob'}/{BRANCH}/{target.removeprefix('./')}"
         return f"{bang}[{shown}]({target})"
 
