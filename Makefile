@@ -93,8 +93,8 @@ soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with e
 		PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py $$way $(SECONDS) || status=1; \
 	done; exit $$status
 
-test-versions: $(VENV)/.made ## the quick tests on each of PYTHONS, with the oldest and the newest packages; results to docs/versions.md
-	$(BIN)/python tools/test_versions.py $(PYTHONS)
+test-versions: $(VENV)/.made ## quick tests on each of PYTHONS, with the oldest and the newest packages; results to docs/versions.md
+	$(BIN)/python tools/tested_versions.py $(PYTHONS)
 
 # Other versions of Ray lie in folders of their own, before those that are installed. Where the fast path was tested, all
 # of the drop-in's equality is run; elsewhere it has to be RLlib's own class.

@@ -1,6 +1,6 @@
-"""Run the quick tests on each Python, with the oldest and the newest packages that pyproject.toml allows.
+"""Run the core's quick tests on each Python, with the oldest and the newest packages that pyproject.toml allows.
 
-    python tools/test_versions.py 3.11 3.12 3.13 3.14
+    python tools/tested_versions.py 3.11 3.12 3.13 3.14
 
 uv finds the interpreters, or downloads them, and resolves the packages. Each pair has an environment in build/versions. The
 results go to benchmarks/results/versions.json, and as a table to docs/versions.md. The exit status is 1 if a test failed.
@@ -26,8 +26,7 @@ EXTRAS = ("pettingzoo", "openspiel", "viz", "stats", "tensorboard", "onnx", "io"
 SHOWN = ("numpy", "numba", "torch", "gymnasium", "pettingzoo")
 # "Oldest" is the oldest version of each package with a wheel for that Python.
 RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}
-# Without RLlib, which asks for a Gymnasium of its own and is tested by `make test-rays`.
-TESTS = ("--ignore", "tests/rllib", "-m", "not slow")
+TESTS = [f"tests/{folder}" for folder in ("core", "envs", "learning", "offline", "replays", "testing", "cli")]
 
 
 def main(pythons: list[str]) -> int:
@@ -81,7 +80,7 @@ def test(interpreter: Path) -> dict[str, int | str]:
     """Run the tests and return their counts with date and commit; no tests, or an error of pytest, count as a failure."""
     report = interpreter.parents[1] / "report.xml"
     report.unlink(missing_ok=True)
-    command = [interpreter, "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup", "--junit-xml", report, *TESTS]
+    command = [interpreter, "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup", "--junit-xml", report, "-m", "not slow", *TESTS]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     status = subprocess.run(command, cwd=ROOT, env=environ).returncode
     suite = ElementTree.parse(report).find("testsuite")
