@@ -201,6 +201,20 @@ def test_all_claims_name_the_same_pythons():
     matrix = re.search(r"python: \[(.+)\]", (ROOT / ".github/workflows/tests.yml").read_text())[1]
     assert matrix == ", ".join(f'"{version}"' for version in found)
     assert f"CPython-{found[0]}_to_{found[-1]}-" in (ROOT / "README.md").read_text()
+    default = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert default.split() == found
+
+
+def test_each_python_passed_with_its_oldest_and_newest_packages():
+    tool = runpy.run_path(str(ROOT / "tools" / "tested_versions.py"))
+    rows = tool["load"]()
+    page = tool["PAGE"].read_text()
+    assert tool["with_table"](page, rows) == page
+    default = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert [(row["python"], row["packages"]) for row in rows] == [
+        (python, packages) for python in default.split() for packages in ("oldest", "newest")
+    ]
+    assert not any(row["failed"] for row in rows)
 
 
 def test_wheels_of_make_have_the_platform_of_cibuildwheel():

@@ -49,7 +49,7 @@ SUITES = (
     Suite("fuzz", ("fuzz",), 45),
     Suite("interrupts", ("test-interrupts",), 150),
     Suite("rays", ("test-rays",), 60),
-    Suite("versions", ("test-versions",), 60),
+    Suite("versions", ("test-versions",), 150),
     Suite("kills", ("test-kills",), 60),
     Suite("replay", ("test-replay",), 30),
     Suite("soak-in-process", ("soak", "SOAK_WAYS=in-process", "SECONDS=600"), 15),
