@@ -23,6 +23,7 @@ FOLDERS = (".github/workflows", "benchmarks", "docs", "examples", "fastmarl", "s
 PAGES = [path.name for path in ROOT.glob("*.md")]
 FILES = [
     ".ci/run",
+    "CITATION.cff",
     "LICENSE",
     "MANIFEST.in",
     "Makefile",
@@ -87,6 +88,36 @@ def test_all_links_of_the_readme_are_made_absolute():
     targets = re.findall(r"\]\(([^)]*)\)", prose) + re.findall(r'(?:src|href)="([^"]*)"', prose)
     assert targets
     assert [target for target in targets if not re.match(r"https?://|#", target)] == []
+
+
+def test_all_links_of_pages_outside_docs_lead_somewhere():
+    """`make docs` checks the others."""
+    paths = [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.*")]
+    links = [(path, *link) for path in paths for link in re.findall(r"\]\(([^):#]*)(#[^)]*)?\)", path.read_text())]
+    assert len(links) > 100
+    for path, target, anchor in links:
+        page = ROOT / target.removeprefix("../blob/main/") if target else path
+        assert page.exists(), (path.name, target)
+        assert not anchor or anchor[1:] in anchors_of(page), (path.name, target, anchor)
+
+
+def anchors_of(page):
+    headings = re.findall(r"^#+ (.+)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_version_and_date_are_the_same_everywhere():
+    def first(pattern, path):
+        return re.search(pattern, (ROOT / path).read_text(), re.MULTILINE).groups()
+
+    (version,) = first(r'^version = "(.+)"', "pyproject.toml")
+    released = first(r"^## (\d\S*) \((.+)\)$", "CHANGELOG.md")
+    cited = first(r'^version: (.+)\ndate-released: "(.+)"$', "CITATION.cff")
+    (title,) = first(r'^title: "(.+)"$', "CITATION.cff")
+    assert released == cited == (version, cited[1])
+    assert fastmarl.__version__ == version
+    citation = f"*The fastmarl maintainers ({cited[1][:4]}). {title}, version {version}*"
+    assert citation in " ".join((ROOT / "README.md").read_text().split())
 
 
 @pytest.mark.parametrize(

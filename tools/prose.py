@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE = ("fastmarl", "benchmarks", "examples", "tools", "tests")
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
+PAGES = ("*.md", "docs/**/*.md", ".github/**/*.md")
 LEAST = 4  # words of a docstring
 PHRASES = re.compile(
     r"\b(nobody|somebody|whoever|told|tells|anew|so many|so much|for who|what there is of|paid|to the bit)\b",

@@ -16,7 +16,7 @@ try:
     import ray
     from ray.exceptions import RayError, RaySystemError, RayTaskError
 except ImportError as error:
-    raise ImportError(f"env runners in other processes need Ray: pip install 'fastmarl[ray]' ({error})") from error
+    raise ImportError(f"env runners in other processes need Ray: pip install ray ({error})") from error
 
 FETCH_TIMEOUT_S = 60.0  # for a result that Ray reports as ready
 OURS = ("max_restarts", "max_task_retries", "max_concurrency", "scheduling_strategy", "lifetime", "name")

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.public import public
 from fastmarl.core.sealed_json import replace_file
@@ -183,5 +184,5 @@ def _summary_writer(folder: str | os.PathLike, resume_step: int | None) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ConfigError(f"TensorBoard's events need its package: pip install tensorboard ({error})") from error
+        raise ConfigError(f"TensorBoard events need its package: {how_to_install('tensorboard')} ({error})") from error
     return SummaryWriter(os.fspath(folder), purge_step=None if resume_step is None else resume_step + 1)

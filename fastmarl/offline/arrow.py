@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any
 
+from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.errors import ConfigError
 
 
@@ -15,4 +16,4 @@ def load(name: str = "pyarrow") -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise ConfigError('Parquet files need pyarrow: pip install "fastmarl[io]"') from error
+        raise ConfigError(f"Parquet files need pyarrow: {how_to_install('pyarrow')}") from error

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError
 from fastmarl.offline.json_values import agent_text
@@ -49,7 +50,7 @@ def to_minari(
         import minari
         from minari.data_collector import EpisodeBuffer
     except ImportError as error:
-        raise ConfigError('to_minari() needs Minari: pip install "fastmarl[minari]"') from error
+        raise ConfigError(f"to_minari() needs Minari: {how_to_install('minari')}") from error
     reader.check_module(module_id)
     trajectories = list(_trajectories(reader, module_id))
     dataset = minari.create_dataset_from_buffers(

@@ -15,6 +15,7 @@ from fastmarl.core.connectors.base import GetActions, NormalizeAndClipActions, a
 from fastmarl.core.connectors.flatten_observations import FlattenObservations
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.connectors.rllib_pieces import class_name
+from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.normalize import EPSILON
 from fastmarl.core.modules.base import copied
@@ -30,7 +31,7 @@ from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.core.store.block import Key, leaves_of
 
 OBS, ACTION, STATE_IN, STATE_OUT = "obs", "action", Columns.STATE_IN, Columns.STATE_OUT
-MISSING = "export_onnx() needs the packages onnx and onnxscript: pip install 'fastmarl[onnx]'"
+MISSING = f"export_onnx() needs the packages onnx and onnxscript: {how_to_install('onnx')}"
 
 
 class GreedyGraph(nn.Module):

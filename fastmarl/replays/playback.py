@@ -139,7 +139,7 @@ def replay(
         env: Replacement of the recorded env, as in `EnvRunnerConfig`; needed if the record names a class or function
             that this program has not used yet.
         env_config: Options that are merged into the recorded `env_config`.
-        video: Path of an mp4 file to write; needs `pip install "fastmarl[video]"`.
+        video: Path of an mp4 file to write; needs the extra `video`.
         fps: Frames per second; None: the env's `metadata["render_fps"]`, or 30.
         render_mode: Render mode that is added to the `env_config` with `video`, unless it has one; None: add none.
 

@@ -15,6 +15,7 @@ import numpy as np
 from fastmarl.core.callbacks import Callbacks
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.form import class_of
+from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.errors import ConfigError, RecordingError
 from fastmarl.core.public import public
@@ -46,8 +47,7 @@ class VideoFile:
         try:
             import imageio_ffmpeg
         except ImportError as error:
-            raise ConfigError('videos need imageio-ffmpeg, which is not installed; pip install "fastmarl[video]"'
-                              ) from error  # fmt: skip
+            raise ConfigError(f"videos need imageio-ffmpeg: {how_to_install('imageio_ffmpeg')}") from error
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

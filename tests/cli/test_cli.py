@@ -160,7 +160,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch, capsys, tmp_path)
     hide(monkeypatch, "matplotlib")
     assert cli.main(["sample", "--env", "ready", "--out", str(tmp_path / "x.png")]) == 1
     expected = (
-        "fastmarl: this needs matplotlib: pip install matplotlib (or, in a clone of fastmarl, pip install '.[viz]')"
+        "fastmarl: this needs matplotlib: pip install matplotlib (or, in a clone of fastmarl, pip install -e '.[viz]')"
     )
     assert capsys.readouterr().err.splitlines() == [expected]
 

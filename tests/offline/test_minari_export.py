@@ -132,5 +132,5 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"has no steps of module 'q', only of \[\]"):
         to_minari(ParquetReader(tmp_path / "x"), "x-v0", module_id="q", **spaces)
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(ConfigError, match=r'needs Minari: pip install "fastmarl\[minari\]"'):
+    with pytest.raises(ConfigError, match=r"needs Minari: pip install 'minari\[hdf5\]' "):
         to_minari(ParquetReader(tmp_path / "x"), "x-v0", module_id="q", **spaces)

@@ -825,10 +825,10 @@ def test_a_timeout_may_be_infinite(timeout_s, tmp_path, monkeypatch):
     assert_same_episodes(read(tmp_path), chunks)
 
 
-def test_without_pyarrow_the_error_names_the_extra(tmp_path, monkeypatch):
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(ConfigError, match=r'Parquet files need pyarrow: pip install "fastmarl\[io\]"'):
+        with pytest.raises(ConfigError, match="Parquet files need pyarrow: pip install pyarrow "):
             opened(tmp_path)
 
 

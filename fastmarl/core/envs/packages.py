@@ -5,18 +5,24 @@ from __future__ import annotations
 NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (name of its package in pip, extra of ours that includes it)
     "ale_py": ("ale-py", None),
     "gymnasium_robotics": ("gymnasium-robotics", None),
+    "imageio_ffmpeg": ("imageio-ffmpeg", "video"),
     "lbforaging": ("lbforaging", None),
+    "lz4": ("lz4", None),
     "magent2": ("magent2", "pettingzoo"),
     "matplotlib": ("matplotlib", "viz"),
+    "minari": ("'minari[hdf5]'", "minari"),
     "mpe2": ("mpe2", "pettingzoo"),
     "multigrid": ("multigrid", None),
+    "onnx": ("onnx onnxscript", "onnx"),
     "pettingzoo": ("'pettingzoo[butterfly,classic,sisl]'", "pettingzoo"),
     "psutil": ("psutil", "bench"),
     "pufferlib": ("pufferlib", None),
+    "pyarrow": ("pyarrow", "io"),
     "pyspiel": ("open-spiel", "openspiel"),
     "ray": ("'ray[rllib]>=2.60,<2.61'", "rllib"),
     "rware": ("rware", None),
     "scipy": ("scipy", "stats"),
+    "tensorboard": ("tensorboard", "tensorboard"),
     "vmas": ("vmas", None),
     "wandb": ("wandb", "wandb"),
 }
@@ -27,4 +33,4 @@ def how_to_install(module: str) -> str:
     if module not in NEEDED:
         return "install the package that has it"
     package, extra = NEEDED[module]
-    return f"pip install {package}" + (f" (or, in a clone of fastmarl, pip install '.[{extra}]')" if extra else "")
+    return f"pip install {package}" + (f" (or, in a clone of fastmarl, pip install -e '.[{extra}]')" if extra else "")

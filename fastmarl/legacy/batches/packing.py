@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.errors import BatchError, ConfigError
 
 DTYPES = re.compile(r"[?biufc]\d{0,2}|[SU][1-9]\d{0,8}|O8?")
@@ -36,7 +37,7 @@ def can_pack() -> bool:
 def check_can_pack(wanted_by: str) -> None:
     """Raise ConfigError if lz4 is missing."""
     if not can_pack():
-        raise ConfigError(f"{wanted_by} needs lz4, which is not installed: pip install lz4")
+        raise ConfigError(f"{wanted_by} needs lz4: {how_to_install('lz4')}")
 
 
 def pack(data: Any) -> str:
