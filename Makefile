@@ -156,7 +156,8 @@ wheel: build/wheel/.made ## source distribution, and from it a manylinux wheel f
 	PATH="$(CURDIR)/build/wheel/bin:$$PATH" auditwheel repair --plat $(WHEEL_PLATFORM) --wheel-dir dist build/wheel/dist/*.whl
 	build/wheel/bin/twine check --strict dist/*
 
-BUILD_DIST := build/wheel/bin/uv build --quiet --no-create-gitignore --build-constraints constraints.txt
+# Python's own LDSHARED may leave the path of its libraries in the extensions, as pyenv's does.
+BUILD_DIST := LDSHARED="$(CC) -shared" build/wheel/bin/uv build --quiet --no-create-gitignore --build-constraints constraints.txt
 TEST_WHEEL := build/test-wheel/bin/python
 INSTALLED := env -u PYTHONPATH bin/fastmarl
 

@@ -25,10 +25,10 @@ def main(tag: str) -> None:
 
 def notes(changelog: str, version: str) -> str:
     """Return the section of a version, with one line per paragraph or list item."""
-    heading = rf"^## {re.escape(version)}, \d{{4}}-\d\d-\d\d\n"
+    heading = rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)\n"
     section = re.search(rf"{heading}(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.MULTILINE)
     if section is None or not section[1].strip():
-        raise SystemExit(f"CHANGELOG.md has no section with a heading such as '## {version}, 2026-01-31'")
+        raise SystemExit(f"CHANGELOG.md has no section with a heading such as '## {version} (2026-01-31)'")
     parts = CODE.split(section[1].strip())
     return "".join(part if i % 2 else CONTINUED.sub(" ", part) for i, part in enumerate(parts))
 
