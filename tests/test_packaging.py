@@ -18,6 +18,7 @@ import fastmarl
 ROOT = Path(__file__).parents[1]
 PAGE = runpy.run_path(str(ROOT / "tools" / "index_page.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PYTHONS = re.findall(r":: Python :: (3\.\d+)", " ".join(PROJECT["project"]["classifiers"]))
 URL = "https://example.org/us/fastmarl"
 FOLDERS = (".github/workflows", "benchmarks", "docs", "examples", "fastmarl", "src_ext", "tests", "tools")
 PAGES = [path.name for path in ROOT.glob("*.md")]
@@ -191,15 +192,14 @@ def test_every_extension_has_a_stub():
 
 
 def test_all_claims_name_the_same_pythons():
-    found = re.findall(r":: Python :: (3\.\d+)", " ".join(PROJECT["project"]["classifiers"]))
-    assert PROJECT["project"]["requires-python"] == f">={found[0]}"
+    assert PROJECT["project"]["requires-python"] == f">={PYTHONS[0]}"
     builds = re.findall(r"cp3(\d+)-manylinux_x86_64", PROJECT["tool"]["cibuildwheel"]["build"])
-    assert [f"3.{minor}" for minor in builds] == found
+    assert [f"3.{minor}" for minor in builds] == PYTHONS
     matrix = re.search(r"python: \[(.+)\]", (ROOT / ".github/workflows/tests.yml").read_text())[1]
-    assert matrix == ", ".join(f'"{version}"' for version in found)
-    assert f"CPython-{found[0]}_to_{found[-1]}-" in (ROOT / "README.md").read_text()
+    assert matrix == ", ".join(f'"{version}"' for version in PYTHONS)
+    assert f"CPython-{PYTHONS[0]}_to_{PYTHONS[-1]}-" in (ROOT / "README.md").read_text()
     default = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
-    assert default.split() == found
+    assert default.split() == PYTHONS
 
 
 def test_each_python_passed_with_its_oldest_and_newest_packages():
@@ -207,9 +207,8 @@ def test_each_python_passed_with_its_oldest_and_newest_packages():
     rows = tool["load"]()
     page = tool["PAGE"].read_text()
     assert tool["with_table"](page, rows) == page
-    default = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     assert [(row["python"], row["packages"]) for row in rows] == [
-        (python, packages) for python in default.split() for packages in ("oldest", "newest")
+        (python, packages) for python in PYTHONS for packages in ("oldest", "newest")
     ]
     assert not any(row["failed"] for row in rows)
 

@@ -2,8 +2,9 @@
 
     python tools/tested_versions.py 3.11 3.12 3.13 3.14
 
-uv finds the interpreters, or downloads them, and resolves the packages. Each pair has an environment in build/versions. The
-results go to benchmarks/results/versions.json, and as a table to docs/versions.md. The exit status is 1 if a test failed.
+uv finds the interpreters, or downloads them, and resolves the packages. Each pair has an environment in build/versions.
+The results go to benchmarks/results/versions.json, and as a table to docs/versions.md. The exit status is 1 if a test
+failed.
 """
 
 from __future__ import annotations
@@ -77,10 +78,11 @@ def versions(interpreter: Path) -> dict[str, str]:
 
 
 def test(interpreter: Path) -> dict[str, int | str]:
-    """Run the tests and return their counts with date and commit; no tests, or an error of pytest, count as a failure."""
+    """Run the tests and return their counts with date and commit; an error of pytest counts as a failure."""
     report = interpreter.parents[1] / "report.xml"
     report.unlink(missing_ok=True)
-    command = [interpreter, "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup", "--junit-xml", report, "-m", "not slow", *TESTS]
+    options = ("-q", "-m", "not slow", "--numprocesses", "3", "--dist", "loadgroup", "--junit-xml", report)
+    command = [interpreter, "-m", "pytest", *options, *TESTS]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     status = subprocess.run(command, cwd=ROOT, env=environ).returncode
     suite = ElementTree.parse(report).find("testsuite")
@@ -109,8 +111,9 @@ def table(rows: list[dict]) -> str:
         "|---|---|---|---|---|---|---|---:|---:|---:|",
     ]
     for row in rows:
-        counts = (f"{row[name]:,}" for name in ("passed", "failed", "skipped"))
-        lines.append("| " + " | ".join([row["python"], row["packages"], *(row[name] for name in SHOWN), *counts]) + " |")
+        counts = [f"{row[name]:,}" for name in ("passed", "failed", "skipped")]
+        cells = [row["python"], row["packages"], *(row[name] for name in SHOWN), *counts]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

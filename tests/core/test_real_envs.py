@@ -113,9 +113,7 @@ def test_episodes_are_what_the_env_said(kind, options, steps):
 
 @pytest.mark.slow
 @OPTIONS
-@pytest.mark.parametrize(
-    "kind", params(["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "rware"])
-)
+@pytest.mark.parametrize("kind", params(["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "rware"]))
 def test_episodes_of_a_batch_are_what_its_envs_said(kind, options, steps):
     assert_episodes_are_what_was_said(Watching(kind, steps, batched=True), options)
 
