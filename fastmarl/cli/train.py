@@ -150,6 +150,7 @@ def _reopen(
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
         raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
                           f"continue, or play: fastmarl evaluate {folder.quoted}")  # fmt: skip
+    folder.check_links()
     folder.lock()
     return folder, args
 
