@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,8 +120,9 @@ def _run(
         signals.release()
         folder.unlock()
     if outcome.signal is not None:
+        wandb_option = f" --wandb {shlex.quote(args.wandb)}" if args.wandb else ""
         print(f"fastmarl: interrupted after {outcome.env_steps:,} env steps; saved in {outcome.checkpoint}; resume "
-              f"with: {resume_command} {folder.quoted}{trust_option(args)}", file=sys.stderr)  # fmt: skip
+              f"with: {resume_command} {folder.quoted}{trust_option(args)}{wandb_option}", file=sys.stderr)  # fmt: skip
         return SIGNALLED + outcome.signal
     _finish(algorithm, args, folder, terminal)
     return 0
@@ -148,6 +150,7 @@ def _reopen(
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
         raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
                           f"continue, or play: fastmarl evaluate {folder.quoted}")  # fmt: skip
+    folder.check_links()
     folder.lock()
     return folder, args
 

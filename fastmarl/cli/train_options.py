@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 SECONDS = 120.0  # between checkpoints: a crash loses at most this much work on any machine
 HIDDENS = [64, 64]
-NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "episodes", "explore", "no_plot")
-CHANGEABLE = ("steps", "checkpoint_every", "device", "record_actions", "tensorboard", "wandb")  # when a run is resumed
+NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "episodes", "explore", "no_plot", "wandb")
+CHANGEABLE = ("steps", "checkpoint_every", "device", "record_actions", "tensorboard")  # when a run is resumed
 
 
 def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[str, Any]:
@@ -89,7 +89,8 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     folder.add_argument("--record-actions", action="store_true", help="record actions, so that fastmarl replay FOLDER "
                         "can show any episode")  # fmt: skip
     folder.add_argument("--tensorboard", action="store_true", help="also write events for TensorBoard")
-    folder.add_argument("--wandb", metavar="PROJECT", help="also send the curve to Weights & Biases")
+    folder.add_argument("--wandb", metavar="PROJECT", help="also send the curve to Weights & Biases; give it "
+                        "again with --resume")  # fmt: skip
 
 
 def _policy(text: str) -> str:

@@ -13,7 +13,7 @@ from numba import njit
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
-from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.streams import new_streams, seed_streams, uniform
 
 GRAVITY = 9.8
@@ -49,8 +49,6 @@ class CartPole(EnvOfArrays):
         ConfigError: If a number is below 1.
     """
 
-    state_arrays = ("poles", "_ends", "_t", "_streams")
-
     def __init__(self, num_envs: int, num_agents: int = 1, max_episode_steps: int = 500):
         if num_agents < 1 or max_episode_steps < 1:
             raise ConfigError(f"num_agents and max_episode_steps must be at least 1, got {num_agents}, "
@@ -63,6 +61,7 @@ class CartPole(EnvOfArrays):
         self._t = np.zeros(num_envs, np.int64)
         self._max_episode_steps = max_episode_steps
         self._streams = new_streams(num_envs)
+        self.state_arrays = {"poles": ANY, "_ends": (0, TERMINATED | TRUNCATED), "_t": COUNT, "_streams": ANY}
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         seed_streams(self._streams, env_indices, seeds)

@@ -12,7 +12,7 @@ from numba import njit
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
-from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.own_arrays import ANY, EnvOfArrays
 from fastmarl.envs.streams import below, new_streams, seed_streams
 
 ROWS, COLUMNS, IN_A_ROW = 6, 7, 4
@@ -44,8 +44,6 @@ class ConnectFour(EnvOfArrays):
         ConfigError: If `random_moves` is not in 0 ... 20.
     """
 
-    state_arrays = ("boards", "_n_stones", "_streams")
-
     def __init__(self, num_envs: int, random_moves: int = 0):
         if not 0 <= random_moves <= MOST_RANDOM_MOVES:
             raise ConfigError(f"random_moves must be in 0 ... {MOST_RANDOM_MOVES}, got {random_moves}")
@@ -60,6 +58,7 @@ class ConnectFour(EnvOfArrays):
         self.boards = np.full((num_envs, ROWS, COLUMNS), EMPTY, np.int8)
         self._n_stones = np.zeros(num_envs, np.int64)
         self._random_moves, self._streams = random_moves, new_streams(num_envs)
+        self.state_arrays = {"boards": (EMPTY, 1), "_n_stones": (0, ROWS * COLUMNS), "_streams": ANY}
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         seed_streams(self._streams, env_indices, seeds)

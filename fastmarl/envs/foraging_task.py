@@ -116,10 +116,17 @@ class ForagingTask:
         return levels
 
     @property
+    def most_food(self) -> int:
+        """Greatest level that food can have."""
+        if self.max_food_level is None:
+            return int(np.sort(self.player_levels[:, 1])[:3].sum())
+        return int(self.food_levels[:, 1].max())
+
+    @property
     def observation_space(self) -> gym.spaces.Box:
         """The original's space; for grids, the space that it intends but fails to make."""
         most_of_players = self.player_levels[:, 1]
-        most = np.sort(most_of_players)[:3].sum() if self.max_food_level is None else self.food_levels[:, 1].max()
+        most = self.most_food
         if self.grid_observation:
             of_players = most_of_players.max() if self.observe_agent_levels else 1
             high = np.ones((3, 2 * self.reach + 1, 2 * self.reach + 1), np.float32)

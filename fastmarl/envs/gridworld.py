@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +12,7 @@ from numba import njit
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
-from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
 
 WALL, FOOD, HAZARD, AGENT = 1, 2, 4, 8  # contents of a cell: one of these, or 0
@@ -53,8 +53,6 @@ class GridWorld(EnvOfArrays):
         ConfigError: If a number is too small, or there are more agents, food and hazards than cells.
     """
 
-    state_arrays = ("_cells_EC", "_agent_EA", "_hazard_EH", "_lives_EA", "_t", "_streams")
-
     def __init__(
         self,
         num_envs: int,
@@ -89,6 +87,9 @@ class GridWorld(EnvOfArrays):
         self._moves = np.array([0, -width, width, -1, 1])
         self._num_food, self._view, self._max_steps = num_food, view, max_steps
         self._streams = new_streams(num_envs)
+        cells = 0, width**2 - 1
+        self.state_arrays = {"_cells_EC": (0, AGENT), "_agent_EA": cells, "_hazard_EH": cells, "_lives_EA": (0, 1),
+                             "_t": COUNT, "_streams": ANY}  # fmt: skip
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         seed_streams(self._streams, env_indices, seeds)
@@ -105,6 +106,20 @@ class GridWorld(EnvOfArrays):
             self._hazard_EH, self._lives_EA, self._t, group.obs["observation"], group.obs["action_mask"],
             group.rewards, group.terminated, out.terminated, out.truncated,
         )  # fmt: skip
+
+    def _rules_of(self, state: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+        cells_EC, lives_EA = state["_cells_EC"], state["_lives_EA"]
+        is_wrong_EC = (cells_EC == WALL) != (self._empty_C == WALL)
+        is_wrong_EC |= ~np.isin(cells_EC, (0, WALL, FOOD, HAZARD, AGENT))
+        yield "a cell is neither a wall where it should be, nor free, food, a hazard or an agent", is_wrong_EC.any(1)
+        for kind, thing_EX, exists_EX in (
+            (AGENT, state["_agent_EA"], lives_EA),
+            (HAZARD, state["_hazard_EH"], np.ones_like(state["_hazard_EH"], np.bool_)),
+        ):
+            is_there_EC = np.zeros_like(cells_EC, np.bool_)
+            is_there_EC[np.nonzero(exists_EX)[0], thing_EX[exists_EX]] = True
+            is_wrong_E = (is_there_EC != (cells_EC == kind)).any(1) | (is_there_EC.sum(1) != exists_EX.sum(1))
+            yield "living agents and hazards do not have cells of their own", is_wrong_E
 
 
 @njit(cache=True, nogil=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +12,7 @@ from numba import njit
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.public import public
 from fastmarl.envs.foraging_task import SUM_OF_THREE, ForagingTask
-from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.streams import below, new_streams, seed_streams
 
 NONE, NORTH, SOUTH, WEST, EAST, LOAD = range(6)
@@ -70,8 +70,6 @@ class LevelBasedForaging(EnvOfArrays):
         TypeError: If an option is unknown.
     """
 
-    state_arrays = ("players", "foods", "food_spawned", "_t", "_streams")
-
     def __init__(self, num_envs: int, name: str | None = None, **options: Any):
         task = ForagingTask(**options) if name is None else ForagingTask.named(name, **options)
         super().__init__(
@@ -89,6 +87,11 @@ class LevelBasedForaging(EnvOfArrays):
         self._levels = task.player_levels, task.food_levels
         self._field_size = task.rows, task.columns
         self._view = task.reach, bool(task.observe_agent_levels)
+        corner, most = (task.rows - 1, task.columns - 1), task.most_food
+        self.state_arrays = {
+            "players": (0, (*corner, task.player_levels.max())), "foods": (0, (*corner, most)),
+            "food_spawned": (0, most * task.max_num_food), "_t": COUNT, "_streams": ANY,
+        }  # fmt: skip
         self._rules = int(task.max_episode_steps), bool(task.normalize_reward), float(task.penalty)
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
@@ -104,6 +107,10 @@ class LevelBasedForaging(EnvOfArrays):
             actions["agents"], self._field_size, self._view, self._rules, self._target, self.players, self.foods,
             self.food_spawned, self._t, group.obs, group.rewards, out.terminated,
         )  # fmt: skip
+
+    def _rules_of(self, state: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+        is_left_E = (state["foods"][..., LEVEL] > 0).any(1)
+        yield "there is food but food_spawned is 0", is_left_E & (state["food_spawned"] == 0)
 
 
 @njit(cache=True, nogil=True)

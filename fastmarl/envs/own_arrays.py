@@ -1,24 +1,69 @@
 """Base of batches whose whole state is in arrays."""
 
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.states import check_keys, column_of
+
+ANY = None  # limits of numbers that compiled code only calculates with
+COUNT = 0, 2**62  # limits of a number of steps: one more does not overflow
 
 
 class EnvOfArrays(ArrayEnv):
     """A batch that can save and restore its state, and in which each env has its own random stream.
 
     Attributes:
-        state_arrays: Names of the attributes, all arrays, that hold the complete mutable state.
+        state_arrays: Names of the attributes, all arrays [E, ...], that hold the complete mutable state -> the least
+            and greatest numbers allowed in the array, each a scalar or an array that is broadcast; or `ANY`.
     """
 
     supports_checkpoint = seeds_each_episode = True
-    state_arrays: ClassVar[tuple[str, ...]]
+    state_arrays: Mapping[str, tuple[Any, Any] | None]
 
     def get_state(self) -> dict[str, Any]:
         """Return copies of the arrays by name."""
         return {name: getattr(self, name).copy() for name in self.state_arrays}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a result of `get_state()`.
+
+        A state may come from a stranger's file, and compiled code uses its numbers as indices without a check. All of
+        them are therefore checked here.
+
+        Raises:
+            ConfigError: If no batch with these options has such a state. Nothing was changed.
+        """
+        what = f"the state of {type(self).__name__}"
+        check_keys(what, state, self.state_arrays)
+        for name, limits in self.state_arrays.items():
+            own = getattr(self, name)
+            values = column_of(f"{name} in {what}", state[name], self.num_envs, own.dtype, own.shape[1:])
+            if limits is not ANY:
+                _check_limits(f"{name} in {what}", values, *limits)
+        for rule, is_broken_E in self._rules_of(state):
+            if is_broken_E.any():
+                raise ConfigError(f"{what} must fit together, but in env {is_broken_E.argmax()}, {rule}")
         for name in self.state_arrays:
             getattr(self, name)[...] = state[name]
+
+    def _rules_of(self, state: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield rules that several arrays, all within their limits, must obey.
+
+        Returns:
+            (text about a broken rule, bool [E] that is True for envs where it is broken).
+        """
+        yield from ()
+
+
+def _check_limits(what: str, values: np.ndarray, low: Any, high: Any) -> None:
+    numbers = values.view(np.uint8) if values.dtype == np.bool_ else values  # a file's bool may have any eight bits
+    low, high = np.broadcast_to(low, values.shape), np.broadcast_to(high, values.shape)
+    is_outside = (numbers < low) | (numbers > high)
+    if is_outside.any():
+        at = np.unravel_index(is_outside.argmax(), values.shape)
+        raise ConfigError(f"{what} must be from {low[at]} to {high[at]} at {[int(index) for index in at[1:]]} of env "
+                          f"{at[0]}, got {numbers[at]}")  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
-from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.streams import new_streams, seed_streams, uniform
 
 SECONDS = 0.1  # duration of one step
@@ -55,7 +55,6 @@ class ParticleWorld(EnvOfArrays):
         positions, velocities: float64 [E, A, 2] of the agents. May be written to.
     """
 
-    state_arrays = ("_bodies", "velocities", "_t", "_streams")
     positions = Positions(of_agents=True)
 
     def __init__(
@@ -79,6 +78,7 @@ class ParticleWorld(EnvOfArrays):
         self._force = np.zeros((len(self.possible_agents), 2))  # in the env being stepped
         self._t = np.zeros(num_envs, np.int64)
         self._streams = new_streams(num_envs)
+        self.state_arrays = {"_bodies": ANY, "velocities": ANY, "_t": COUNT, "_streams": ANY}
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         seed_streams(self._streams, env_indices, seeds)

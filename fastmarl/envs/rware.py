@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -11,7 +11,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.public import public
-from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.rware_moves import choose_movers, count_followers, new_aims, rank_cells
 from fastmarl.envs.rware_tasks import OUTSIDE, STORAGE, Task, floor_of, task_named
 from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
@@ -92,9 +92,6 @@ class Warehouse(EnvOfArrays):
         TypeError: If there is no such option.
     """
 
-    state_arrays = ("_agent_at_EC", "_shelf_at_EC", "_cell_EA", "_direction_EA", "_load_EA", "_has_delivered_EA",
-                    "_message_EAM", "_is_requested_ES", "_t", "_idle", "_streams")  # fmt: skip
-
     def __init__(self, num_envs: int, name: str = "rware-tiny-2ag-v2", **options: Any):
         self.task = task = task_named(name, options)
         n_numbers = N_OF_SELF + (2 * task.sensor_range + 1) ** 2 * (N_OF_CELL + task.msg_bits)
@@ -117,6 +114,12 @@ class Warehouse(EnvOfArrays):
         self._limits = task.max_steps or -1, task.max_inactivity_steps or -1
         self._reward_type = {"global": GLOBAL, "individual": INDIVIDUAL, "two_stage": TWO_STAGE}[task.reward_type]
         self._streams = new_streams(num_envs)
+        n_shelves = len(self._floor.storage_S)
+        self.state_arrays = {
+            "_agent_at_EC": (0, task.n_agents), "_shelf_at_EC": (0, n_shelves), "_cell_EA": (0, EC[1] - 1),
+            "_direction_EA": (0, N_DIRECTIONS - 1), "_load_EA": (0, n_shelves), "_has_delivered_EA": (0, 1),
+            "_message_EAM": ANY, "_is_requested_ES": (0, 1), "_t": COUNT, "_idle": COUNT, "_streams": ANY,
+        }  # fmt: skip
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         seed_streams(self._streams, env_indices, seeds)
@@ -132,6 +135,25 @@ class Warehouse(EnvOfArrays):
             action_EAN, self._streams, self._limits, self._reward_type, self._floor, self._aims, self._things,
             self._t, self._idle, group.obs, group.rewards, out.terminated,
         )  # fmt: skip
+
+    def _rules_of(self, state: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+        envs, kind_C = np.arange(self.num_envs)[:, None], self._floor.kind_C
+        agent_at_EC, shelf_at_EC, cell_EA, load_EA = (
+            state[name] for name in ("_agent_at_EC", "_shelf_at_EC", "_cell_EA", "_load_EA")
+        )
+        robots, shelves = np.arange(1, cell_EA.shape[1] + 1), np.arange(1, len(self._floor.storage_S) + 1)
+        is_lost_EA = (agent_at_EC[envs, cell_EA] != robots) | (kind_C[cell_EA] == OUTSIDE)
+        are_more_E = (agent_at_EC > 0).sum(1) != len(robots)
+        yield "robots do not have cells of their own", is_lost_EA.any(1) | are_more_E
+        standing_ES = np.sort(shelf_at_EC, axis=1)[:, len(kind_C) - len(shelves) :]
+        are_more_E = (shelf_at_EC > 0).sum(1) != len(shelves)
+        yield "shelves do not have cells of their own", (standing_ES != shelves).any(1) | are_more_E
+        carried_EC = np.where(agent_at_EC > 0, load_EA[envs, agent_at_EC - 1], 0)
+        is_lost_EC = (shelf_at_EC > 0) & (kind_C != STORAGE) & (carried_EC != shelf_at_EC)
+        is_lost_EC |= (carried_EC > 0) & (carried_EC != shelf_at_EC)
+        yield "a shelf is neither in storage nor on the robot that carries it", is_lost_EC.any(1)
+        n_E, n = state["_is_requested_ES"].sum(1), self.task.request_queue_size
+        yield f"the number of requested shelves is not {n}", n_E != n
 
 
 def _numbered(task: Task) -> tuple[Floor, np.ndarray]:

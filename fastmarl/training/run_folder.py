@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,8 @@ FORMAT = "fastmarl.run"
 KEPT = 2  # number of checkpoints, so that there is another one if the newest is damaged
 _CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # a loop with a single checkpoint may omit the number
 _LEFTOVER = re.compile(r"\.(checkpoint(-\d+)?|run\.json|curve\.csv)\.[0-9a-f]{32}")  # left by a killed process
+_OF_RUNS = re.compile(r"\.?wandb|run\.json|curve\.(csv|png)|record|checkpoint.*|events\.out\.tfevents\..*")
+_OF_WANDB = (".wandb", "wandb")  # folders in which its client has links of its own, which it replaces
 ABOUT = {"algorithm": str, "options": dict, "started": str}
 OPTIONS = {"env": str, "env_config": dict, "module": list, "steps": int}  # needed to read a run
 
@@ -55,7 +57,8 @@ class RunFolder:
             overwrite: Remove the run in the folder, if there is one; files that no run has written stay.
 
         Raises:
-            ConfigError: If the folder has a run, or can't be created or written to.
+            ConfigError: If the folder has a run or links under the names of a run's files, or can't be created or
+                written to.
         """
         chosen = path or _unused(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
         folder = cls(chosen)
@@ -66,6 +69,7 @@ class RunFolder:
                 raise ConfigError(f"{chosen} has a run in it: continue it with --resume {folder.quoted}, or replace it "
                                   f"with --overwrite")  # fmt: skip
             folder._clear()
+            folder.check_links()
         except BaseException as error:
             folder.unlock()
             if not isinstance(error, OSError):
@@ -101,7 +105,7 @@ class RunFolder:
         import fcntl
 
         try:
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.unlock()
@@ -119,6 +123,24 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def check_links(self) -> None:
+        """Raise ConfigError if a file or folder that training reads or writes is a link.
+
+        The folder may come from a stranger, and a link in it may lead to any file of the user.
+        """
+        if (link := next(self._links(), None)) is not None:
+            raise ConfigError(f"{link} is a link, which may lead out of the folder, to files that training would "
+                              f"overwrite; replace it by a file or folder, or remove it")  # fmt: skip
+
+    def _links(self) -> Iterator[Path]:
+        for each in self.path.iterdir():
+            if not _OF_RUNS.fullmatch(each.name):
+                continue
+            if each.is_symlink():
+                yield each
+            elif each.name not in _OF_WANDB:
+                yield from (inside for inside in each.rglob("*") if inside.is_symlink())
 
     # Options.
 

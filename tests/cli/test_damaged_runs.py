@@ -46,6 +46,46 @@ def test_a_run_with_a_damaged_curve_stays_and_goes_on_without_it(run, content, c
     assert checkpoints(run) == ["checkpoint-300", "checkpoint-200"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["curve.png", "curve.csv", "run.json", "record", "record/1.json", "wandb", "checkpoint-200",
+     "checkpoint-200/state.json", "checkpoint-300"],
+)  # fmt: skip
+def test_training_follows_no_link_out_of_its_folder(run, here, name, capsys):
+    (run / "record").mkdir()
+    target, link = here / "target", run / name
+    if link.exists():
+        link.rename(target)
+    link.symlink_to(target)
+    before = files_in(target)
+    assert cli.main(["train", "--resume", "my run", *MORE]) == 1
+    assert f"my run/{name} is a link, which may lead out of the folder" in capsys.readouterr().err
+    is_refused = cli.main(["train", "ippo", *SMALL, "--folder", "my run", "--overwrite"])
+    assert link.is_symlink() == is_refused
+    assert files_in(target) == before
+
+
+def test_the_lock_is_no_link(run, here, capsys):
+    (run / ".lock").unlink()
+    (run / ".lock").symlink_to(here / "target")
+    for command in (["--resume", "my run", *MORE], ["ippo", *SMALL, "--folder", "my run", "--overwrite"]):
+        assert cli.main(["train", *command]) == 1
+        assert "my run can't be" in capsys.readouterr().err
+    assert not (here / "target").exists()
+
+
+def files_in(path):
+    return {each: each.read_bytes() for each in (path, *path.rglob("*")) if each.is_file()}
+
+
+def test_links_of_other_programs_stay(run):
+    (run / "wandb" / "run-1").mkdir(parents=True)
+    (run / "wandb" / "latest-run").symlink_to("run-1")
+    (run / "notes").symlink_to("/nowhere")
+    assert cli.main(["train", "--resume", "my run", *MORE]) == 0
+    assert (run / "wandb" / "latest-run").is_symlink() and (run / "notes").is_symlink()
+
+
 @pytest.mark.parametrize("name", ["../{}/evil", "{}/evil", "/proc/self/cwd/evil", "no_such"])
 def test_a_run_does_not_choose_which_file_is_run(run, here, name, capsys):
     (here / "evil.py").write_text("open('executed', 'w')")

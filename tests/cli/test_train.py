@@ -139,11 +139,13 @@ class Raising(Terminal):
 def test_a_signal_saves_the_run_and_says_how_to_go_on(monkeypatch, capsys, number):
     monkeypatch.setattr("fastmarl.cli.arguments.open_terminal", Raising)
     monkeypatch.setattr(Raising, "number", number)
-    assert main("train", "ippo", "--env", "ready", "--folder", "run", *SMALL) == 128 + number
+    run = SimpleNamespace(log=lambda values, step: None, finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
+    assert main("train", "ippo", "--env", "ready", "--folder", "run", "--wandb", "my project", *SMALL) == 128 + number
     err = capsys.readouterr().err
     assert err == (
         "fastmarl: interrupted after 100 env steps; saved in run/checkpoint-100; "
-        "resume with: fastmarl train --resume run\n"
+        "resume with: fastmarl train --resume run --wandb 'my project'\n"
     )
     monkeypatch.setattr("fastmarl.cli.arguments.open_terminal", Terminal)
     assert main("train", "--resume", "run", "--episodes", "2", "--no-plot") == 0
@@ -169,6 +171,10 @@ def test_weights_and_biases_get_the_curve_under_the_runs_name(monkeypatch):
     assert "episode_return_mean" in rows[0][1]
     (options,) = started
     assert (options["project"], options["id"], options["resume"]) == ("mine", "run", "allow")
+    assert main("train", "--resume", "run", "--steps", "400", "--no-plot", "--episodes", "2") == 0
+    assert len(started) == 1, "the folder may come from others, who don't decide that it is sent"
+    assert main("train", "--resume", "run", "--steps", "500", "--wandb", "mine", "--no-plot", "--episodes", "2") == 0
+    assert started[1]["id"] == "run" and [row[0] for row in rows[4:-1]] == [500]
 
 
 def test_progress_is_shown_line_by_line_where_stderr_is_a_file(capsys):

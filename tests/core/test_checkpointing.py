@@ -106,6 +106,21 @@ def test_a_file_names_no_env_that_the_program_has_not_used(tmp_path):
         fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("option", ["record_actions", "output"])
+def test_a_file_names_no_folder_to_write_to(option, tmp_path):
+    with make_runner() as runner:
+        runner.save_to_path(tmp_path / "saved")
+    state = load_state(tmp_path / "saved")
+    state["config"]["options"][option] = os.fspath(tmp_path / "chosen")
+    save_state(tmp_path / "saved", state)
+    restore = partial(fastmarl.MultiAgentEnvRunner.from_checkpoint, tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=f"folders to write to, .* must be given again: .*'{option}': "):
+        restore()
+    with restore(**{option: None}) as runner:
+        runner.sample(num_timesteps=4)
+    assert not (tmp_path / "chosen").exists()
+
+
 def test_parts_of_a_checkpoint(tmp_path):
     options = {"env": Short, "env_config": {"n_agents": 2}, "policies": ["p0", "p1"], **MAPPING}
     with make_runner(**options) as runner, make_runner(**{**options, "seed": 4}) as other:

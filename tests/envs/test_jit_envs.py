@@ -4,6 +4,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from support.bundled import BUNDLED
 from support.gridworld import PlainGridWorld, SplitMix64
 from support.teams import TEAMS
 from support.twins import Twins
@@ -14,26 +15,10 @@ from fastmarl.core.envs.registry import env_creator
 from fastmarl.envs.cart_pole import CartPole
 from fastmarl.envs.connect_four import ConnectFour
 from fastmarl.envs.gridworld import GridWorld
-from fastmarl.envs.lbforaging import LevelBasedForaging
-from fastmarl.envs.rware import Warehouse
 from fastmarl.envs.simple_spread import SimpleSpread
 from fastmarl.envs.simple_tag import SimpleTag
 from fastmarl.envs.streams import below, new_streams, random_bits, seed_streams, uniform
 from fastmarl.errors import ConfigError, EnvCheckError
-
-BUNDLED = {
-    "cart_pole": lambda num_envs: CartPole(num_envs, 3),
-    "simple_spread": SimpleSpread,
-    "simple_spread, continuous": lambda num_envs: SimpleSpread(num_envs, continuous_actions=True),
-    "simple_tag": SimpleTag,
-    "simple_tag, continuous": lambda num_envs: SimpleTag(num_envs, num_good=2, continuous_actions=True),
-    "connect_four": lambda num_envs: ConnectFour(num_envs, random_moves=12),
-    "gridworld": lambda num_envs: GridWorld(num_envs, size=6, num_hazards=6),
-    "lbforaging": lambda num_envs: LevelBasedForaging(num_envs, field_size=(5, 5), max_num_food=1),
-    "lbforaging, grids": lambda num_envs: LevelBasedForaging(num_envs, field_size=(4, 4), grid_observation=True),
-    "rware": lambda num_envs: Warehouse(num_envs, "rware-tiny-6ag-v2", max_steps=60),
-    "rware, messages": lambda num_envs: Warehouse(num_envs, "rware-tiny-6ag-v2", max_steps=60, msg_bits=1),
-}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**64 + 5])

@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 
+import gymnasium as gym
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 from support.wild import Wild
 
 import fastmarl
@@ -88,6 +91,24 @@ def test_an_env_config_is_plain_data(env_config, tmp_path):
 )
 def test_names_that_a_file_may_have(name, is_safe):
     assert may_be_named_by_a_file(name) is is_safe
+
+
+@pytest.mark.parametrize(
+    ("code", "is_safe"),
+    [
+        ("gymnasium.envs.classic_control.cartpole:CartPoleEnv", True),
+        ("gymnasium_robotics.envs.maze.point_maze:PointMazeEnv", True),
+        ("shimmy.openai_gym_compatibility:GymV26CompatibilityV0", False),
+        ("gymnasium_evil:Env", False),
+        (CartPoleEnv, True),
+        (Wild, False),
+        (None, False),
+    ],
+)
+def test_names_in_gymnasiums_registry_are_safe_by_their_package(code, is_safe, monkeypatch):
+    """Those of others may import what an option names."""
+    monkeypatch.setitem(gym.registry, "Registered-v0", EnvSpec("Registered-v0", code))
+    assert may_be_named_by_a_file("Registered-v0") is is_safe
 
 
 def test_what_the_program_has_registered_or_used_is_replayed_unasked(tmp_path):

@@ -186,9 +186,16 @@ def may_be_named_by_a_file(name: Any) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Return True for a registered name, and for one of a known package."""
-    if registered_creator(name) or name in gym.registry:
+    """Return True for a registered name, and for one of a known package.
+
+    A name in Gymnasium's registry is of the package of its code. Others may import a module that an option names, as
+    shimmy's GymV26Environment-v0 does.
+    """
+    if registered_creator(name):
         return True
+    if (spec := gym.registry.get(name)) is not None:
+        code = spec.entry_point if isinstance(spec.entry_point, str) else getattr(spec.entry_point, "__module__", "")
+        return code.partition(":")[0].partition(".")[0] in {"gymnasium", *_KNOWN_PACKAGES}
     return ":" not in name and name.partition(".")[0] in _KNOWN_PACKAGES
 
 

@@ -48,6 +48,7 @@ def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
     options, left_out = saved["options"], saved["left_out"]
     for what, values in (("the saved options", options), ("the options that are left out", left_out)):
         check_mapping(what, values)
+    left_out = {**left_out, **{name: options[name] for name in FOLDERS if name in options}}  # a forged file has these
     if lacking := {name: text for name, text in left_out.items() if name not in given}:
         first = next(iter(lacking))
         raise ConfigError(f"a checkpoint holds no functions, classes, objects or folders to write to, so these options "
