@@ -41,18 +41,21 @@ help: ## this list
 run: build ## sample simple_spread with 16 environments: table and profile.png
 	$(BIN)/fastmarl sample --env $(RUN_ENV) --num-envs 16 --steps $(RUN_STEPS) --seed 0 --out profile.png
 
-test: $(VENV)/.test build ## all tests on the release build
-	$(TEST) $(PYTEST_ARGS)
+test: $(VENV)/.test build ## all tests on the release build, without the further values and long runs of test-exhaustive
+	$(TEST) -m "not exhaustive" $(PYTEST_ARGS)
+
+test-exhaustive: $(VENV)/.test build ## what `make test` leaves out: further values of what it covers, and long runs
+	$(TEST) -m exhaustive $(PYTEST_ARGS)
 
 test-core: $(VENV)/.test build ## what a change of the core needs first: its own tests, and who may import whom
-	$(TEST) tests/core tests/test_imports.py $(PYTEST_ARGS)
+	$(TEST) tests/core tests/test_imports.py -m "not exhaustive" $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.test build ## unit and property tests without simulators and Ray, in less than a minute
-	$(TEST) --ignore tests/rllib -m "not slow and not needs" $(PYTEST_ARGS)
+	$(TEST) --ignore tests/rllib -m "not slow and not needs and not exhaustive" $(PYTEST_ARGS)
 
 # These call all of the compiled code; nothing else depends on the build.
 test-checked: $(VENV)/.test checked ## quick tests of what is compiled, and random cases of the drop-in, on the checked build
-	FASTMARL_FUZZ_CASES=20 $(TEST) tests/core tests/learning tests/offline tests/rllib -m "not slow and not needs" $(PYTEST_ARGS) \
+	FASTMARL_FUZZ_CASES=20 $(TEST) tests/core tests/learning tests/offline tests/rllib -m "not slow and not needs and not exhaustive" $(PYTEST_ARGS) \
 		$(foreach name,equality training ray rllib_benchmark rllib_peers old_stack_training,--ignore tests/rllib/test_$(name).py)
 
 # A defect ends the process, with a report of its own and Python's stack; so there is one process only, whose output is not
@@ -209,7 +212,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers gpu-kit count bench-smoke clean distclean
+.PHONY: help run test test-exhaustive test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers gpu-kit count bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.exhaustive import further
 
 import fastmarl
 from fastmarl.checkpoint import load_state
@@ -101,7 +102,11 @@ LEARNING = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options", "bounds"), LEARNING, ids=lambda value: value if type(value) is str else "")
+@pytest.mark.parametrize(
+    ("name", "options", "bounds"),
+    [LEARNING[0], *further(LEARNING[1:])],
+    ids=lambda value: value if type(value) is str else "",
+)
 def test_an_example_learns(name, options, bounds, tmp_path):
     """As much as it should: without memory, little."""
     options = [*options, "--episodes", "500", "--folder", str(tmp_path)]
@@ -117,6 +122,7 @@ def test_an_example_learns(name, options, bounds, tmp_path):
     assert float(last["episode_return_mean"]) > float(first["episode_return_mean"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_async_vtrace_learns(tmp_path):
     """The example learns to the return on its page."""
@@ -131,6 +137,7 @@ def test_async_vtrace_learns(tmp_path):
     assert curve[-1].startswith("320000,")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("pyarrow")
 def test_behaviour_cloning_plays_like_what_was_recorded(tmp_path):
@@ -148,6 +155,7 @@ def test_behaviour_cloning_plays_like_what_was_recorded(tmp_path):
     assert float(cloned) > -68
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("ray")
 @pytest.mark.xdist_group("ray")
@@ -164,6 +172,7 @@ def test_distributed_ippo_learns(tmp_path):
     assert int(curve[-1].split(",")[0]) >= 200_000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ddp_ippo_is_the_same_in_one_process(tmp_path, monkeypatch, capsys):
     """With the same total batch, but for rounding: weights after two updates. Nearly all of its time are imports in
@@ -202,6 +211,7 @@ SPREAD = fastmarl.EnvRunnerConfig(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_policies_learn(tmp_path):
     """Each team does better than at random against random players, by more than chance gives."""
@@ -219,6 +229,7 @@ def test_two_policies_learn(tmp_path):
     assert (tmp_path / "curve.csv").read_text().startswith("env_steps,cpu_seconds,hunters,prey\n")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_self_play_learns(tmp_path):
     """To what no untrained net did, of nine: they won at most 13 and 5 % as first and second player against the player
@@ -235,6 +246,7 @@ def test_self_play_learns(tmp_path):
     assert curve[0].startswith("step,seconds,rating/main,rating/one_ply,") and curve[-1].startswith("204800,")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_example_trains_with_runners_in_processes():
     command = [sys.executable, ROOT / "examples" / "runner_processes.py", "--iterations", "2"]

@@ -133,6 +133,7 @@ def test_a_run_of_another_folder_than_was_meant_does_not_begin(project, monkeypa
     assert not (project / "new").exists()
 
 
+@pytest.mark.exhaustive
 def test_hares_learn(project):
     from train import Training
 

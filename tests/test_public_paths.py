@@ -111,9 +111,12 @@ def test_a_public_name_is_there(module, name):
 
 
 @pytest.mark.needs("ray")
-def test_ray_pickles_public_classes_by_name_whatever_was_imported():
-    """By value, the other process would get another class of the same name."""
-    program = """
+def test_public_modules_are_attributes_and_ray_pickles_public_classes_by_name():
+    """Whatever was imported. By value, the other process would get another class of the same name."""
+    paths = [path for path in PUBLIC if path.count(".") == 1]
+    program = (
+        f"import fastmarl\nprint({', '.join(paths)})"
+        + """
 import inspect, pkgutil, sys
 from importlib import import_module
 import ray.cloudpickle
@@ -128,13 +131,8 @@ assert len(public) > 50
 for each in public:
     assert len(ray.cloudpickle.dumps(each)) < 200, each
 """
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
-@pytest.mark.needs("ray")
-def test_public_modules_are_attributes_of_the_package():
-    paths = [path for path in PUBLIC if path.count(".") == 1]
-    subprocess.run([sys.executable, "-c", f"import fastmarl\nprint({', '.join(paths)})"], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(("module", "name"), params([pair for pair in NAMES if pair[0] not in WITH_RAY]))

@@ -45,6 +45,9 @@ class Result(NamedTuple):
 
 # The limits allow for another suite on the same two cores.
 SUITES = (
+    Suite("exhaustive", ("test-exhaustive",), 60),
+    Suite("old-stack", ("test-old-stack",), 30),
+    Suite("checked", ("test-checked",), 45),
     Suite("sanitized", ("test-sanitized",), 90),
     Suite("fuzz", ("fuzz",), 45),
     Suite("interrupts", ("test-interrupts",), 150),

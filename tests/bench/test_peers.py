@@ -385,6 +385,7 @@ def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
     assert json.loads(file.read_text())["settings"] == [GIVEN]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_measures_ours_and_keeps_what_the_file_has(tmp_path, capsys):
     file = tmp_path / "figures.json"

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.batched import Batched
+from support.exhaustive import further
 from support.interrupts import in_own_thread, interrupted
 from support.process_runners import contents
 from support.rooms import Echo, Rooms, make_runner
@@ -66,7 +67,7 @@ def by_course(chunks):
 
 
 @pytest.mark.parametrize(
-    "kind", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging", "rware", "connect_four"]
+    "kind", ["cart_pole", "simple_spread", "simple_tag", "connect_four", *further(["gridworld", "lbforaging", "rware"])]
 )
 def test_each_env_s_course_is_the_same_with_and_without(kind):
     options = {"explore": False, **(TEAMS if kind == "simple_tag" else {})}

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from support.exhaustive import further
 from support.process_runners import contents
 from support.trees import assert_same, spoilt
 from support.wandering import BOX, Wandering, make_runner
@@ -32,7 +33,7 @@ def is_harmless(how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["recurrent", "connectors", "states, infos, long lookback", "batch"])
+@pytest.mark.parametrize("kind", ["connectors", "batch", *further(["recurrent", "states, infos, long lookback"])])
 def test_a_spoilt_state_is_refused_or_can_be_gone_on_with(kind):
     runner, other, adventurous = make_runner(kind), make_runner(kind), make_runner(kind)
     runner.sample(num_timesteps=30)

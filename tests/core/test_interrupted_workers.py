@@ -25,6 +25,7 @@ N_SIGINTS = int(os.environ.get("FASTMARL_SIGINTS", "8"))
 EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("pyarrow")  # one kind of runner writes files
 def test_real_interrupts_at_random_times_arrive_and_leave_a_runner_that_samples_on():

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from support.exhaustive import further
 from support.process_runners import ODD_POLICIES, RandomModule, children, contents, make_runner, policy_options, sampled
 from support.real_envs import KINDS, params
 from support.real_envs import pytestmark as pytestmark
@@ -436,7 +437,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "how", "code"),
-    [("spawn", "raise", 3), ("fork", "kill", -signal.SIGKILL), ("spawn", "kill", -signal.SIGKILL)],
+    [("spawn", "raise", 3), ("fork", "kill", -signal.SIGKILL), *further([("spawn", "kill", -signal.SIGKILL)])],
 )
 def test_workers_end_with_the_process_of_the_runner(tmp_path, method, how, code):
     script = tmp_path / "script.py"

@@ -33,7 +33,13 @@ def run(tmp_path, function, *, command=(SCRIPT,), **environment):
 
 
 @pytest.mark.needs("mpe2")
-@pytest.mark.parametrize("command", [(SCRIPT,), ("-m", "support.script_of_workers")], ids=["path", "module"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param((SCRIPT,), id="path"),
+        pytest.param(("-m", "support.script_of_workers"), id="module", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_script_is_imported_only_if_the_env_comes_from_it(tmp_path, command):
     without, with_script = run(tmp_path, "by_case", command=command)
     assert without == {case: [*NEITHER, True] for case in without}
@@ -50,5 +56,6 @@ def test_an_object_of_the_script_that_is_sent_later_is_understood(tmp_path):
     assert run(tmp_path, "message") == [NEITHER, BOTH, 5, True]
 
 
+@pytest.mark.exhaustive
 def test_threads_that_start_workers_of_both_kinds_do_not_meddle(tmp_path):
     assert run(tmp_path, "threads") == [[NEITHER, BOTH] * 2, True]

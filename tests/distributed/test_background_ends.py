@@ -111,9 +111,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("method", "how", "mode", "code"),
     [
-        ("spawn", "exit", "sync", 3),
+        pytest.param("spawn", "exit", "sync", 3, marks=pytest.mark.exhaustive),
         ("spawn", "interrupt", "sync", -signal.SIGINT),
-        ("fork", "interrupt", "async", -signal.SIGINT),
+        pytest.param("fork", "interrupt", "async", -signal.SIGINT, marks=pytest.mark.exhaustive),
         ("fork", "kill", "async", -signal.SIGKILL),
     ],
 )

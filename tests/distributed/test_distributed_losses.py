@@ -19,7 +19,7 @@ from fastmarl.distributed import group as group_file
 from fastmarl.distributed.host import columns_of
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerStoppedError
 
-EVERY = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "13"))
+EVERY = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "29"))
 
 
 def test_others_deliver_while_a_runner_is_replaced():

@@ -253,7 +253,7 @@ def folded(chances, key):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_episodes_begin_as_the_rules_say(kind):
-    n, (options, key) = 100_000, BEGINNINGS[kind]
+    n, (options, key) = 30_000, BEGINNINGS[kind]
     batch = LevelBasedForaging(n, **options)
     batch.reset(np.arange(n), batch.new_arrays(), seeds=range(n))
     counts = Counter(map(begun, batch.players.tolist(), batch.foods.tolist()))
@@ -262,6 +262,7 @@ def test_episodes_begin_as_the_rules_say(kind):
     assert (np.diff(cells, axis=1) >= 0).all(), "foods are sorted by cell"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("lbforaging")
 @pytest.mark.parametrize("kind", BEGINNINGS)

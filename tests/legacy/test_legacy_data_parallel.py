@@ -32,6 +32,7 @@ def initial_weights():
         return worker.get_weights()["default_policy"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_workers_learn_as_one_with_the_mean_of_their_gradients():
     context = torch.multiprocessing.get_context("spawn")

@@ -15,7 +15,7 @@ from fastmarl.legacy import RolloutWorker, RolloutWorkerConfig
 
 # An interrupt that comes while Python finalises an object is dropped, with this warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-N_LINES = 12
+N_LINES = 6
 OBS = gym.spaces.Box(-1e6, 1e6, (4,), np.float32)
 LENGTHS = (6, 11, 4)
 JOINS = {"a": 0, "b": 2, "c": 0}

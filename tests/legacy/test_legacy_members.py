@@ -367,7 +367,7 @@ def test_foreach_env(make):
     worker = make(**clocks())
     assert worker.foreach_env(lambda env: env.length) == [10, 10]
     with pytest.raises(ConfigError, match='gym_env_vectorize_mode="sync"'):
-        make(**clocks(gym_env_vectorize_mode="async")).foreach_env(len)
+        make(**clocks(gym_env_vectorize_mode="async", env_worker_start_method="fork")).foreach_env(len)
 
 
 def test_foreach_env_with_context(make):
@@ -487,6 +487,7 @@ def test_step(make):
     assert set(env_runner.perf_stats.values()) != {0.0}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_worker_learns_to_balance():
     """Every agent balances its pole for 250 steps of 500, on average."""

@@ -48,6 +48,7 @@ def run(tmp_path, *blocked):
     assert done.stdout.endswith("ok\n"), done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_worker_without_ray(tmp_path):
     run(tmp_path, "ray")

@@ -767,7 +767,7 @@ def test_one_that_nobody_closes_ends_with_its_last_reference_or_the_process(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("afterwards", ["raise", "writer.close()"])
+@pytest.mark.parametrize("afterwards", ["raise", pytest.param("writer.close()", marks=pytest.mark.exhaustive)])
 def test_a_close_that_was_interrupted_loses_nothing(afterwards, tmp_path):
     """Neither if it is called again, nor if the process ends."""
     script = textwrap.dedent(f"""

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from support import exhaustive
 from support.compare_actions import close
 from support.optional import params
 from support.overheard import Carried, Overheard, asked_again, in_batches, one_by_one
@@ -18,7 +19,11 @@ from fastmarl.core.envs.values import same
 
 pytestmark = real_envs_marks
 CONTINUOUS = (gym.spaces.Box, gym.spaces.Dict, gym.spaces.Tuple)
-N = 2_000
+N = 600
+STATES = (
+    *("default", "LSTM, apart", "own memory", "filter", "frames", "previous, clipped", "all, and memory"),
+    *("own connector", "masks in infos"),
+)
 
 
 def played(runner, env, n):
@@ -55,7 +60,7 @@ def test_actions_are_those_that_the_env_was_sent(kind, tmp_path):
     assert_equal(asked_again(ticks, one_by_one(restored), restored.reset), N, tolerance)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", exhaustive.params(KINDS, STATES))
 def test_a_state_that_is_carried_is_as_good_as_one_that_is_kept(kind, tmp_path):
     runner, env = overheard_runner(kind)
     played(runner, env, 300)
@@ -104,10 +109,10 @@ def test_actions_in_real_environments(kind, tmp_path):
     restored = fastmarl.Policy.from_checkpoint(
         runner.save_to_path(tmp_path), policy_mapping_fn=config.policy_mapping_fn
     )
-    played(runner, env, 2000)
+    played(runner, env, N)
     for policy in (from_runner, restored):
-        assert_equal(asked_again(env.envs[0], in_batches(policy), policy.reset), 2000)
-        assert_equal(asked_again(env.envs[0], one_by_one(policy), policy.reset), 2000)
+        assert_equal(asked_again(env.envs[0], in_batches(policy), policy.reset), N)
+        assert_equal(asked_again(env.envs[0], one_by_one(policy), policy.reset), N)
 
 
 def test_a_quick_module_acts_on_whole_observations_only():

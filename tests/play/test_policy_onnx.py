@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.compare_actions import close
+from support.exhaustive import params
 from support.overheard import Wander
 from support.policy_kinds import BOX, CHOICE, KINDS, overheard_runner
 
@@ -19,7 +20,18 @@ pytestmark = [pytest.mark.needs("onnx", "onnxscript", "onnxruntime"), pytest.mar
 MAIN = "default_policy"
 LOOK_BACK = ("frames", "previous", "own connector", "all, and memory")
 IN_GRAPHS = [kind for kind in KINDS if not kind.startswith(LOOK_BACK)]
-N = 300
+N = 100
+KEPT = (  # each layer, kind of space, mask and connector
+    *("default", "CNN", "LSTM, apart", "nested observations", "own memory", "masks of parts in observations"),
+    *(
+        "masks of parts in infos",
+        "normalised, doubles",
+        "clipped",
+        "a tuple",
+        "filter of nested",
+        "filter beside masks",
+    ),
+)
 
 
 def session_of(path):
@@ -56,7 +68,7 @@ def nested(space, outputs, row):
     return layout.nest([int(leaf) if discrete else leaf for leaf, discrete in zip(leaves, is_int, strict=True)])
 
 
-@pytest.mark.parametrize("kind", IN_GRAPHS)
+@pytest.mark.parametrize("kind", params(IN_GRAPHS, KEPT))
 def test_a_graph_acts_as_the_policy(kind, tmp_path):
     rng = np.random.default_rng(5)
     runner, _ = overheard_runner(kind)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from support import optional
-from support.real_envs import KINDS, package_of
+from support.real_envs import EXHAUSTIVE, KINDS, package_of
 from support.real_envs import pytestmark as pytestmark
 from support.replayed import assert_same_episode, record, whole
 
@@ -54,7 +54,7 @@ def marked(param):
 
 
 @pytest.mark.parametrize(
-    "kind", [marked(param) for param in optional.params([kind for kind in ALL if kind not in NOT_REPLAYABLE], package)]
+    "kind", [marked(param) for param in optional.params(sorted(ALL.keys() - NOT_REPLAYABLE), package, EXHAUSTIVE)]
 )
 def test_replayed_episodes_are_those_that_were_sampled(kind, tmp_path):
     env, env_config = ALL[kind]

@@ -10,6 +10,7 @@ from rllib.differential.known import unexpected
 from rllib.differential.piece_cases import PIECE_CASES
 from rllib.differential.runs import Run, Sample, differences, play, wrong_path
 from rllib.differential.witness import findings, witnessed
+from support.exhaustive import covering, params
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -17,9 +18,10 @@ MOST_LINES = 20
 
 
 ALL_CASES = {**CASES, **{f"piece {name}": each for name, each in PIECE_CASES.items()}}
+COVERING = covering(ALL_CASES, pairs_of=("connectors", "to_env", "callbacks"))
 
 
-@pytest.mark.parametrize("name", ALL_CASES)
+@pytest.mark.parametrize("name", params(ALL_CASES, COVERING))
 def test_equal(name: str) -> None:
     chosen = ALL_CASES[name]
     want, got = play(chosen, RLlibEnvRunner), play(chosen, MultiAgentEnvRunner)

@@ -16,7 +16,7 @@ from rllib.differential.witness import findings, witnessed
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
-FUZZ_CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", 20))
+FUZZ_CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", 10))
 FIRST_SEED = int(os.environ.get("FASTMARL_FUZZ_FIRST_SEED", 0))
 BATCHES = 20
 pytestmark = pytest.mark.xdist_group("fuzz")  # one process counts them

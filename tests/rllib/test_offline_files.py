@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow, pytest.mark.filt
 COLUMNS = ["eps_id", "agent_id", "module_id", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"]
 
 
+@pytest.mark.exhaustive
 def test_ray_data_and_behaviour_cloning(local_ray, tmp_path):
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=4, seed=1)
     with fastmarl.MultiAgentEnvRunner(config) as runner, ParquetWriter(tmp_path, next_obs=True) as writer:

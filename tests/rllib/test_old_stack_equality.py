@@ -7,11 +7,12 @@ from rllib.old_stack.cases import CASES, SENSITIVE
 from rllib.old_stack.expected import wrong_path
 from rllib.old_stack.runs import Run, differences, play
 from rllib.old_stack.subject import SUBJECT
+from support.exhaustive import covering, params
 
 MOST_LINES = 20
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", params(CASES, covering(CASES)))
 def test_equal(name: str) -> None:
     case = CASES[name]
     want, got = play(case), play(case, SUBJECT)
@@ -28,6 +29,7 @@ def sensitive_run() -> Run:
     return play(SENSITIVE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", BROKEN)
 def test_comparison_sees(name: str, sensitive_run: Run) -> None:
     """The checker is checked."""

@@ -150,7 +150,7 @@ def test_an_algorithm_goes_on_from_a_checkpoint(build, tmp_path):
     assert_same_weights(*algorithms)
 
 
-@pytest.mark.parametrize("config_class", [IMPALAConfig, APPOConfig])
+@pytest.mark.parametrize("config_class", [IMPALAConfig, pytest.param(APPOConfig, marks=pytest.mark.exhaustive)])
 def test_asynchronous_algorithms_train(build, config_class):
     """In which order RLlib learns from batches depends on time."""
     config = with_two_policies(config_class(), RolloutWorker, num_env_runners=2, rollout_fragment_length=50)
@@ -166,6 +166,7 @@ def test_asynchronous_algorithms_train(build, config_class):
     assert any(not np.array_equal(one, other) for one, other in zip(weights, tree.flatten(before), strict=True))
 
 
+@pytest.mark.exhaustive
 def test_tune_runs_trials(tmp_path):
     """Returns are the same in each iteration with either sampler."""
     returns = []

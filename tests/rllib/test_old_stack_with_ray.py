@@ -15,6 +15,7 @@ from ray.rllib.policy.policy_map import PolicyMap
 from rllib.old_stack.fuzz import remote_case, stashing_case
 from rllib.old_stack.runs import differences, play
 from rllib.old_stack.subject import SUBJECT
+from support.exhaustive import further
 
 from fastmarl.rllib import RolloutWorker
 
@@ -68,7 +69,7 @@ def make_worker(worker_class, policies, mapping, env_config, **env_runners):
     return worker_class(env_creator=Echo, config=config, default_policy_class=PPOTorchPolicy)
 
 
-@pytest.mark.parametrize("early", [0, 3])
+@pytest.mark.parametrize("early", [pytest.param(0, marks=pytest.mark.exhaustive), 3])
 def test_actions_of_remote_envs_are_those_that_were_sent(early):
     worker = make_worker(
         RolloutWorker,
@@ -135,7 +136,7 @@ def test_a_stashed_policy_that_the_map_has_room_for_is_sampled_fast():
         assert worker.is_accelerated and worker.slow_path_reasons == []
 
 
-@pytest.mark.parametrize("seed", [3, 9, 11, 13, 18])
+@pytest.mark.parametrize("seed", [3, *further([9, 11, 13, 18])])
 def test_random_cases_with_stashed_policies(seed):
     case = stashing_case(seed)
     lines = [*differences(play(case), play(case, SUBJECT))]
@@ -143,6 +144,7 @@ def test_random_cases_with_stashed_policies(seed):
     assert not [line for line in lines if not line.startswith("left['policies']")], repr(case)
 
 
+@pytest.mark.exhaustive
 def test_a_random_case_with_envs_in_actors():
     case = remote_case(10)
     want, got = play(case), play(case, SUBJECT)

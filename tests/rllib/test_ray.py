@@ -147,7 +147,7 @@ def test_tuner(tmp_path):
     assert all(result.metrics["env_runners"]["num_env_steps_sampled_lifetime"] >= 800 for result in results)
 
 
-@pytest.mark.parametrize("in_parallel", [False, True])
+@pytest.mark.parametrize("in_parallel", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_evaluation_runners(build, in_parallel):
     config = make_config(num_env_runners=0).evaluation(
         evaluation_num_env_runners=1,
@@ -187,7 +187,7 @@ def test_results_tell_how_many_runners_are_accelerated(build, tmp_path):
     assert (told["num_accelerated_env_runners"], told["num_slow_path_env_runners"]) == (1, {"vector_env": 1})
 
 
-@pytest.mark.parametrize("kind", [APPOConfig, IMPALAConfig])
+@pytest.mark.parametrize("kind", [APPOConfig, pytest.param(IMPALAConfig, marks=pytest.mark.exhaustive)])
 def test_asynchronous_algorithms(build, kind):
     """APPO's runners take their weights from the state server, IMPALA's are sent them."""
     config = make_config(kind, num_env_runners=1)

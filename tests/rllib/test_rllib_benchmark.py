@@ -49,7 +49,7 @@ class Rounding(RLlibEnvRunner):
         return episodes
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["cartpole", pytest.param("ready", marks=pytest.mark.exhaustive)])
 def test_rllib_against_itself(name):
     result = measure_case(name, rounds=2, ours=RLlibEnvRunner)
     assert (result.rounds, result.rllib_rounds) == (2, SMALL[name].rllib_rounds or 2)
@@ -131,6 +131,7 @@ def test_other_draws_are_compared_by_the_form_of_their_columns():
         measure_case("cartpole", rounds=1, ours=Widening)
 
 
+@pytest.mark.exhaustive
 def test_growth_leaves_rllib_out_where_it_takes_too_long():
     rows = measure_growth(steps=(10, 40), rllib_steps=10, rounds=1, ours=RLlibEnvRunner)
     assert [row["steps"] for row in rows] == [10, 40]

@@ -810,7 +810,7 @@ class OwnRunner(MultiAgentEnvRunner):
     pass
 
 
-@pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
+@pytest.mark.parametrize("dumps", [pytest.param(pickle.dumps, marks=pytest.mark.exhaustive), cloudpickle.dumps])
 def test_classes_with_options_pickle_by_import(dumps):
     runner = variant(MultiAgentEnvRunner, parse_fixes("all"), "fast")
     episode = grow(begin(ALL_FIXES), 2)

@@ -11,6 +11,7 @@ from rllib.typical.shipped import EXAMPLES, NOT_TRIED
 DOCS = Path(__file__).parents[2] / "docs" / "rllib.md"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_docs_say_which_examples_are_accelerated() -> None:
     """In a process of its own, from which those of the examples are forked: Ray may run in this one."""

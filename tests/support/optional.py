@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -17,9 +17,10 @@ def needed(package: str) -> ModuleType:
     return importlib.import_module(package) if os.environ.get("CI") else pytest.importorskip(package)
 
 
-def params(kinds: Iterable[Any], package_of: Callable[[Any], str | None]) -> list[Any]:
+def params(kinds: Iterable[Any], package_of: Callable[[Any], str | None], exhaustive: Container[Any] = ()) -> list[Any]:
     """Return parameters for `parametrize`; each kind is marked with the optional package that it needs, if any."""
-    return [pytest.param(kind, marks=_marks(package_of(kind))) for kind in kinds]
+    further = {kind: [pytest.mark.exhaustive] if kind in exhaustive else [] for kind in kinds}
+    return [pytest.param(kind, marks=[*marks, *_marks(package_of(kind))]) for kind, marks in further.items()]
 
 
 def _marks(package: str | None) -> list[pytest.MarkDecorator]:

@@ -84,7 +84,12 @@ if tuple(map(int, gym.__version__.split(".")[:2])) >= (1, 2):  # gymnasium-robot
     KINDS["mamujoco"] = ("gymnasium_robotics.mamujoco_v1", options)
 
 # These take long.
-FEWER_STEPS = {"gather": 40, "pistonball": 150, "cooperative_pong": 150, "vmas": 300, "multigrid": 150}
+FEWER_STEPS = {"gather": 40, "pistonball": 150, "cooperative_pong": 150, "vmas": 100, "multigrid": 150}
+# Others of their package, of the same protocol, take less.
+EXHAUSTIVE = {
+    "pistonball", "cooperative_pong", "pursuit", "gather", "combined_arms", "adversarial_pursuit", "simple_crypto",
+    "simple_speaker_listener", "chess", "go", "texas_holdem_no_limit", "tic_tac_toe", "liars_dice",
+}  # fmt: skip
 
 
 def steps_of(kind, steps):
@@ -103,4 +108,4 @@ def package_of(kind):
 
 
 def params(kinds):
-    return optional.params(kinds, package_of)
+    return optional.params(kinds, package_of, EXHAUSTIVE)
