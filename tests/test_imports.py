@@ -40,7 +40,7 @@ WINGS = {  # wing -> other wings that it may import
 EXCEPTIONS = {"core.runner.output": ["offline", "replays"], "core.envs.registry": ["envs"]}
 LAYERS = {  # from the ground up: rooms of one layer don't import from each other
     "core": [
-        ["errors", "html_table", "kernels", "public", "rllib_classes", "sealed_json", "version", "weakly"],
+        ["errors", "html_table", "kernels", "packages", "public", "rllib_classes", "sealed_json", "version", "weakly"],
         ["callbacks", "checkpoint", "columns", "config", "exits", "processes", "spaces", "states"],
         ["envs", "modules", "native"],
         ["store"],

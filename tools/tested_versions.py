@@ -63,7 +63,7 @@ def environment(python: str, packages: str) -> Path:
 
 
 def uv(*arguments: str | Path) -> str:
-    command = [ROOT / ".venv/bin/uv", "--quiet", *arguments]
+    command = [Path(sys.executable).with_name("uv"), "--quiet", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

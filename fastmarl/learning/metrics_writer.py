@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.errors import ConfigError, shown
+from fastmarl.core.packages import how_to_install
 from fastmarl.core.public import public
 from fastmarl.core.sealed_json import replace_file
 

@@ -6,9 +6,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.packages import how_to_install
 from fastmarl.offline.json_values import agent_text
 from fastmarl.offline.reader import ParquetReader
 

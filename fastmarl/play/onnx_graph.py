@@ -15,7 +15,6 @@ from fastmarl.core.connectors.base import GetActions, NormalizeAndClipActions, a
 from fastmarl.core.connectors.flatten_observations import FlattenObservations
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.connectors.rllib_pieces import class_name
-from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.normalize import EPSILON
 from fastmarl.core.modules.base import copied
@@ -24,6 +23,7 @@ from fastmarl.core.modules.distributions.discrete import MultiCategorical
 from fastmarl.core.modules.distributions.nested import MultiDistribution
 from fastmarl.core.modules.encoders import OneHot
 from fastmarl.core.modules.masking import masked
+from fastmarl.core.packages import how_to_install
 from fastmarl.core.runner.saved_policy import ModuleParts, PolicyOptions
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_key

@@ -15,9 +15,9 @@ import numpy as np
 from fastmarl.core.callbacks import Callbacks
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.form import class_of
-from fastmarl.core.envs.packages import how_to_install
 from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.errors import ConfigError, RecordingError
+from fastmarl.core.packages import how_to_install
 from fastmarl.core.public import public
 
 USUAL_FPS = 30  # as in Gymnasium
