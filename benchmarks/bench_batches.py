@@ -24,7 +24,7 @@ ENVS, STEPS, AGENTS = 32, 200, 3
 AGENT_STEPS = ENVS * STEPS * AGENTS
 
 
-def make_runner(env="mpe2.simple_spread_v3", num_envs=ENVS, record_env_state=True):
+def make_runner(env="fastmarl.simple_spread", num_envs=ENVS, record_env_state=True):
     config = fastmarl.EnvRunnerConfig(
         env=env,
         num_envs_per_env_runner=num_envs,

@@ -52,6 +52,7 @@ SUITES = (
     Suite("fuzz", ("fuzz",), 45),
     Suite("interrupts", ("test-interrupts",), 150),
     Suite("rays", ("test-rays",), 60),
+    Suite("wheel", ("test-wheel",), 30),
     Suite("versions", ("test-versions",), 150),
     Suite("kills", ("test-kills",), 60),
     Suite("replay", ("test-replay",), 30),

@@ -20,6 +20,12 @@ from fastmarl.core.envs.values import same
 pytestmark = real_envs_marks
 CONTINUOUS = (gym.spaces.Box, gym.spaces.Dict, gym.spaces.Tuple)
 N = 600
+KEPT = (  # each layer, kind of space, mask and connector
+    *("default", "default, bytes", "default, doubles kept", "other layers", "any torch module", "own actions", "CNN"),
+    *("LSTM, apart", "own memory", "masks of parts in observations", "masks in infos", "bits", "a number", "a tuple"),
+    *("normalised, doubles", "filter beside masks", "frames of images", "previous, nested", "all, and memory"),
+    "own connector",
+)
 STATES = (
     *("default", "LSTM, apart", "own memory", "filter", "frames", "previous, clipped", "all, and memory"),
     *("own connector", "masks in infos"),
@@ -44,7 +50,7 @@ def assert_equal(pairs, n, tolerance=0.0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", exhaustive.params(KINDS, KEPT))
 def test_actions_are_those_that_the_env_was_sent(kind, tmp_path):
     """In batches as the runner had them, bit-identical. One by one, torch (which may add a batch up in another order
     than a row) may differ in the last digits of numbers, 1e-5 of them; compiled kernels add up to four rows alike."""

@@ -18,7 +18,7 @@ MOST_LINES = 20
 
 
 ALL_CASES = {**CASES, **{f"piece {name}": each for name, each in PIECE_CASES.items()}}
-COVERING = covering(ALL_CASES, pairs_of=("connectors", "to_env", "callbacks"))
+COVERING = covering(ALL_CASES)
 
 
 @pytest.mark.parametrize("name", params(ALL_CASES, COVERING))

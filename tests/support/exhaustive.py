@@ -2,7 +2,6 @@
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -20,12 +19,9 @@ def further(values: Iterable[Any]) -> list[Any]:
     ]
 
 
-def covering(cases: Mapping[str, Any], pairs_of: tuple[str, ...] = ()) -> set[str]:
-    """Choose cases in which each value of each field occurs, and each item of `calls`; most new values first.
-
-    Each pair of values of two fields of `setup` named in `pairs_of` occurs, too, if any case has it.
-    """
-    values_of = {name: {*_values(case), *_pairs(case, pairs_of)} for name, case in cases.items()}
+def covering(cases: Mapping[str, Any]) -> set[str]:
+    """Choose cases in which each value of each field occurs, and each item of `calls`; most new values first."""
+    values_of = {name: set(_values(case)) for name, case in cases.items()}
     missing, chosen = set().union(*values_of.values()), set()
     while missing:
         best = max(values_of, key=lambda name: len(values_of[name] & missing))
@@ -45,8 +41,3 @@ def _values(part: Any, path: str = "") -> Iterator[str]:
             yield from _values(value, f"{path}[{key!r}]")
     else:
         yield f"{path} {part!r}"
-
-
-def _pairs(case: Any, names: tuple[str, ...]) -> Iterator[str]:
-    for pair in combinations(names, 2):
-        yield " ".join(f"{name}={getattr(case.setup, name)!r}" for name in pair)
