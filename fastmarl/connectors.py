@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fastmarl.core.public import imported_when_used
 
 if TYPE_CHECKING:
+    from fastmarl.core.connectors.agent_indicator import AgentIndicator as AgentIndicator
     from fastmarl.core.connectors.base import Connector as Connector
     from fastmarl.core.connectors.base import GetActions as GetActions
     from fastmarl.core.connectors.base import NormalizeAndClipActions as NormalizeAndClipActions

@@ -29,8 +29,8 @@ PUBLIC = {
         load_state save_state
     """,
     "fastmarl.connectors": """
-        Connector EnvToModule FlattenObservations FrameStacking GetActions MeanStdFilter NormalizeAndClipActions
-        OutputConnector PrevActionsPrevRewards Rows stacked
+        AgentIndicator Connector EnvToModule FlattenObservations FrameStacking GetActions MeanStdFilter
+        NormalizeAndClipActions OutputConnector PrevActionsPrevRewards Rows stacked
     """,
     "fastmarl.distributed": """
         BackgroundSampler EnvRunnerGroup SamplePart

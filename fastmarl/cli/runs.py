@@ -15,7 +15,7 @@ from fastmarl.core.errors import ConfigError, FastmarlError
 if TYPE_CHECKING:
     from fastmarl.training import Algorithm
 
-ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo")
+ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo", "epymarl")
 
 
 def example(name: str) -> ModuleType:

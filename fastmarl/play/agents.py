@@ -23,7 +23,7 @@ from fastmarl.core.native._records import EpisodeRecord
 from fastmarl.core.runner.saved_policy import PolicyOptions
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_row
 from fastmarl.core.store.block import LEAST_ROWS, Key, OutputFormError
-from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.lanes import Guest, LaneTable
 from fastmarl.core.store.store import INACTIVE, RowStore
 
 GOING_ON = {"__all__": False}
@@ -39,16 +39,6 @@ class AgentTable(LaneTable):
 
     def who(self, lane: int) -> str:
         return f"agent {self.agent_ids[lane]!r}"
-
-
-class Guest:
-    """Stands in for an agent whose state the caller keeps, during one call."""
-
-    def __init__(self, agent_id: Hashable):
-        self.agent_id = agent_id
-
-    def __repr__(self) -> str:
-        return repr(self.agent_id)
 
 
 class ModuleAgents:

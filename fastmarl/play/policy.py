@@ -25,7 +25,8 @@ from fastmarl.core.exits import as_error
 from fastmarl.core.public import public
 from fastmarl.core.runner.saved_policy import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts, parts_from
 from fastmarl.core.states import check_mapping
-from fastmarl.play.agents import Guest, ModuleAgents
+from fastmarl.core.store.lanes import Guest
+from fastmarl.play.agents import ModuleAgents
 
 
 @public("fastmarl.play")

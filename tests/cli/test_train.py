@@ -92,7 +92,7 @@ def test_other_commands_take_the_folder_of_a_run(here, capsys):
     assert "agent agent_1" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("algorithm", ["mappo", "vdn", "recurrent_ippo"])
+@pytest.mark.parametrize("algorithm", ["mappo", "vdn", "recurrent_ippo", "epymarl"])
 def test_policies_of_all_algorithms_can_play(algorithm, capsys):
     args = ["--steps", "300", "--num-envs", "2", "--episodes", "2", "--no-plot", "--folder", "run"]
     assert main("train", algorithm, *args) == 0

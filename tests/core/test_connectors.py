@@ -1,15 +1,20 @@
 """Connectors one by one: what they make of observations and rewards, and what they refuse."""
 
+import random
 import re
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.replay import make_config
 from support.short_episodes import MODULE, NESTED, Short, assert_moments, make_runner, parts_of, stats_of
+from support.worlds import make_world
 
 import fastmarl
 from fastmarl.connectors import (
+    AgentIndicator,
     Connector,
     FlattenObservations,
     FrameStacking,
@@ -80,6 +85,43 @@ def test_stacks_of_slices_and_what_they_need():
         stacked(part.slice(slice(4, 7), len_lookback_buffer=1), 3)
     with pytest.raises(EpisodeError, match="no observation_space"):
         stacked(fastmarl.SingleAgentEpisode.from_state(part.get_state()), 3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_agents_are_indicated(seed):
+    """In worlds where agents join, leave and come back, and lanes change hands."""
+    world = replace(make_world(random.Random(seed)), declared=True)
+    agents = random.Random(seed).sample(world.agents, len(world.agents))
+    chain = [FlattenObservations(), AgentIndicator(agents)]
+    config, _ = make_config(world, policies=dict.fromkeys(world.obs_kinds), env_to_module_connector=chain)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    parts = [
+        (agent, part)
+        for call in world.calls
+        for episode in runner.sample(**call.kwargs, random_actions=True)
+        for agent, part in episode.agent_episodes.items()
+    ]
+    assert parts
+    for agent, part in parts:
+        indicators = part.get_observations()[:, -len(agents) :]
+        assert indicators.tolist() == [[float(each == agent) for each in agents]] * len(indicators)
+
+
+def test_indicated_observations_are_what_was_sent():
+    space = gym.spaces.Box(-5, 5, (3,), np.float64)
+    runner = make_runner(AgentIndicator(["agent_0"]), env_config={"space": space})
+    made = runner.get_spaces()[MODULE][0]
+    assert made == gym.spaces.Box(np.float32([-5, -5, -5, 0]), np.float32([5, 5, 5, 1]))
+    (part,) = parts_of(runner.sample(num_episodes=1))
+    sent = np.array(runner.env.envs[0].sent, np.float32)
+    np.testing.assert_array_equal(part.get_observations()[:, :-1], sent)
+    assert all(made.contains(row) for row in part.get_observations())
+
+
+def test_an_agent_without_an_indicator():
+    runner = make_runner(AgentIndicator(["agent_1", "agent_0"]), env_config={"n_agents": 3})
+    with pytest.raises(ObservationError, match=r"agent 'agent_2'.* for the agents \['agent_1', 'agent_0'\]; name all"):
+        runner.sample(num_timesteps=3)
 
 
 def test_previous_actions_and_rewards():
@@ -183,6 +225,10 @@ def test_bad_options():
     for make in (
         lambda: MeanStdFilter(clip_by_value=0),
         lambda: FrameStacking(0),
+        lambda: AgentIndicator([]),
+        lambda: AgentIndicator("agent_0"),
+        lambda: AgentIndicator(["agent_0", "agent_0"]),
+        lambda: make_runner(AgentIndicator(["agent_0"]), env_config={"space": gym.spaces.Discrete(3)}),
         lambda: PrevActionsPrevRewards(n_prev_actions=-1),
         lambda: PrevActionsPrevRewards(n_prev_actions=0, n_prev_rewards=0),
         lambda: make_runner(None, reward_scale=0),

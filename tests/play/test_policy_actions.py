@@ -23,12 +23,19 @@ N = 600
 KEPT = (  # each layer, kind of space, mask and connector
     *("default", "default, bytes", "default, doubles kept", "other layers", "any torch module", "own actions", "CNN"),
     *("LSTM, apart", "own memory", "masks of parts in observations", "masks in infos", "bits", "a number", "a tuple"),
-    *("normalised, doubles", "filter beside masks", "frames of images", "previous, nested", "all, and memory"),
+    *(
+        "normalised, doubles",
+        "filter beside masks",
+        "an indicator",
+        "frames of images",
+        "previous, nested",
+        "all, and memory",
+    ),
     "own connector",
 )
 STATES = (
     *("default", "LSTM, apart", "own memory", "filter", "frames", "previous, clipped", "all, and memory"),
-    *("own connector", "masks in infos"),
+    *("own connector", "masks in infos", "an indicator"),
 )
 
 

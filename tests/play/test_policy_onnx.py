@@ -18,7 +18,7 @@ from fastmarl.errors import ConfigError
 
 pytestmark = [pytest.mark.needs("onnx", "onnxscript", "onnxruntime"), pytest.mark.slow]
 MAIN = "default_policy"
-LOOK_BACK = ("frames", "previous", "own connector", "all, and memory")
+LOOK_BACK = ("an indicator", "frames", "previous", "own connector", "all, and memory")
 IN_GRAPHS = [kind for kind in KINDS if not kind.startswith(LOOK_BACK)]
 N = 100
 KEPT = (  # each layer, kind of space, mask and connector

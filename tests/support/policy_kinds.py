@@ -5,7 +5,14 @@ import numpy as np
 import torch
 
 import fastmarl
-from fastmarl.connectors import Connector, FlattenObservations, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.connectors import (
+    AgentIndicator,
+    Connector,
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    PrevActionsPrevRewards,
+)
 from fastmarl.modules import DefaultRLModule, RLModule
 from support.overheard import Overheard, Wander
 
@@ -133,6 +140,7 @@ KINDS = {
     "filter of nested": (NESTED, CHOICE, {"env_to_module_connector": [MeanStdFilter(), FlattenObservations()]}),
     "filter beside masks": (MASKED, CHOICE, {"env_to_module_connector": MeanStdFilter(de_std_to_one=False)}),
     "flattened masks": (MASKED, CHOICE, {"env_to_module_connector": FlattenObservations()}),
+    "an indicator": (NESTED, CHOICE, {"env_to_module_connector": [FlattenObservations(), AgentIndicator([*"cab"])]}),
     "frames": (BOX, CHOICE, {"env_to_module_connector": FrameStacking(4)}),
     "frames of images": (IMAGE, CHOICE, {"env_to_module_connector": FrameStacking(2)}),
     "previous": (BOX, CHOICE, {"env_to_module_connector": PREVIOUS}),

@@ -30,6 +30,7 @@ RUNS = {
     "mappo": ["--num-envs", "8", "--steps", "1200"],
     "vdn": ["--num-envs", "4", "--steps", "600"],
     "recurrent_ippo": ["--num-envs", "4", "--steps", "1536"],
+    "epymarl": ["--num-envs", "4", "--steps", "1200"],
 }
 POLICIES = ["--env", "fastmarl.simple_tag", "--policies", "hunters=adversary_*", "prey=agent_*"]
 

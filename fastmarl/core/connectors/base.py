@@ -15,7 +15,7 @@ from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import MASK_KEYS
 from fastmarl.core.store.block import Block
-from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.lanes import Guest, LaneTable
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class Rows:
     @property
     def agents(self) -> list[tuple[int, Hashable]]:
         """(env index, agent id) of each row."""
-        return [(int(self._table.env_L[lane]), self._table.agent_ids[lane]) for lane in self.lanes.tolist()]
+        ids = self._table.agent_ids
+        agents = (ids[lane].agent_id if type(ids[lane]) is Guest else ids[lane] for lane in self.lanes.tolist())
+        return [*zip(self._table.env_L[self.lanes].tolist(), agents, strict=True)]
 
     def surroundings(self) -> Surroundings:
         """Return the runner's modules and metrics, and its episodes so far.

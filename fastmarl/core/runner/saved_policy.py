@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors.agent_indicator import AgentIndicator
 from fastmarl.core.connectors.base import ConnectorPiece, GetActions, NormalizeAndClipActions
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.connectors.flatten_observations import FlattenObservations
@@ -36,6 +37,7 @@ KEYS = ("version", "options", "modules")
 OF_MODULE = ("observation_space", "action_space", "class", "default", "connectors")
 OF_DEFAULT = ("observation_space", "inference_only", "model_config", "layers")
 ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connectors; they have attributes of these names
+    AgentIndicator: ("agents",),
     FlattenObservations: (),
     FrameStacking: ("num_frames",),
     GetActions: (),

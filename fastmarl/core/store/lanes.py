@@ -24,6 +24,16 @@ TERMINATED, TRUNCATED, FAILED = 1, 2, 4
 Flags = dict[Any, Any]  # as step() returns them
 
 
+class Guest:
+    """Id of an agent of a `Policy` whose state the caller keeps; equal only to itself, unlike the agent's own id."""
+
+    def __init__(self, agent_id: Hashable):
+        self.agent_id = agent_id
+
+    def __repr__(self) -> str:
+        return repr(self.agent_id)
+
+
 class LaneTable:
     """The lanes of all envs.
 

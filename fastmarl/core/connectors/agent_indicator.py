@@ -1,0 +1,63 @@
+"""Indicates to a shared network for which agent it acts."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.connectors.base import Connector, Rows
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
+
+
+@public("fastmarl.connectors")
+class AgentIndicator(Connector):
+    """Appends a one-hot vector that indicates the agent, so that agents that share a network can act differently.
+
+    Observations must be vectors; those of other shapes need FlattenObservations before this. The output is float32.
+
+    Args:
+        agents: All agents of the module; the position of an agent's id is that of its 1.
+    """
+
+    lane_arrays = ("position_L",)
+
+    def __init__(self, agents: Sequence[Hashable]):
+        if isinstance(agents, str) or not isinstance(agents, Sequence) or not agents:
+            raise ConfigError(f"AgentIndicator needs a list of agent ids, got {agents!r}")
+        if len(set(agents)) < len(agents):
+            raise ConfigError(f"AgentIndicator needs different agent ids, got {agents!r}")
+        self.agents = list(agents)
+        self._positions = {agent: position for position, agent in enumerate(agents)}
+        self._one_hot = np.eye(len(agents), dtype=np.float32)
+        self.position_L = np.zeros(0, np.int64)
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        space = input_observation_space
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise ConfigError(f"AgentIndicator needs observations that are vectors, got {space}; put "
+                              f"FlattenObservations before it")  # fmt: skip
+        zeros, ones = np.zeros(len(self.agents), np.float32), np.ones(len(self.agents), np.float32)
+        low, high = np.concatenate([space.low, zeros]), np.concatenate([space.high, ones])
+        return gym.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+
+    def __call__(self, obs: Any, rows: Rows) -> np.ndarray:
+        if rows.n_lanes > len(self.position_L):
+            self.position_L = np.pad(self.position_L, (0, rows.n_lanes - len(self.position_L)))
+        is_first = rows.is_first
+        if is_first.any():
+            self._note(rows, np.flatnonzero(is_first))
+        return np.concatenate([obs.astype(np.float32, copy=False), self._one_hot[self.position_L[rows.lanes]]], axis=1)
+
+    def _note(self, rows: Rows, numbers: np.ndarray) -> None:
+        """Set the positions of the agents in these rows."""
+        agents = rows.agents
+        for i in numbers.tolist():
+            agent = agents[i][1]
+            if agent not in self._positions:
+                raise rows.error(i, f"AgentIndicator was made for the agents {self.agents}; name all that the module "
+                                 f"acts for")  # fmt: skip
+            self.position_L[rows.lanes[i]] = self._positions[agent]
