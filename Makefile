@@ -14,6 +14,7 @@ SANITIZED_CASES ?= 40
 KILLS ?= 100
 REPLAY_EPISODES ?= 50
 WHEEL_TRAIN_STEPS ?= 6400
+JOBS ?= 2
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -186,6 +187,10 @@ bench: $(VENV)/.test build ## benchmarks, then the efficiency table
 	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
 	$(BIN)/fastmarl bench efficiency --json build/efficiency.json
 
+reproduce: build ## EPyMARL's benchmark on TASKS with ALGORITHMS and SEEDS, JOBS at a time; hours, resumable
+	$(BIN)/python -m benchmarks.reproduce --jobs $(JOBS) $(if $(TASKS),--tasks $(TASKS)) \
+		$(if $(ALGORITHMS),--algorithms $(ALGORITHMS)) $(if $(SEEDS),--seeds $(SEEDS))
+
 # JAX has no sampler in that comparison; benchmarks/bench_jax.py and bench_time_to_return.py use its environment.
 PEERS := $(basename $(notdir $(filter-out %/common.txt %/jax.txt %.no-deps.txt,$(wildcard benchmarks/peers/requirements/*.txt))))
 
@@ -212,7 +217,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-exhaustive test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers gpu-kit count bench-smoke clean distclean
+.PHONY: help run test test-exhaustive test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench reproduce bench-peers gpu-kit count bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

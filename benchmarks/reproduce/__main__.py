@@ -1,4 +1,4 @@
-"""Train EPyMARL's IPPO and MAPPO on its tasks, evaluate them, and write the results.
+"""Train EPyMARL's IPPO and MAPPO on its tasks, evaluate them, and compare their returns with the published ones.
 
     python -m benchmarks.reproduce --tasks lbf-8x8-2p-2f-coop --algorithms ippo --seeds 0
 
@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-from benchmarks.reproduce.tasks import CRITICS, TASKS
+from benchmarks.reproduce.report import table
+from benchmarks.reproduce.tasks import CRITICS, TASKS, Task
+from fastmarl.cli.runs import load_run
+from fastmarl.play.arena.evaluation import evaluate
+from fastmarl.training.run_folder import CURVE, RunFolder, steps_of
 
-ROOT = Path(__file__).parents[2]
-EPISODES = 1000  # of each evaluation
-PLAY = {"sampled": ["--explore"], "greedy": []}
-RESULT = "result.json"
+EPISODES, SEED = 1000, 1000  # of an evaluation
+FOLDER, RESULT = Path("runs/reproduce"), "result.json"
 
 
 def main() -> int:
@@ -29,66 +31,68 @@ def main() -> int:
     parser.add_argument("--algorithms", nargs="+", choices=CRITICS, default=[*CRITICS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="default: 0 1 2")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default %(default)s)")
-    parser.add_argument("--folder", type=Path, default=Path("runs/reproduce"), help="default %(default)s")
     args = parser.parse_args()
     runs = [*product(args.seeds, args.tasks, args.algorithms)]
     with ThreadPoolExecutor(args.jobs) as pool:
-        codes = [*pool.map(lambda run: run_of(args.folder, *run), runs)]
-    return max(codes)
+        results = [*pool.map(lambda run: result_of(*run), runs)]
+    print(table([result for result in results if result is not None]))
+    return 0 if all(results) else 1
 
 
-def run_of(folder: Path, seed: int, task: str, algorithm: str) -> int:
-    """Train and evaluate, unless it was done before; returns the exit code."""
-    path = folder / f"{task}-{algorithm}-seed{seed}"
+def result_of(seed: int, task: str, algorithm: str) -> dict | None:
+    """Train and evaluate, unless it was done before; returns None if that failed or was interrupted."""
+    path = FOLDER / f"{task}-{algorithm}-seed{seed}"
     if not (path / RESULT).exists():
-        if code := call(*training(path, seed, task, algorithm)):
-            return code
-        result = {"task": task, "algorithm": algorithm, "seed": seed, "curve": curve_of(path / "curve.csv")}
-        result["cpu_seconds"] = result["curve"]["cpu_seconds"].pop()
-        del result["curve"]["cpu_seconds"]
-        for play, option in PLAY.items():
-            figures = path / f"{play}.csv"
-            command = ["fastmarl", "evaluate", path, "--episodes", EPISODES, "--seed", 1000, "--csv", figures, *option]
-            if code := call("-m", *command):
-                return code
-            with figures.open() as file:
-                row = next(csv.DictReader(file))
-            result[play] = [float(row["mean return"]), float(row["standard error"])]
+        if train(path, TASKS[task], seed, algorithm) != 0:
+            return None
+        with (path / CURVE).open() as file:
+            rows = [*csv.DictReader(file)]
+        result = {
+            "task": task,
+            "algorithm": algorithm,
+            "seed": seed,
+            "cpu_seconds": float(rows[-1]["cpu_seconds"]),
+            "curve": [[int(row["step"]), float(row["episode_return_mean"])] for row in rows],
+            "sampled": played(path, explore=True),
+            "greedy": played(path, explore=False),
+        }
         (path / RESULT).write_text(json.dumps(result))
-    return 0
+    return json.loads((path / RESULT).read_text())
 
 
-def training(path: Path, seed: int, task: str, algorithm: str) -> list:
-    """Return the command that starts or resumes a run."""
-    command = ["-m", "fastmarl", "train"]
-    if (path / "run.json").exists():
-        return [*command, "--resume", path]
-    chosen = TASKS[task]
-    options = {
-        "folder": path,
-        "seed": seed,
-        "env": chosen.env,
-        "env-config": json.dumps(chosen.env_config),
-        "critic": CRITICS[algorithm],
-        "fragment": chosen.fragment,
-        "steps": chosen.steps,
-        "episodes": 1,
-        **chosen.options,
-    }
-    return [*command, "epymarl", *(part for name, value in options.items() for part in (f"--{name}", value))]
+def train(path: Path, task: Task, seed: int, algorithm: str) -> int:
+    """Start or resume a run in a process with one thread, unless it is finished; returns the exit code."""
+    checkpoints = RunFolder(path).checkpoints() if path.exists() else []
+    if checkpoints and (steps_of(checkpoints[0]) or 0) >= task.steps:
+        return 0
+    command = [sys.executable, "-m", "fastmarl", "train"]
+    if checkpoints:
+        command += ["--resume", str(path)]
+    else:
+        options = {
+            "folder": path,
+            "seed": seed,
+            "env": task.env,
+            "env-config": json.dumps(task.env_config),
+            "critic": CRITICS[algorithm],
+            "fragment": task.fragment,
+            "steps": task.steps,
+            **task.options,
+        }
+        command += [
+            "epymarl",
+            "--overwrite",
+            *(str(part) for name, value in options.items() for part in (f"--{name}", value)),
+        ]
+    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
-def call(*arguments) -> int:
-    """Run a Python module with one thread; returns its exit code. Its messages go where ours go."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, env=environment).returncode
-
-
-def curve_of(path: Path) -> dict[str, list[float]]:
-    """Return env steps, CPU seconds and returns of a learning curve."""
-    with path.open() as file:
-        rows = [*csv.DictReader(file)]
-    return {name: [float(row[name]) for row in rows] for name in ("step", "cpu_seconds", "episode_return_mean")}
+def played(path: Path, *, explore: bool) -> list[float]:
+    """Return the mean and standard error of the returns of a run's last checkpoint."""
+    policy, options = load_run(path, trust=False)
+    found = evaluate(policy, options.env, episodes=EPISODES, explore=explore, env_config=options.env_config,
+                     num_envs_per_env_runner=100, seed=SEED)  # fmt: skip
+    return [found.mean, found.standard_error]
 
 
 if __name__ == "__main__":

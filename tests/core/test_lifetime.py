@@ -89,6 +89,29 @@ def test_all_lifetime_counters_survive_a_checkpoint(tmp_path):
     assert lifetime(restored) == wanted
     restored.sample(num_timesteps=5)
     assert restored.get_metrics()["num_agent_steps_sampled_lifetime"] == {"a": 40, "b": 40}
-    for wrong in ({}, {**restored.get_state("lifetime_counters")["lifetime_counters"], "num_episodes": -1}):
+    (state,) = (restored.get_state("lifetime_counters")[name] for name in ["lifetime_counters"])
+    (*_, last) = state["last_episodes"]
+    for wrong in (
+        {},
+        {**state, "num_episodes": -1},
+        {**state, "last_episodes": {}},
+        {**state, "last_episodes": [{**last, "duration_s": "1"}]},
+        {**state, "last_episodes": [{**last, "agent_returns": {"a": None}}]},
+        {**state, "last_episodes": [{**last, "agent_returns": 1.0}]},
+        {**state, "last_episodes": [{"env_steps": 1}]},
+    ):
         with pytest.raises(ConfigError):
             restored.set_state({"lifetime_counters": wrong})
+
+
+def test_means_over_episodes_continue_after_a_checkpoint(tmp_path):
+    runner, restored = make_runner(), make_runner()
+    runner.sample(num_timesteps=35)
+    restored.restore_from_path(runner.save_to_path(tmp_path))
+    (before, after) = (each.get_metrics() for each in (runner, restored))
+    names = [
+        name for name in before if name.startswith(("episode_", "agent_episode_", "module_episode_", "agent_steps"))
+    ]
+    assert len(names) == 10
+    assert {name: before[name] for name in names} == {name: after[name] for name in names}
+    assert before["episode_len_mean"] > 0

@@ -49,10 +49,9 @@ def sampled():
 def is_harmless(how):
     """Return true if the changed state still has numbers that a runner can use."""
     castable = how.endswith((": int8", "array([0., 0.])"))
-    counted = ("('lifetime_counters', 'num_agent_steps'", "('lifetime_counters', 'num_module_steps'")  # with any names
-    return castable or how.startswith(
-        ("('random_state', 'numpy', ", "('num_resets',", "('lifetime_counters', 'custom'", *counted)
-    )
+    counted = ("num_agent_steps", "num_module_steps", "last_episodes", "custom")  # with any names and numbers
+    counters = tuple(f"('lifetime_counters', '{name}'" for name in counted)
+    return castable or how.startswith(("('random_state', 'numpy', ", "('num_resets',", *counters))
 
 
 def is_of_parts(how):

@@ -6,7 +6,8 @@ The store counts in arrays; the counts get their names here, in `get_metrics()` 
 import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -155,17 +156,19 @@ class RunnerMetrics:
     # State.
 
     def get_state(self) -> dict[str, Any]:
-        """Return the lifetime counters, except env steps."""
+        """Return the lifetime counters, except env steps, and the episodes over which means are taken."""
         return {
             "num_episodes": self.lifetime.episodes,
             "num_agent_steps": dict(self.lifetime.agent_steps),
             "num_module_steps": dict(self.lifetime.module_steps),
             "custom": self.logger.lifetime_sums(),
+            "last_episodes": [asdict(episode) for episode in self._episodes],
         }
 
     def check_state(self, state: Any) -> None:
         """Raise ConfigError if `set_state()` can't take `state`."""
-        check_keys("lifetime_counters", state, ("num_episodes", "num_agent_steps", "num_module_steps", "custom"))
+        names = "num_episodes", "num_agent_steps", "num_module_steps", "custom", "last_episodes"
+        check_keys("lifetime_counters", state, names)
         whole_number("num_episodes", state["num_episodes"])
         for name in ("num_agent_steps", "num_module_steps"):
             check_mapping(name, state[name])
@@ -176,6 +179,11 @@ class RunnerMetrics:
             is_sum = isinstance(item, (list, tuple)) and len(item) in (2, 3) and isinstance(item[0], (list, tuple))
             if not is_sum or not isinstance(item[1], (int, float)):
                 raise ConfigError(f"sums of custom metrics must be pairs of a key and a number, got {item!r:.200}")
+        episodes = state["last_episodes"]
+        if not isinstance(episodes, (list, tuple)):
+            raise ConfigError(f"last_episodes must be a list, got {episodes!r:.200}")
+        for episode in episodes:
+            _check_summary(episode)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue with these counters."""
@@ -183,6 +191,8 @@ class RunnerMetrics:
         self.lifetime.agent_steps = Counter({name: int(n) for name, n in state["num_agent_steps"].items()})
         self.lifetime.module_steps = Counter({name: int(n) for name, n in state["num_module_steps"].items()})
         self.logger.set_lifetime_sums(state["custom"])
+        self._episodes.clear()
+        self._episodes.extend(EpisodeSummary(**deepcopy(episode)) for episode in state["last_episodes"])
 
     # Reports.
 
@@ -301,6 +311,18 @@ class RunnerMetrics:
             for key, value in getattr(episode, name).items():
                 values.setdefault(str(key), []).append(value)
         return {key: float(np.mean(seen)) for key, seen in values.items()}
+
+
+def _check_summary(episode: Any) -> None:
+    """Raise ConfigError unless this is an `EpisodeSummary` as a dict."""
+    check_keys("an episode of last_episodes", episode, [field.name for field in fields(EpisodeSummary)])
+    for name, value in episode.items():
+        is_by_id = name not in ("env_steps", "duration_s")
+        numbers = value.values() if isinstance(value, dict) else [value]
+        if is_by_id != isinstance(value, dict) or any(
+            isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers
+        ):
+            raise ConfigError(f"{name} of an episode of last_episodes must be numbers, got {value!r:.200}")
 
 
 def _reduced(name: str, values: Sequence[float]) -> float:

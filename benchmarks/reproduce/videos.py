@@ -1,0 +1,60 @@
+"""Record a video of an episode for each task with policies in zoo/, in the original environments.
+
+    python -m benchmarks.reproduce.videos
+
+pyglet renders without a screen where there is EGL.
+"""
+
+import functools
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pyglet
+
+import fastmarl
+from benchmarks.reproduce.tasks import TASKS
+from fastmarl.cli.runs import example
+from fastmarl.training.run_folder import RunFolder, checkpoint_in
+
+ROOT = Path(__file__).parents[2]
+ALGORITHM, SEED, FRAMES, FPS = "mappo", 0, 150, 5
+
+
+def main() -> None:
+    pyglet.options["headless"] = True
+    for name, task in TASKS.items():
+        entry = ROOT / f"zoo/{name}-{ALGORITHM}"
+        if entry.exists():
+            record(entry, task.original, ROOT / f"docs/images/results_{name}.mp4")
+
+
+def record(entry: Path, original: str, path: Path) -> None:
+    """Write a video of the first episode that the policy plays."""
+    options = Namespace(**RunFolder(entry).description()["options"])
+    with tempfile.TemporaryDirectory() as folder:
+        video = functools.partial(
+            fastmarl.VideoCallback, folder, episode_trigger=lambda episode: episode == 0, video_length=FRAMES, fps=FPS
+        )
+        config = replace(
+            example("epymarl").ALGORITHM.make_config(options), env=functools.partial(rendered, original), env_config={},
+            num_envs_per_env_runner=1, callbacks_class=video, seed=SEED,
+        )  # fmt: skip
+        with fastmarl.MultiAgentEnvRunner.from_checkpoint(checkpoint_in(entry), config) as runner:
+            runner.sample(num_episodes=1)
+        next(Path(folder).iterdir()).replace(path)
+
+
+def rendered(name: str, env_config: Mapping[str, Any]) -> gym.Env:
+    """Make an env whose `render()` returns arrays; those of lbforaging and rware need an argument."""
+    env = gym.make(name).unwrapped
+    env.render = functools.partial(env.render, "rgb_array")
+    return env
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Copy the trained policies of the first seed of each task and algorithm to zoo/, without what only training needs.
+
+python -m benchmarks.reproduce.zoo
+"""
+
+import shutil
+from itertools import product
+from pathlib import Path
+
+from benchmarks.reproduce.tasks import CRITICS, TASKS
+from fastmarl.training.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> None:
+    for task, algorithm in product(TASKS, CRITICS):
+        run, entry = ROOT / f"runs/reproduce/{task}-{algorithm}-seed0", ROOT / f"zoo/{task}-{algorithm}"
+        if (run / "result.json").exists():
+            newest = RunFolder(run).checkpoints()[0]
+            shutil.rmtree(entry, ignore_errors=True)
+            shutil.copytree(newest, entry / newest.name, ignore=shutil.ignore_patterns("learner"))
+            shutil.copy(run / "run.json", entry)
+
+
+if __name__ == "__main__":
+    main()
