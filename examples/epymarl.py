@@ -4,12 +4,14 @@ python examples/epymarl.py --critic central --steps 20000000 --folder runs/lbf  
 
 It differs from ippo.py and mappo.py: an update has one batch without minibatches; advantages are those of n-step
 returns whose last value comes from a slowly moving target critic, and are not normalised; every agent receives the
-team's reward, and observes which agent it is.
+team's reward, and observes which agent it is. EPyMARL computes advantages again in each epoch, after a step of the
+critic; here they are computed once per update.
 """
 
 import copy
 import sys
 from itertools import pairwise
+from statistics import fmean
 
 import torch
 from torch import nn
@@ -19,10 +21,10 @@ from fastmarl.batches import aligned
 from fastmarl.cli.arguments import not_negative, positive
 from fastmarl.cli.train import main
 from fastmarl.connectors import AgentIndicator
-from fastmarl.learning import PPOLearner, flat_parameters, to_tensors
+from fastmarl.learning import PPOLearner, flat_parameters, to_tensors, value_fn_of
 from fastmarl.training import Algorithm, load_states, runner_options, states_of
 
-EPOCHS, CLIP, MAX_GRAD_NORM, TARGET_RATE = 4, 0.2, 10.0, 0.01
+EPOCHS, CLIP, MAX_GRAD_NORM, TARGET_RATE, ADAM_EPS = 4, 0.2, 10.0, 0.01, 1e-8
 OWN, CENTRAL = "own", "central"
 POLICY = "default_policy"
 
@@ -41,72 +43,89 @@ def make_config(args):
         **runner_options(args),
         rollout_fragment_length=args.fragment,
         env_to_module_connector=lambda env, spaces, device: AgentIndicator(list(env.possible_agents)),
-        rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),  # an actor; the critic is the learner's
-        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu"},
+        rl_module_spec=fastmarl.RLModuleSpec(inference_only=args.critic == CENTRAL),  # an actor, without a value head
+        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "vf_share_layers": False},
     )
 
 
 class Learner:
-    """Trains an actor in place, so that its runner acts with the newest weights, and a critic."""
+    """Trains actor and critic in place, so that the runner acts with the newest weights.
+
+    The own critic is a part of the module, the central one is not.
+    """
 
     def __init__(self, runner, args, num_updates):
-        self.actor, self.args = runner.module[POLICY], args
-        self.agents = list(runner.env.envs[0].possible_agents)
+        module, self.args, self.agents = runner.module[POLICY], args, list(runner.env.envs[0].possible_agents)
+        self.is_central = args.critic == CENTRAL
         self.ppo = PPOLearner(
-            self.actor, lr=args.lr, adam_eps=1e-8, epochs=1, num_minibatches=1, clip=CLIP, vf_coeff=0.0,
-            entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
+            module, lr=args.lr, adam_eps=ADAM_EPS, epochs=EPOCHS, num_minibatches=1, clip=CLIP,
+            vf_coeff=0.0 if self.is_central else 1.0, entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
         )  # fmt: skip
-        n_obs = self.actor.observation_space.shape[0] - len(self.agents)
-        n_inputs = n_obs * (len(self.agents) if args.critic == CENTRAL else 1) + len(self.agents)
-        sizes = [n_inputs, *args.hiddens]
-        layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
-        self.critic = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
-        self.target = copy.deepcopy(self.critic)
-        self.parameters, self.of_target = flat_parameters(self.critic), flat_parameters(self.target)
-        self.optimizer = torch.optim.Adam([self.parameters], lr=args.lr, fused=True)
-        self.parts = {"critic": self.critic, "target": self.target, "critic_optimizer": self.optimizer,
-                      "actor_optimizer": self.ppo.optimizer}  # fmt: skip
+        self.critic, self.parameters, self.parts = module, self.ppo.parameters, {"optimizer": self.ppo.optimizer}
+        if self.is_central:
+            n_agents = len(self.agents)
+            sizes = [n_agents * (module.observation_space.shape[0] - n_agents) + n_agents, *args.hiddens]
+            layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+            self.critic = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+            self.parameters = flat_parameters(self.critic)
+            self.optimizer = torch.optim.Adam([self.parameters], lr=args.lr, eps=ADAM_EPS, fused=True)
+            self.parts |= {"critic": self.critic, "critic_optimizer": self.optimizer}
+        self.parts["target"] = self.target = copy.deepcopy(self.critic)
+        self.of_target = flat_parameters(self.target)
 
     def learn(self, episodes):
         """Update actor and critic; returns the losses, averaged over the epochs."""
-        rows, inputs, found = *self.rows_of(episodes), []
-        for _ in range(EPOCHS):
-            errors = rows["value_targets"] - self.critic(inputs).squeeze(-1)
-            loss = errors.square().mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
-            self.optimizer.step()
-            found.append(self.ppo.update(rows | {"advantages": errors.detach()}) | {"vf_loss": loss.item()})
+        rows, inputs = self.rows_of(episodes)
+        stats = self.ppo.update(rows)
+        if self.is_central:
+            stats["vf_loss"] = self.fit(inputs, rows["value_targets"])
         with torch.no_grad():
             self.of_target.lerp_(self.parameters, TARGET_RATE)
-        return {name: sum(each[name] for each in found) / EPOCHS for name in found[0]}
+        return stats
 
     def rows_of(self, episodes):
-        """Return the actor's rows with returns as value targets, and the critic's inputs; one per agent step."""
+        """Return columns with one row per agent step, and the critic's inputs."""
         names = ["obs", "actions", "action_logp", "rewards", "active", "final_obs", "final_t", "terminateds"]
-        batch = to_tensors(aligned(episodes, agents=self.agents, outputs=["action_logp"])[POLICY], names)
+        outputs = ["action_logp"] if self.is_central else ["action_logp", "vf_preds"]
+        batch = to_tensors(aligned(episodes, agents=self.agents, outputs=outputs)[POLICY], [*names, *outputs[1:]])
         active = batch["active"]  # [T, E, A]
         inputs = self.inputs_of(batch["obs"])[active]
         with torch.no_grad():
             values = torch.zeros(len(active) + 1, *active.shape[1:])
-            values[:-1][active] = self.target(inputs).squeeze(-1)
-            last = self.target(self.inputs_of(batch["final_obs"])).squeeze(-1) * ~batch["terminateds"].any(0)
+            values[:-1][active] = self.values_of(self.target, inputs)
+            last = self.values_of(self.target, self.inputs_of(batch["final_obs"])) * ~batch["terminateds"].any(0)
             values.scatter_(0, batch["final_t"][None], last[None])
-        rewards, returns = batch["rewards"].sum(-1, keepdim=True).float(), values
-        for _ in range(self.args.n_steps):
-            returns = torch.where(active, rewards + self.args.gamma * returns[1:], values[:-1])
-            returns = torch.cat([returns, values[-1:]])
+            rewards, returns = batch["rewards"].sum(-1, keepdim=True).float(), values
+            for _ in range(self.args.n_steps):
+                returns = torch.where(active, rewards + self.args.gamma * returns[1:], values[:-1])
+                returns = torch.cat([returns, values[-1:]])
+            targets = returns[:-1][active]
+            values = self.values_of(self.critic, inputs) if self.is_central else batch["vf_preds"][active]
         rows = {name: batch[name][active] for name in ("obs", "actions", "action_logp")}
-        return rows | {"value_targets": returns[:-1][active]}, inputs
+        return rows | {"value_targets": targets, "advantages": targets - values}, inputs
 
     def inputs_of(self, obs):
         """Return what the critic sees, given what agents see, [..., A, n]."""
-        if self.args.critic == OWN:
+        if not self.is_central:
             return obs
         n_agents = len(self.agents)
         joint = obs[..., :-n_agents].flatten(-2)[..., None, :]
         return torch.cat([joint.expand(*obs.shape[:-1], -1), obs[..., -n_agents:]], -1)
+
+    def values_of(self, critic, inputs):
+        return critic(inputs).squeeze(-1) if self.is_central else torch.from_numpy(value_fn_of(critic)(inputs))
+
+    def fit(self, inputs, targets):
+        """Train the central critic; returns its loss, averaged over the epochs."""
+        losses = []
+        for _ in range(EPOCHS):
+            loss = (self.critic(inputs).squeeze(-1) - targets).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
+            self.optimizer.step()
+            losses.append(loss.item())
+        return fmean(losses)
 
     def get_state(self):
         return states_of(self.parts)
