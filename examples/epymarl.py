@@ -56,7 +56,7 @@ class Learner:
 
     def __init__(self, runner, args, num_updates):
         module, self.args, self.agents = runner.module[POLICY], args, list(runner.env.envs[0].possible_agents)
-        self.is_central = args.critic == CENTRAL
+        self.is_central, self.device = args.critic == CENTRAL, next(module.parameters()).device
         self.ppo = PPOLearner(
             module, lr=args.lr, adam_eps=ADAM_EPS, epochs=EPOCHS, num_minibatches=1, clip=CLIP,
             vf_coeff=0.0 if self.is_central else 1.0, entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
@@ -66,7 +66,7 @@ class Learner:
             n_agents = len(self.agents)
             sizes = [n_agents * (module.observation_space.shape[0] - n_agents) + n_agents, *args.hiddens]
             layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
-            self.critic = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+            self.critic = nn.Sequential(*layers, nn.Linear(sizes[-1], 1)).to(self.device)
             self.parameters = flat_parameters(self.critic)
             self.optimizer = torch.optim.Adam([self.parameters], lr=args.lr, eps=ADAM_EPS, fused=True)
             self.parts |= {"critic": self.critic, "critic_optimizer": self.optimizer}
@@ -87,11 +87,12 @@ class Learner:
         """Return columns with one row per agent step, and the critic's inputs."""
         names = ["obs", "actions", "action_logp", "rewards", "active", "final_obs", "final_t", "terminateds"]
         outputs = ["action_logp"] if self.is_central else ["action_logp", "vf_preds"]
-        batch = to_tensors(aligned(episodes, agents=self.agents, outputs=outputs)[POLICY], [*names, *outputs[1:]])
+        batch = aligned(episodes, agents=self.agents, outputs=outputs)[POLICY]
+        batch = to_tensors(batch, [*names, *outputs[1:]], self.device)
         active = batch["active"]  # [T, E, A]
         inputs = self.inputs_of(batch["obs"])[active]
         with torch.no_grad():
-            values = torch.zeros(len(active) + 1, *active.shape[1:])
+            values = torch.zeros(len(active) + 1, *active.shape[1:], device=self.device)
             values[:-1][active] = self.values_of(self.target, inputs)
             last = self.values_of(self.target, self.inputs_of(batch["final_obs"])) * ~batch["terminateds"].any(0)
             values.scatter_(0, batch["final_t"][None], last[None])
@@ -113,7 +114,9 @@ class Learner:
         return torch.cat([joint.expand(*obs.shape[:-1], -1), obs[..., -n_agents:]], -1)
 
     def values_of(self, critic, inputs):
-        return critic(inputs).squeeze(-1) if self.is_central else torch.from_numpy(value_fn_of(critic)(inputs))
+        if self.is_central:
+            return critic(inputs).squeeze(-1)
+        return torch.from_numpy(value_fn_of(critic)(inputs)).to(self.device)
 
     def fit(self, inputs, targets):
         """Train the central critic; returns its loss, averaged over the epochs."""

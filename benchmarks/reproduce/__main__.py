@@ -1,4 +1,4 @@
-"""Train EPyMARL's IPPO and MAPPO on its tasks, evaluate them, and compare their returns with the published ones.
+"""Train EPyMARL's algorithms on its tasks, evaluate them, and compare their returns with the published ones.
 
     python -m benchmarks.reproduce --tasks lbf-8x8-2p-2f-coop --algorithms ippo --seeds 0
 
@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.reproduce.report import table
-from benchmarks.reproduce.tasks import CRITICS, TASKS, Task
+from benchmarks.reproduce.tasks import ALGORITHMS, TASKS, Task
 from fastmarl.cli.runs import load_run
 from fastmarl.play.arena.evaluation import evaluate
 from fastmarl.training.run_folder import CURVE, RunFolder, steps_of
@@ -28,13 +28,18 @@ FOLDER, RESULT = Path("runs/reproduce"), "result.json"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduce", description=__doc__.partition("\n")[0])
     parser.add_argument("--tasks", nargs="+", choices=TASKS, metavar="TASK", default=[*TASKS], help=", ".join(TASKS))
-    parser.add_argument("--algorithms", nargs="+", choices=CRITICS, default=[*CRITICS])
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=[*ALGORITHMS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="default: 0 1 2")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default %(default)s)")
     args = parser.parse_args()
-    runs = [*product(args.seeds, args.tasks, args.algorithms)]
-    with ThreadPoolExecutor(args.jobs) as pool:
+    runs = [run for run in product(args.seeds, args.tasks, args.algorithms) if run[2] in TASKS[run[1]].published]
+    pool = ThreadPoolExecutor(args.jobs)
+    try:
         results = [*pool.map(lambda run: result_of(*run), runs)]
+    except KeyboardInterrupt:  # it also reaches the runs, which save their state
+        pool.shutdown(cancel_futures=True)
+        print("interrupted; the same command continues", file=sys.stderr)
+        return 130
     print(table([result for result in results if result is not None]))
     return 0 if all(results) else 1
 
@@ -63,27 +68,13 @@ def result_of(seed: int, task: str, algorithm: str) -> dict | None:
 def train(path: Path, task: Task, seed: int, algorithm: str) -> int:
     """Start or resume a run in a process with one thread, unless it is finished; returns the exit code."""
     checkpoints = RunFolder(path).checkpoints() if path.exists() else []
-    if checkpoints and (steps_of(checkpoints[0]) or 0) >= task.steps:
+    if checkpoints and (steps_of(checkpoints[0]) or 0) >= task.steps_of(algorithm):
         return 0
-    command = [sys.executable, "-m", "fastmarl", "train"]
     if checkpoints:
-        command += ["--resume", str(path)]
+        arguments = ["--resume", str(path)]
     else:
-        options = {
-            "folder": path,
-            "seed": seed,
-            "env": task.env,
-            "env-config": json.dumps(task.env_config),
-            "critic": CRITICS[algorithm],
-            "fragment": task.fragment,
-            "steps": task.steps,
-            **task.options,
-        }
-        command += [
-            "epymarl",
-            "--overwrite",
-            *(str(part) for name, value in options.items() for part in (f"--{name}", value)),
-        ]
+        arguments = [*task.arguments(algorithm), "--folder", str(path), "--overwrite", "--seed", str(seed)]
+    command = [sys.executable, "-m", "fastmarl", "train", *arguments]
     return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 

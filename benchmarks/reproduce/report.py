@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reproduce.tasks import CRITICS, TASKS
+from benchmarks.reproduce.tasks import ALGORITHMS, TASKS
 from fastmarl.report.plots import OTHERS, OURS, picture
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "benchmarks/results/reproduce.json", ROOT / "docs/results.md"
 MARKS = "<!-- results -->", "<!-- end of results -->"
-COLORS = dict(zip(CRITICS, (OURS, OTHERS), strict=True))
+COLORS = dict(zip(ALGORITHMS, (OURS, OTHERS, "black"), strict=True))
 PER_HOUR = 3600
 
 
 def place(result: dict) -> tuple:
-    return tuple(TASKS).index(result["task"]), tuple(CRITICS).index(result["algorithm"]), result["seed"]
+    return tuple(TASKS).index(result["task"]), tuple(ALGORITHMS).index(result["algorithm"]), result["seed"]
 
 
 def groups(results: Iterable[dict]) -> Iterable[tuple[tuple[str, str], list[dict]]]:

@@ -1,10 +1,16 @@
 """Tasks of the benchmark of Papoudakis et al. (2021) with their budgets and published returns."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-CRITICS = {"ippo": "own", "mappo": "central"}  # algorithm -> what its critic sees
+ALGORITHMS = {  # published name -> arguments of `fastmarl train`
+    "ippo": ("epymarl", "--critic", "own"),
+    "mappo": ("epymarl", "--critic", "central"),
+    "vdn": ("vdn",),
+}
+OFF_POLICY = {"vdn": 0.1}  # share of the on-policy budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +25,7 @@ class Task:
         steps: Env steps of a run.
         published: Algorithm -> mean and half a 95 % confidence interval of the maximum return over five seeds: table 3.
         unit: (factor, summand) that convert a return to the unit of the published ones.
-        options: Hyperparameters that differ from the defaults of `fastmarl train epymarl`.
+        options: Hyperparameters of IPPO and MAPPO that differ from the defaults of `fastmarl train epymarl`.
     """
 
     original: str
@@ -30,6 +36,17 @@ class Task:
     published: Mapping[str, tuple[float, float]]
     unit: tuple[float, float] = (1.0, 0.0)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def steps_of(self, algorithm: str) -> int:
+        return round(self.steps * OFF_POLICY.get(algorithm, 1.0))
+
+    def arguments(self, algorithm: str) -> list[str]:
+        """Return the arguments of `fastmarl train` for an algorithm, without folder and seed."""
+        options = {"env": self.env, "env-config": json.dumps(self.env_config), "steps": self.steps_of(algorithm)}
+        if algorithm not in OFF_POLICY:
+            options |= {"fragment": self.fragment, **self.options}
+        given = (part for name, value in options.items() for part in (f"--{name}", str(value)))
+        return [*ALGORITHMS[algorithm], *given]
 
 
 def _foraging(name: str, **published: tuple[float, float]) -> Task:
@@ -64,7 +81,7 @@ TASKS = {
         env="fastmarl.simple_spread",
         fragment=25,
         steps=20_000_000,
-        published={"ippo": (-133.86, 3.67), "mappo": (-133.54, 3.08)},
+        published={"ippo": (-133.86, 3.67), "mappo": (-133.54, 3.08), "vdn": (-131.03, 1.85)},
         unit=(2.0, -75.0),  # there, agents share their rewards, and collide with themselves in each of 25 steps
     ),
     "rware-tiny-2ag": _warehouse("rware-tiny-2ag-v2", ippo=(20.22, 1.76), mappo=(21.16, 1.50)),

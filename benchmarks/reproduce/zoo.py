@@ -7,14 +7,14 @@ import shutil
 from itertools import product
 from pathlib import Path
 
-from benchmarks.reproduce.tasks import CRITICS, TASKS
+from benchmarks.reproduce.tasks import ALGORITHMS, TASKS
 from fastmarl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
-    for task, algorithm in product(TASKS, CRITICS):
+    for task, algorithm in product(TASKS, ALGORITHMS):
         run, entry = ROOT / f"runs/reproduce/{task}-{algorithm}-seed0", ROOT / f"zoo/{task}-{algorithm}"
         if (run / "result.json").exists():
             newest = RunFolder(run).checkpoints()[0]

@@ -1,0 +1,80 @@
+"""Returns and inputs of the example epymarl.py, against plain loops over episodes."""
+
+import argparse
+
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl.cli.runs import example
+
+EPYMARL = example("epymarl")
+OPTIONS = {
+    "env": "fastmarl.lbforaging",
+    "env_config": {"field_size": (5, 5), "players": 3, "max_num_food": 1, "max_episode_steps": 12},
+    **{"num_envs": 4, "device": "cpu", "seed": 0, "policies": [], "module": [], "fragment": 20, "n_steps": 5},
+    **{"hiddens": [8, 8], "lr": 1e-3, "gamma": 0.9, "entropy": 0.0},
+}
+
+
+def made(critic):
+    args = argparse.Namespace(**OPTIONS, critic=critic)
+    runner = fastmarl.MultiAgentEnvRunner(EPYMARL.make_config(args))
+    return runner, EPYMARL.Learner(runner, args, 1), args
+
+
+def inputs_in(chunk, critic):
+    """Return what the critic sees at each step of a chunk: agent -> [n + 1, k]."""
+    obs = {agent: part.get_observations() for agent, part in chunk.agent_episodes.items()}
+    if critic == "own":
+        return obs
+    joint = np.concatenate([obs[agent][:, :-3] for agent in range(3)], 1)
+    return {agent: np.concatenate([joint, obs[agent][:, -3:]], 1) for agent in range(3)}
+
+
+@pytest.mark.parametrize("critic", ["own", "central"])
+def test_targets_and_advantages_equal_plain_loops(critic):
+    runner, learner, args = made(critic)
+    learner.learn(runner.sample())  # the target differs from the critic from now on
+    episodes = runner.sample()
+    assert len({len(chunk) for chunk in episodes}) > 1
+    assert {chunk.is_terminated for chunk in episodes} == {True, False}
+    rows, inputs = learner.rows_of(episodes)
+    names = "obs", "actions", "action_logp", "value_targets", "advantages"
+    got = torch.cat([rows[name].reshape(len(inputs), -1) for name in names], 1)
+    want = []
+    for chunk in episodes:
+        seen, n = inputs_in(chunk, critic), len(chunk)
+        rewards = sum(np.array(part.get_rewards()) for part in chunk.agent_episodes.values())
+        for agent, part in chunk.agent_episodes.items():
+            given = torch.from_numpy(seen[agent])
+            with torch.no_grad():
+                later = learner.values_of(learner.target, given).numpy()
+                now = learner.values_of(learner.critic, given[:-1]).numpy()
+            for t in range(n):
+                end = min(t + args.n_steps, n)
+                target = sum(args.gamma ** (k - t) * rewards[k] for k in range(t, end))
+                if end < n or not chunk.is_terminated:
+                    target += args.gamma ** (end - t) * later[end]
+                logp = part.get_extra_model_outputs("action_logp")[t]
+                row = [*part.get_observations()[t], part.get_actions()[t], logp, target, target - now[t]]
+                want.append(row)
+    assert len(want) == 3 * args.num_envs * args.fragment
+    np.testing.assert_allclose(in_order(got.numpy()), in_order(np.array(want, np.float32)), atol=1e-5)
+
+
+def in_order(rows):
+    """Sort rows by all columns, rounded."""
+    return rows[np.lexsort(rows.round(4).T[::-1])]
+
+
+@pytest.mark.parametrize("critic", ["own", "central"])
+def test_the_target_follows_the_critic(critic):
+    runner, learner, _ = made(critic)
+    before = learner.of_target.detach().clone()
+    assert torch.equal(before, learner.parameters)
+    learner.learn(runner.sample())
+    expected = before + 0.01 * (learner.parameters.detach() - before)
+    assert not torch.equal(learner.parameters, before)
+    torch.testing.assert_close(learner.of_target.detach(), expected)
