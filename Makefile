@@ -191,8 +191,12 @@ reproduce: build ## EPyMARL's benchmark on TASKS with ALGORITHMS and SEEDS, JOBS
 	$(BIN)/python -m benchmarks.reproduce --jobs $(JOBS) $(if $(TASKS),--tasks $(TASKS)) \
 		$(if $(ALGORITHMS),--algorithms $(ALGORITHMS)) $(if $(SEEDS),--seeds $(SEEDS))
 
-# JAX has no sampler in that comparison; benchmarks/bench_jax.py and bench_time_to_return.py use its environment.
-PEERS := $(basename $(notdir $(filter-out %/common.txt %/jax.txt %.no-deps.txt,$(wildcard benchmarks/peers/requirements/*.txt))))
+# EPYMARL is a clone of EPyMARL at commit cbc38c0, which no index has.
+reproduce-cost: $(VENV)/.test build $(patsubst %,$(PEERS_FOLDER)/%/.made,epymarl benchmarl torchrl) ## CPU time of an env step by EPyMARL in folder EPYMARL, BenchMARL, TorchRL and ours
+	$(BIN)/python -m benchmarks.reproduce.cost --envs-folder $(PEERS_FOLDER) --epymarl $(EPYMARL)
+
+# JAX's environment is that of benchmarks/bench_jax.py and bench_time_to_return.py, EPyMARL's and BenchMARL's that of reproduce-cost.
+PEERS := $(basename $(notdir $(filter-out %/common.txt %/jax.txt %/epymarl.txt %/benchmarl.txt %.no-deps.txt,$(wildcard benchmarks/peers/requirements/*.txt))))
 
 bench-peers: $(VENV)/.test build $(PEERS:%=$(PEERS_FOLDER)/%/.made) ## other samplers, each in an environment of its own, and ours: tables and peers.png
 	$(BIN)/python -m benchmarks.peers --envs-folder $(PEERS_FOLDER) --json build/peers.json --markdown build/peers.md \
@@ -217,7 +221,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-exhaustive test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench reproduce bench-peers gpu-kit count bench-smoke clean distclean
+.PHONY: help run test test-exhaustive test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench reproduce reproduce-cost bench-peers gpu-kit count bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
