@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reproduce import report
+from benchmarks.reproduce.cost import __main__ as cost
 from benchmarks.reproduce.tasks import TASKS
 from fastmarl.cli.runs import load_run
 from fastmarl.play.arena.evaluation import evaluate
@@ -92,8 +93,11 @@ def recorded():
     return json.loads(report.RESULTS.read_text())
 
 
-def test_the_page_has_the_table_of_the_recorded_runs():
-    assert report.table(recorded()) in report.PAGE.read_text()
+def test_the_page_has_the_tables_of_the_recorded_figures():
+    page = report.PAGE.read_text()
+    assert report.table(recorded()) in page
+    costs = json.loads((ROOT / "benchmarks/results/reproduce_cost.json").read_text())
+    assert cost.table(costs["rows"]) in page
 
 
 @pytest.mark.parametrize("entry", sorted((ROOT / "zoo").iterdir()), ids=lambda path: path.name)
