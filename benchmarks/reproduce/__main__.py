@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.reproduce.report import table
 from benchmarks.reproduce.tasks import ALGORITHMS, TASKS, Task
 from fastmarl.cli.runs import load_run
+from fastmarl.core.sealed_json import replace_file
 from fastmarl.play.arena.evaluation import evaluate
 from fastmarl.training.run_folder import CURVE, RunFolder, steps_of
 
@@ -61,7 +62,7 @@ def result_of(seed: int, task: str, algorithm: str) -> dict | None:
             "sampled": played(path, explore=True),
             "greedy": played(path, explore=False),
         }
-        (path / RESULT).write_text(json.dumps(result))
+        replace_file(path / RESULT, json.dumps(result).encode())  # whole or not at all, if the process is killed
     return json.loads((path / RESULT).read_text())
 
 

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.reproduce.tasks import ALGORITHMS, TASKS
+from fastmarl.checkpoint import load_state, save_state
 from fastmarl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +20,11 @@ def main() -> None:
         if (run / "result.json").exists():
             newest = RunFolder(run).checkpoints()[0]
             shutil.rmtree(entry, ignore_errors=True)
-            shutil.copytree(newest, entry / newest.name, ignore=shutil.ignore_patterns("learner"))
+            entry.mkdir(parents=True)
             shutil.copy(run / "run.json", entry)
+            state = load_state(newest)
+            state["lifetime_counters"]["last_episodes"], state["running_episodes"] = [], {}
+            save_state(entry / newest.name, state)
 
 
 if __name__ == "__main__":
