@@ -1,5 +1,6 @@
 """Adam's step in one pass against torch's."""
 
+import platform
 import warnings
 
 import numpy as np
@@ -37,6 +38,23 @@ def test_adam_in_one_pass():
                                             for name in ("exp_avg", "exp_avg_sq"))):  # fmt: skip
             largest = float(yours.detach().abs().max()) if len(yours.reshape(-1)) else 0  # terms of a mean may cancel
             np.testing.assert_allclose(mine.detach(), yours.detach(), rtol=2e-6, atol=1e-7 * largest)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors compute with subnormal numbers")
+def test_adam_counts_subnormal_moments_as_zero():
+    parameter = nn.Parameter(torch.ones(100))
+    parameter.grad = torch.full((100,), 1e-3)
+    optimizer = torch.optim.Adam([parameter])
+    optimizer.step()
+    state = optimizer.state[parameter]
+    for moment in (state["exp_avg"], state["exp_avg_sq"]):
+        moment[:50] = 1e-40
+    parameter.grad[:50] = 0
+    FusedAdam(optimizer).step()
+    assert not state["exp_avg"][:50].any()
+    assert not state["exp_avg_sq"][:50].any()
+    assert state["exp_avg"][50:].all()
+    assert (torch.full((100,), 1e-40) * 0.5).all()  # only there
 
 
 @pytest.mark.parametrize("options", [{"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}], ids=str)
