@@ -11,42 +11,81 @@ cdef str ALL = "__all__"
 cdef class Steps:
     """The steps of one agent.
 
-    All lists have an entry for the step before the first, and then one for each step; those of observations, infos and
-    times begin with the env's reset. Instead of actions, there is a list of the rows that hold them.
+    All lists have `before` entries for the time before the first step, and then one for each step; those of
+    observations, infos and times begin with the env's reset. Instead of actions, there is a list of the rows that hold
+    them. RLlib repeats the first value where there is none yet.
+
+    Args:
+        agent_id, env_id: the agent and its env.
+        before: number of earlier steps that the policy's views need, at least 1.
+        first_reward: reward before the first one; None: the first one is repeated.
 
     Attributes:
+        n_initial: number of entries from the time before the agent's first step.
         pending: row of the last chosen action; -1: none.
         is_built: True if a batch was made of these steps since the last one came.
+        unroll_id: number of the unroll that the next step belongs to.
+        has_other_dtypes: True if observations have had different dtypes.
     """
     cdef readonly object agent_id, env_id
-    cdef readonly list obs, infos, times, rewards, terminateds, truncateds, rows
+    cdef readonly list obs, infos, times, rewards, terminateds, truncateds, rows, unrolls
+    cdef readonly Py_ssize_t before, n_initial
+    cdef object first_reward, dtype
     cdef public Py_ssize_t pending
     cdef public bint is_built
+    cdef public object unroll_id
+    cdef readonly bint has_other_dtypes
 
-    def __init__(self, agent_id, env_id):
+    def __init__(self, agent_id, env_id, Py_ssize_t before, first_reward):
         self.agent_id, self.env_id = agent_id, env_id
         self.obs, self.infos, self.times, self.rewards = [], [], [], []
-        self.terminateds, self.truncateds, self.rows = [], [], []
-        self.pending, self.is_built = -1, False
+        self.terminateds, self.truncateds, self.rows, self.unrolls = [], [], [], []
+        self.before, self.n_initial, self.first_reward = before, before, first_reward
+        self.pending, self.is_built, self.has_other_dtypes = -1, False, False
 
     def begin(self, obs, info, t):
         """Store the results of the env's reset."""
-        self.obs.append(np.array(obs) if isinstance(obs, list) else obs)
-        self.infos.append(info)
-        self.times.append(t)
+        if isinstance(obs, list):
+            obs = np.array(obs)
+        self.dtype = getattr(obs, "dtype", None)
+        for _ in range(self.before):
+            self.obs.append(obs)
+            self.infos.append(info)
+            self.times.append(t)
+            self.unrolls.append(self.unroll_id)
 
     def begin_unroll(self):
         """Begin again with the first step after a batch was made."""
         raise NotImplementedError
 
+    def drop_built(self):
+        """Keep only what later batches need of the steps of a batch that was made."""
+        cdef Py_ssize_t n = len(self.times) - self.before
+        for steps in (self.obs, self.infos, self.times, self.rewards, self.terminateds, self.truncateds, self.rows,
+                      self.unrolls):
+            del steps[:n]
+        self.n_initial = max(0, self.n_initial - n)
+
+    @property
+    def n_initial_in_window(self):
+        """Number of entries from the time before the first step among the last `before` entries."""
+        return max(0, self.n_initial - (len(self.times) - self.before))
+
     cdef int add(self, obs, reward, terminated, truncated, info, t) except -1:
+        cdef Py_ssize_t i
         if self.is_built:
             self.begin_unroll()
         if not self.rows:   # RLlib has the first step twice, which can show in the dtype
-            self.add_outcome(reward, terminated, truncated)
-        self.obs.append(np.array(obs) if isinstance(obs, list) else obs)
+            for i in range(self.before):
+                self.add_outcome(reward if self.first_reward is None else self.first_reward, terminated, truncated)
+        if isinstance(obs, list):
+            obs = np.array(obs)
+        if getattr(obs, "dtype", None) is not self.dtype:
+            self.has_other_dtypes = True
+        self.obs.append(obs)
         self.infos.append(info)
         self.times.append(t)
+        self.unrolls.append(self.unroll_id)
         self.add_outcome(reward, terminated, truncated)
         return 0
 
@@ -184,3 +223,18 @@ def choose_rows(list acting, Py_ssize_t first):
     for i in range(len(acting)):
         steps = acting[i]
         steps.pending = first + i
+
+
+def rows_before(list acting, Py_ssize_t before, Py_ssize_t[:, ::1] rows):
+    """Write the rows of the last `before` steps of these agents, [n, before]; -1: the agent had not begun yet."""
+    cdef Py_ssize_t i, j, n, n_initial
+    cdef Steps steps
+    for i in range(len(acting)):
+        steps = acting[i]
+        if not steps.rows:
+            rows[i, :] = -1
+            continue
+        n = len(steps.rows) - before
+        n_initial = max(0, steps.n_initial - n)
+        for j in range(before):
+            rows[i, j] = -1 if j < n_initial else steps.rows[n + j]

@@ -1,6 +1,8 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import numpy as np
+
 class Steps:
     agent_id: Any
     env_id: Any
@@ -11,11 +13,18 @@ class Steps:
     terminateds: list[Any]
     truncateds: list[Any]
     rows: list[int]
+    unrolls: list[int]
+    before: int
+    n_initial: int
+    n_initial_in_window: int
     pending: int
     is_built: bool
-    def __init__(self, agent_id: Hashable, env_id: Any) -> None: ...
+    unroll_id: int
+    has_other_dtypes: bool
+    def __init__(self, agent_id: Hashable, env_id: Any, before: int, first_reward: Any) -> None: ...
     def begin(self, obs: Any, info: Any, t: int) -> None: ...
     def begin_unroll(self) -> None: ...
+    def drop_built(self) -> None: ...
 
 Seen = tuple[Any, Any, Any, Any, Any, Any]
 
@@ -34,3 +43,4 @@ def take_steps(
 def put_actions(acting: list[Any], actions: list[Any], by_env: dict[Any, dict]) -> None: ...
 def last_observations(acting: list[Any]) -> list[Any]: ...
 def choose_rows(acting: list[Any], first: int) -> None: ...
+def rows_before(acting: list[Any], before: int, rows: np.ndarray) -> None: ...

@@ -12,12 +12,15 @@ from ray.rllib.utils.numpy import convert_to_numpy
 from ray.rllib.utils.spaces.space_utils import get_original_space, unbatch
 from ray.rllib.utils.typing import ActionConnectorDataType, AgentConnectorDataType, AgentConnectorsOutput
 
-from fastmarl.core.native._trajectories import choose_rows, last_observations, put_actions, take_steps
+from fastmarl.core.native._trajectories import choose_rows, put_actions, take_steps
 from fastmarl.rllib.old_stack.episode import OldStackEpisode
+from fastmarl.rllib.old_stack.inputs import Inputs, stacked
+from fastmarl.rllib.old_stack.model_policy import ModelPolicy, problem_of_calls
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces
 from fastmarl.rllib.old_stack.plain_policy import PlainPolicy, problem_of
-from fastmarl.rllib.old_stack.trajectory import Trajectory, Views
+from fastmarl.rllib.old_stack.trajectory import Trajectory
+from fastmarl.rllib.old_stack.views import STATE_OUT, Views
 
 SINGLE_ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 OBS, NEXT_OBS, ACTIONS = SampleBatch.OBS, SampleBatch.NEXT_OBS, SampleBatch.ACTIONS
@@ -141,23 +144,37 @@ class FastActor:
         trajectories: Returns all current trajectories, of any policy.
 
     Attributes:
-        backend: "plain", or the reason why the policy's own call computes the actions.
+        backend: "plain", or the reason why the model's or the policy's own call computes the actions.
     """
 
     def __init__(self, policy: Any, trajectories: Callable[[], Iterable[Trajectory]]):
         self.policy = policy
-        self.views = Views(policy.view_requirements)
-        self.outputs = OutputRows(lambda: [one for one in trajectories() if one.outputs is self.outputs])
+        self.views = Views(policy)
+        flattens = not policy.config.get("_disable_action_flattening", False)
+        self.outputs = OutputRows(lambda: [one for one in trajectories() if one.outputs is self.outputs], flattens)
         self.refresh()
 
     def refresh(self) -> None:
         """Read the policy's parts again before a call, because they may have been replaced."""
-        self.views.look_at(self.policy.view_requirements)
-        self._agent_pieces = AgentPieces(self.policy)
-        self._action_pieces = ActionPieces(self.policy)
-        problem = problem_of(self.policy)
-        self._plain = PlainPolicy(self.policy) if problem is None else None
-        self.backend = "plain" if problem is None else f"the policy's own call: {problem}"
+        policy = self.policy
+        self.views.look_at(policy)
+        self._agent_pieces = AgentPieces(policy)
+        self._action_pieces = ActionPieces(policy)
+        self._initial_states = self._agent_pieces.states._initial_states
+        self._inputs = Inputs(policy, self.views, self.outputs, self._initial_states)
+        self._plain: PlainPolicy | None = None
+        self._by_model: ModelPolicy | None = None
+        problem = problem_of(policy)
+        if not self.views.sees_observations_alone:
+            problem = problem or "it asks for more than the current observations"
+        if problem is None:
+            self.backend = "plain"
+            self._plain = PlainPolicy(policy)
+        elif (problem_with_model := problem_of_calls(policy)) is None:
+            self.backend = f"the model's own call: {problem}"
+            self._by_model = ModelPolicy(policy)
+        else:
+            self.backend = f"the policy's own call: {problem_with_model}"
         self._spaces = tree.flatten(self._agent_pieces.states._action_space_struct)
         # (env id, agent id, value written to the buffer of states after a call). Empty within a call and after an
         # interrupted one, when episodes may have ended and RLlib may have removed their entries.
@@ -194,34 +211,45 @@ class FastActor:
         episode.add_init_obs(agent_id=agent_id, init_obs=obs, init_infos=infos, t=episode.length)
         return episode._agent_collectors[agent_id]
 
-    def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> np.ndarray:
+    def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> Any:
         """Compute and return the actions, and store all outputs.
 
         Raises:
             UnfitAnswerError: If the policy's outputs can't be stored in rows.
         """
-        obs = _stacked(last_observations(acting))
-        outputs = self._answer(obs, acting, episodes) if self._plain is None else self._plain.act(obs)
-        if not self.outputs.fits(outputs, len(acting)):
-            raise UnfitAnswerError((outputs.pop(ACTIONS), [], outputs))
+        if self._plain is not None:
+            outputs = self._plain.act(self._inputs.observations(acting))
+        elif self._by_model is not None:
+            outputs = self._by_model.act(self._inputs.batch(acting))
+        else:
+            outputs = self._answer(acting, episodes)
+        if not (self._are_arrays(outputs) and self.outputs.fits(outputs, len(acting))):
+            raise UnfitAnswerError(_answer_of(outputs))
         choose_rows(acting, self.outputs.add(outputs, len(acting)))
         return outputs[ACTIONS]
 
-    def _answer(
-        self, obs: np.ndarray, acting: list[Any], episodes: dict[Any, OldStackEpisode]
-    ) -> dict[str, np.ndarray]:
-        answer = self.policy.compute_actions_from_input_dict(
-            SampleBatch({OBS: obs}, seq_lens=[], _zero_padded=False, _num_grad_updates=0.0),
+    def _answer(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> dict[str, Any]:
+        actions, states, extra = self.policy.compute_actions_from_input_dict(
+            self._inputs.batch(acting),
             timestep=self.policy.global_timestep,
             episodes=[episodes[trajectory.env_id] for trajectory in acting],
         )
-        actions, states, extra = answer
         actions = convert_to_numpy(actions)
-        outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions, **extra}
-        is_flat = all(type(column) is np.ndarray and column.ndim for column in outputs.values())
-        if states or len(outputs) == len(extra) or not is_flat:
-            raise UnfitAnswerError(answer)
-        return outputs
+        outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions}
+        outputs |= {f"{STATE_OUT}{i}": state for i, state in enumerate(states)}
+        if outputs.keys() & extra.keys():
+            raise UnfitAnswerError((actions, states, extra))
+        return outputs | extra
+
+    def _are_arrays(self, outputs: dict[str, Any]) -> bool:
+        """Return true if all outputs are arrays, of all states that are asked for."""
+        states = [name for name in outputs if name.startswith(STATE_OUT)]
+        if states and not self.policy.is_recurrent() or not {*self.views.states} <= {*states}:
+            return False
+        if any(np.shape(outputs[name])[1:] != np.shape(of) for name, of in zip(states, self._initial_states)):
+            return False
+        leaves = [*tree.flatten(outputs[ACTIONS]), *(each for name, each in outputs.items() if name != ACTIONS)]
+        return all(type(leaf) is np.ndarray and leaf.ndim for leaf in leaves)
 
     def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
         sent, self.outputs.has_read_only_actions = self._action_pieces.for_envs(answer)
@@ -234,7 +262,7 @@ class FastActor:
         for one in trajectories:
             if one.outputs is self.outputs and one.pending >= 0:
                 row = self.outputs.row(one.pending)
-                kept: tuple = (row.pop(ACTIONS), [], row)
+                kept: tuple = (row.pop(ACTIONS), [row.pop(name) for name in [*row] if name.startswith(STATE_OUT)], row)
                 states[one.env_id][one.agent_id] = kept
                 self._kept.append((one.env_id, one.agent_id, kept))
 
@@ -260,27 +288,24 @@ class UnfitAnswerError(Exception):
 
 def problems_of(policy: Any) -> list[str]:
     """Return the reasons why this policy needs RLlib's connectors and collectors; empty if it doesn't."""
-    problems = [Views(policy.view_requirements).problem]
-    problems.append("it is recurrent" if policy.is_recurrent() or len(policy.get_initial_state()) else None)
+    views = Views(policy)
+    problems = [views.problem]
     if policy.agent_connectors is None or policy.action_connectors is None:
         problems.append("it has no connectors")
     else:
         problems += [AgentPieces(policy).problem, ActionPieces(policy).problem]
         if not any(isinstance(piece, ObsPreprocessorConnector) for piece in policy.agent_connectors.connectors):
             space = get_original_space(policy.observation_space)
-            problems.append(None if isinstance(space, SINGLE_ARRAYS) else "its observations are nested")
+            if not isinstance(space, SINGLE_ARRAYS) and any(one.source == OBS and [*one.shifts] != [0] for one in views.inputs):
+                problems.append("it asks for nested observations of other steps to act")
     return [problem for problem in problems if problem is not None]
 
 
-def _stacked(observations: list[Any]) -> np.ndarray:
-    """Stack observations to [n, ...] as RLlib does, which casts each float64 observation to float32 first."""
-    stacked = np.array(observations)
-    if stacked.dtype != np.float64:
-        return stacked
-    if all(getattr(obs, "dtype", np.float64) == np.float64 for obs in observations):
-        return stacked.astype(np.float32)
-    rows = [np.array([obs]) for obs in observations]
-    return np.concatenate([row.astype(np.float32) if row.dtype == np.float64 else row for row in rows])
+def _answer_of(outputs: dict[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
+    """Return outputs in the form in which policies return them."""
+    states = [values for name, values in outputs.items() if name.startswith(STATE_OUT)]
+    extra = {name: values for name, values in outputs.items() if name != ACTIONS and not name.startswith(STATE_OUT)}
+    return outputs[ACTIONS], states, extra
 
 
 def as_rllib_item(trajectory: Trajectory) -> AgentConnectorDataType:
@@ -291,5 +316,5 @@ def as_rllib_item(trajectory: Trajectory) -> AgentConnectorDataType:
         SampleBatch.INFOS: trajectory.infos[-1],
         NEXT_OBS: trajectory.obs[-1],
     }
-    batch = SampleBatch({OBS: _stacked([trajectory.obs[-1]])})
+    batch = SampleBatch({OBS: stacked([trajectory.obs[-1]])})
     return AgentConnectorDataType(trajectory.env_id, trajectory.agent_id, AgentConnectorsOutput(values, batch))

@@ -1,9 +1,10 @@
 """Stores a policy's outputs in rows until batches are built from them."""
 
-from collections.abc import Callable, Iterable, KeysView
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import tree  # type: ignore[import-untyped]
 from ray.rllib.policy.sample_batch import SampleBatch
 
 ACTIONS = SampleBatch.ACTIONS
@@ -17,26 +18,30 @@ class OutputRows:
 
     Args:
         holders: Returns the holders of all rows still needed; each has `rows`, a list, and `pending`, a row or -1.
+        flattens_actions: True if nested actions are recorded as one array each.
 
     Attributes:
-        has_read_only_actions: True if RLlib would have made the arrays of actions read-only.
+        names: Names of the columns in the order of the policy's outputs.
+        has_read_only_actions: True, by leaf of an action, if RLlib would have made its arrays read-only.
     """
 
-    def __init__(self, holders: Callable[[], Iterable[Any]]):
+    def __init__(self, holders: Callable[[], Iterable[Any]], flattens_actions: bool):
         self._holders = holders
-        self._columns: dict[str, np.ndarray] = {}
+        self._flattens_actions = flattens_actions
+        self._columns: dict[Any, np.ndarray] = {}
+        self._action: Any = None  # an example of a nested action, whose leaves have the columns (ACTIONS, i)
+        self.names: list[str] = []
         self._used = 0
         self._capacity = 0
-        self.has_read_only_actions = False
+        self.has_read_only_actions: list[bool] = [False]
 
-    @property
-    def names(self) -> KeysView[str]:
-        """Names of the columns in the order of the policy's outputs."""
-        return self._columns.keys()
-
-    def add(self, columns: dict[str, np.ndarray], n: int) -> int:
+    def add(self, outputs: Mapping[str, Any], n: int) -> int:
         """Add n rows, for which `fits()` is true, and return the number of the first."""
+        columns = _leaves(outputs)
         if self._used + n > self._capacity:
+            if not self.names:
+                self.names = [*outputs]
+                self._action = None if ACTIONS in columns else tree.map_structure(lambda leaf: leaf[0], outputs[ACTIONS])
             self._make_room(columns, n)
         first = self._used
         for name, memory in self._columns.items():
@@ -44,8 +49,9 @@ class OutputRows:
         self._used = first + n
         return first
 
-    def fits(self, columns: dict[str, np.ndarray], n: int) -> bool:
-        """Return true if columns have n rows, and the same names, dtypes and shapes as before."""
+    def fits(self, outputs: Mapping[str, Any], n: int) -> bool:
+        """Return true if outputs have n rows, and the same names, dtypes and shapes as before."""
+        columns = _leaves(outputs)
         if self._columns and [*columns] != [*self._columns]:
             return False
         for name, values in columns.items():
@@ -54,20 +60,28 @@ class OutputRows:
                 return False
         return True
 
-    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Copy these rows of a column; float64 is cast to float32, as in RLlib."""
-        values = self._columns[name][rows]
-        return values.astype(np.float32) if values.dtype == np.float64 else values
+    def take(self, name: str, rows: np.ndarray) -> tuple[Any, list[np.ndarray]]:
+        """Copy these rows of a column; returns (an example, leaves)."""
+        if name != ACTIONS or self._action is None:
+            return 0, [self._columns[name][rows]]
+        leaves = [column[rows] for key, column in self._columns.items() if type(key) is tuple]
+        if self._flattens_actions:
+            return 0, [np.concatenate([leaf.reshape(*rows.shape, -1) for leaf in leaves], axis=-1)]
+        return self._action, leaves
 
     def row(self, row: int) -> dict[str, Any]:
         """Copy one row of all columns."""
-        columns = self._columns.items()
-        values = {name: np.array(column[row]) if column.ndim > 1 else column[row] for name, column in columns}
-        if self.has_read_only_actions and isinstance(values[ACTIONS], np.ndarray):
-            values[ACTIONS].setflags(write=False)
-        return values
+        return {name: self._action_of(row) if name == ACTIONS else _of_row(self._columns[name], row) for name in self.names}
 
-    def _make_room(self, columns: dict[str, np.ndarray], n: int) -> None:
+    def _action_of(self, row: int) -> Any:
+        keys = [ACTIONS] if self._action is None else [key for key in self._columns if type(key) is tuple]
+        leaves = [_of_row(self._columns[key], row) for key in keys]
+        for leaf, is_read_only in zip(leaves, self.has_read_only_actions, strict=True):
+            if is_read_only and isinstance(leaf, np.ndarray):
+                leaf.setflags(write=False)
+        return leaves[0] if self._action is None else tree.unflatten_as(self._action, leaves)
+
+    def _make_room(self, columns: Mapping[Any, np.ndarray], n: int) -> None:
         if not self._columns:
             self._capacity = max(FIRST_CAPACITY, 2 * n)
             self._columns = {name: np.empty((self._capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
@@ -86,3 +100,16 @@ class OutputRows:
         for one in holders:
             one.rows[:] = [new_row[row] for row in one.rows]
             one.pending = new_row[one.pending]
+
+
+def _leaves(outputs: Mapping[str, Any]) -> Mapping[Any, np.ndarray]:
+    """Return arrays by column, with a column (ACTIONS, i) for each leaf of nested actions."""
+    actions = outputs[ACTIONS]
+    if isinstance(actions, np.ndarray):
+        return outputs
+    others = {name: values for name, values in outputs.items() if name != ACTIONS}
+    return {(ACTIONS, i): leaf for i, leaf in enumerate(tree.flatten(actions))} | others
+
+
+def _of_row(column: np.ndarray, row: int) -> Any:
+    return np.array(column[row]) if column.ndim > 1 else column[row]

@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import tree  # type: ignore[import-untyped]
 from ray.rllib.connectors.action.clip import ClipActionsConnector
 from ray.rllib.connectors.action.immutable import ImmutableActionsConnector
 from ray.rllib.connectors.action.lambdas import ConvertToNumpyConnector
@@ -21,7 +22,8 @@ from ray.rllib.connectors.agent.state_buffer import StateBufferConnector
 from ray.rllib.connectors.agent.view_requirement import ViewRequirementAgentConnector
 from ray.rllib.models.preprocessors import OBS_VALIDATION_INTERVAL, NoPreprocessor
 from ray.rllib.policy.policy import Policy
-from ray.rllib.utils.spaces.space_utils import clip_action, get_base_struct_from_space, unsquash_action
+from ray.rllib.utils.spaces.space_utils import clip_action, get_base_struct_from_space, unbatch, unsquash_action
+from ray.rllib.utils.typing import ActionConnectorDataType
 
 Observe = Callable[[list[Any]], list[Any]]
 FILTERS = (MeanStdObservationFilterAgentConnector, ConcurrentMeanStdObservationFilterAgentConnector)
@@ -119,29 +121,34 @@ class ActionPieces:
         pipeline = policy.action_connectors
         self._pipeline = pipeline
         self.problem = _problem_of_action_pieces(pipeline)
-        struct = get_base_struct_from_space(policy.action_space)
-        if self.problem is None and not isinstance(struct, gym.Space):
-            self.problem = "its actions are nested"
         if self.problem is not None:
             return
-        self._space = struct
+        self._space = struct = get_base_struct_from_space(policy.action_space)
         is_box = isinstance(struct, gym.spaces.Box)
         kinds = [type(piece) for piece in pipeline.connectors]
         self._changes = [CHANGES[kind] for kind in kinds if kind in CHANGES] if is_box else []
 
-    def for_envs(self, actions: np.ndarray) -> tuple[list[Any], bool]:
+    def for_envs(self, actions: Any) -> tuple[list[Any], list[bool]]:
         """Convert actions to the form that envs get, with read-only arrays.
 
         Returns:
-            (action of each agent, true if RLlib would send the same arrays that it stores)
+            (action of each agent; true, by leaf of an action, if RLlib would send the same arrays that it stores)
         """
+        if not isinstance(self._space, gym.Space):
+            return self._nested_for_envs(actions)
         if not self._pipeline.timers:
             _show_in_metrics(self._pipeline)
         if self._changes and actions.shape[1:] != self._space.shape:
-            return _read_only([self._changed(action) for action in actions]), False
+            return _read_only([self._changed(action) for action in actions]), [False]
         changed = self._changed(actions)
         are_kept = changed is actions and actions.dtype.kind != "f"  # RLlib copies floats
-        return _read_only([np.array(row) for row in changed]) if changed.ndim > 1 else list(changed), are_kept
+        sent = _read_only([np.array(row) for row in changed]) if changed.ndim > 1 else list(changed)
+        return sent, [are_kept]
+
+    def _nested_for_envs(self, actions: Any) -> tuple[list[Any], list[bool]]:
+        rows = unbatch(actions)
+        sent = [self._pipeline(ActionConnectorDataType(None, None, {}, (row, [], {}))).output[0] for row in rows]
+        return sent, [not getattr(leaf, "flags", np.True_.flags).writeable for leaf in tree.flatten(rows[0])]
 
     def _changed(self, actions: np.ndarray) -> Any:
         for change in self._changes:

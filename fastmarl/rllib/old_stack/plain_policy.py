@@ -112,10 +112,11 @@ def problem_of(policy: Any) -> str | None:
     if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
                    if getattr(owner, name) is not method]:  # fmt: skip
         return f"{changed[0]}() has been replaced"
-    return _problem_of_draws(policy) or _problem_of_model(policy.model, kind)
+    return problem_of_draws(policy) or _problem_of_model(policy.model, kind)
 
 
-def _problem_of_draws(policy: Any) -> str | None:
+def problem_of_draws(policy: Any) -> str | None:
+    """Return the reason why RLlib's exploration must draw the actions; None: `SAMPLERS` draw the same."""
     exploration = policy.exploration
     if type(exploration) is not StochasticSampling or callable(vars(exploration).get("get_exploration_action")):
         return f"its exploration is a {type(exploration).__name__}"

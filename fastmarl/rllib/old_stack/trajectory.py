@@ -1,10 +1,11 @@
-"""One agent's steps since the last batch, in place of RLlib's AgentCollector, for plain view requirements."""
+"""One agent's steps since the last batch, in place of RLlib's AgentCollector."""
 
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+import tree  # type: ignore[import-untyped]
 from ray.rllib.env.base_env import _DUMMY_AGENT_ID
 from ray.rllib.evaluation.collectors.agent_collector import AgentCollector
 from ray.rllib.policy.policy import Policy
@@ -13,84 +14,17 @@ from ray.rllib.policy.view_requirement import ViewRequirement
 
 from fastmarl.core.native._trajectories import Steps
 from fastmarl.rllib.old_stack.output_rows import OutputRows
+from fastmarl.rllib.old_stack.views import AGENT_ID, CONSTANT, LISTS, OBS, REWARDS, STATE_OUT, WITH_NEXT, View, Views
 
-OBS, INFOS = SampleBatch.OBS, SampleBatch.INFOS
-WITH_NEXT = (OBS, INFOS)
-"""Columns that have a value at the end of a step, too."""
-
-
-class View(NamedTuple):
-    """A column of a batch.
-
-    Attributes:
-        name: Name of the column.
-        source: Name of the recorded data that it comes from.
-        is_next: True if it has the values at the end of the steps.
-    """
-
-    name: str
-    source: str
-    is_next: bool
-
-
-class Views:
-    """A policy's view requirements.
-
-    Args:
-        requirements: The policy's view requirements by column.
-
-    Attributes:
-        columns: Columns of batches for training, in order; batches lack those that are not recorded.
-        problem: The reason why RLlib's collector must build the batches; None: it need not.
-    """
-
-    def __init__(self, requirements: Mapping[str, ViewRequirement]):
-        self.look_at(requirements)
-
-    def look_at(self, requirements: Mapping[str, ViewRequirement]) -> None:
-        """Read view requirements, which may have changed."""
-        self.columns = [View(name, one.data_col or name, bool(one.shift_arr[0])) for name, one in requirements.items()]
-        self.problem = _problem(requirements)
-
-
-def _problem(requirements: Mapping[str, ViewRequirement]) -> str | None:
-    if OBS not in requirements:
-        return "it asks for no observations"
-    for name, one in requirements.items():
-        source = one.data_col or name
-        shifts = (0, 1) if source in WITH_NEXT else (0,)
-        if len(one.shift_arr) != 1 or one.shift_arr[0] not in shifts or one.batch_repeat_value != 1:
-            return f"it asks for {name!r} of other steps"
-        if source.startswith("state_"):
-            return f"it asks for {name!r}"
-        if one.used_for_compute_actions and (name, source, int(one.shift_arr[0])) != (OBS, OBS, 0):
-            return f"it asks for {name!r} to act"
-    return None
-
-
-AGENT_ID = "agent_id"
-CONSTANT = {
-    SampleBatch.EPS_ID: "episode_id",
-    SampleBatch.UNROLL_ID: "unroll_id",
-    SampleBatch.AGENT_INDEX: "agent_index",
-    SampleBatch.ENV_ID: "env_id",
-    AGENT_ID: "agent_id",
-}
 TO_LOOK_AT = frozenset(vars(AgentCollector({SampleBatch.OBS: ViewRequirement()}))) | {"training", "is_empty"}
-LISTS = {
-    OBS: "obs",
-    INFOS: "infos",
-    SampleBatch.T: "times",
-    SampleBatch.REWARDS: "rewards",
-    SampleBatch.TERMINATEDS: "terminateds",
-    SampleBatch.TRUNCATEDS: "truncateds",
-}
+Leaves = list[np.ndarray]
 
 
 class Trajectory(Steps):
     """One agent's steps since the last batch.
 
-    Like RLlib's collector, it keeps the last step before the batch, and all steps of an agent that has ended.
+    Like RLlib's collector, it keeps the steps before the batch that views need, and all steps of an agent that has
+    ended.
 
     Args:
         agent_id, agent_index: Id and index of the agent.
@@ -98,9 +32,13 @@ class Trajectory(Steps):
         policy: The agent's policy.
         views: Columns of the policy's batches.
         outputs: Rows of the policy's outputs, which hold the actions.
+
+    Attributes:
+        seen_unroll_id: Number of the unroll for policies that ask for it to act; RLlib's connectors count on their own.
     """
 
-    __slots__ = ("_policy", "_views", "agent_index", "episode_id", "outputs", "unroll_before", "unroll_id")
+    __slots__ = ("_initial_states", "_is_recurrent", "_policy", "_views", "agent_index", "episode_id", "outputs",
+                 "seen_unroll_id")  # fmt: skip
 
     def __init__(
         self,
@@ -112,11 +50,12 @@ class Trajectory(Steps):
         views: Views,
         outputs: OutputRows,
     ):
-        super().__init__(agent_id, env_id)
+        super().__init__(agent_id, env_id, views.before, views.zeros.get(REWARDS))
         self.agent_index, self.episode_id = agent_index, episode_id
         self._policy, self._views, self.outputs = policy, views, outputs
+        self._is_recurrent, self._initial_states = policy.is_recurrent(), policy.get_initial_state()
+        self.seen_unroll_id = _next_unroll_id()
         self.begin_unroll()
-        self.unroll_before = self.unroll_id
 
     def __getattr__(self, name: str) -> Any:
         """Return attributes of RLlib's collector, such as `buffers`, which callbacks may read."""
@@ -127,63 +66,88 @@ class Trajectory(Steps):
     @property
     def agent_steps(self) -> int:
         """Number of steps in the next batch."""
-        return len(self.times) - 1
+        return len(self.times) - self.before
 
     def begin_unroll(self) -> None:
-        if self.is_built:
-            self.unroll_before = self.unroll_id
         self.is_built = False
-        self.unroll_id: int = AgentCollector._next_unroll_id
-        AgentCollector._next_unroll_id += 1
+        self.unroll_id = _next_unroll_id()
 
     def build_for_training(self, view_requirements: Mapping[str, ViewRequirement]) -> SampleBatch:
         """Build the batch of these steps as RLlib's method does, and drop them unless the agent has ended."""
         if torch.is_tensor(self.obs[0]):
             raise ValueError
         columns, rows = {}, np.array(self.rows)
-        recorded: dict[str, np.ndarray | None] = {}
-        for name, source, is_next in self._views.columns:
-            if source in recorded:
-                values = recorded[source]
-            else:
-                values = recorded[source] = self._recorded(source, rows)
-            if values is not None:
-                columns[name] = (values[:-1] if source in WITH_NEXT and not is_next else values[1:]).copy()
+        recorded: dict[str, tuple[Any, Leaves] | None] = {}
+        for view in self._views.columns:
+            if view.source not in recorded:
+                recorded[view.source] = self._recorded(view.source, rows)
+            if (found := recorded[view.source]) is not None:
+                struct, leaves = found
+                columns[view.name] = tree.unflatten_as(struct, [self._seen(view, leaf) for leaf in leaves])
         batch = SampleBatch(columns, is_training=True)
+        if self._is_recurrent:
+            size = self._policy.config["model"]["max_seq_len"]
+            batch[SampleBatch.SEQ_LENS] = np.array([min(size, batch.count - i) for i in range(0, batch.count, size)])
+            batch.max_seq_len = size
         if not self.terminateds[-1] and not self.truncateds[-1]:
-            for steps in (self.obs, self.infos, self.times, self.rewards, self.terminateds, self.truncateds, self.rows):
-                del steps[:-1]
+            self.drop_built()
         self.is_built = True
         return batch
 
-    def _recorded(self, source: str, rows: np.ndarray) -> np.ndarray | None:
-        """Return a column with its value before the first step; None if it is not recorded."""
+    def _seen(self, view: View, values: np.ndarray) -> np.ndarray:
+        """Copy what a view shows of a column, with a row for each step or for each `repeat` steps."""
+        first = self.before - (view.source in WITH_NEXT)
+        if len(view.shifts) == 1 and view.repeat == 1:
+            begin = first + int(view.shifts[0])
+            end = begin + self.agent_steps
+            if end <= len(values):
+                return values[begin:end].copy()
+        at = np.arange(0, self.agent_steps, view.repeat)[:, None] + first + view.shifts
+        if (excess := int(at.max()) + 1 - len(values)) > 0:  # beyond the last step, there are zeros
+            values = np.concatenate([values, np.zeros((excess, *values.shape[1:]), values.dtype)])
+        return values[at[:, 0] if at.shape[1] == 1 else at]
+
+    def _recorded(self, source: str, rows: np.ndarray) -> tuple[Any, Leaves] | None:
+        """Return (an example, leaves) of a column with its values before the first step; None if it isn't recorded."""
         if source in LISTS:
-            values = np.array(getattr(self, LISTS[source]))
-        elif source in CONSTANT:
-            values = np.array([getattr(self, CONSTANT[source])] * len(rows))
-        elif source in self.outputs.names:
-            return self.outputs.take(source, rows)
-        else:
+            values = getattr(self, LISTS[source])
+            if source == OBS and isinstance(values[0], (dict, tuple)):
+                return values[0], [as_array(leaf) for leaf in zip(*map(tree.flatten, values), strict=True)]
+            return 0, [as_array(values)]
+        if source in CONSTANT:
+            return 0, [as_array([getattr(self, CONSTANT[source])] * len(rows))]
+        if source not in self.outputs.names:
             return None
-        return values.astype(np.float32) if values.dtype == np.float64 else values
+        struct, leaves = self.outputs.take(source, rows)
+        if self.n_initial and (initial := self._initial(source)) is not None:
+            leaves = [leaf.astype(np.result_type(leaf, of), copy=False) for leaf, of in zip(leaves, tree.flatten(initial))]
+            for leaf, of in zip(leaves, tree.flatten(initial), strict=True):
+                leaf[: self.n_initial] = of
+        return struct, [saved(leaf) for leaf in leaves]
+
+    def _initial(self, source: str) -> Any:
+        """Return the value of an output before the first step; None: the first one is repeated."""
+        if source.startswith(STATE_OUT):
+            return self._initial_states[int(source.removeprefix(STATE_OUT))]
+        return self._views.zeros.get(source)
 
     def as_collector(self) -> AgentCollector:
         """Convert to RLlib's collector with the same steps."""
         collector = new_collector(self._policy)
+        collector.initial_states = self._initial_states
         collector.unroll_id = self.unroll_id
+        first, n = self.n_initial, len(self.times)
+        at = max(0, first - 1)
         collector.add_init_obs(
-            self.episode_id, self.agent_index, self.env_id, self.obs[0], self.infos[0], self.times[0]
+            self.episode_id, self.agent_index, self.env_id, self.obs[at], self.infos[at], self.times[at]
         )
-        if self.rows:  # the step before the first
-            collector.add_action_reward_next_obs(self._step(0))
+        if self.rows:
+            for i in range(first, n):
+                collector.add_action_reward_next_obs(self._step(i))
             for columns in collector.buffers.values():
-                columns[:] = [column[-1:] for column in columns]
-            collector.agent_steps = 0
-        for i in range(1, len(self.times)):
-            collector.add_action_reward_next_obs(self._step(i))
-        is_new = self.is_built and not self.agent_steps
-        collector.buffers[SampleBatch.UNROLL_ID][0][0] = self.unroll_id if is_new else self.unroll_before
+                columns[:] = [column[-n:] for column in columns]
+            collector.agent_steps = n - self.before
+        collector.buffers[SampleBatch.UNROLL_ID][0][:] = self.unrolls
         if self.is_built:
             collector.unroll_id = None
         return collector
@@ -204,6 +168,21 @@ class Trajectory(Steps):
         }
 
 
+def as_array(values: Any) -> np.ndarray:
+    """Convert a list of values as RLlib's collectors do."""
+    return saved(np.array(values))
+
+
+def saved(values: np.ndarray) -> np.ndarray:
+    """Cast float64 to float32, in which RLlib's collectors save it."""
+    return values.astype(np.float32) if values.dtype == np.float64 else values
+
+
+def _next_unroll_id() -> int:
+    AgentCollector._next_unroll_id += 1
+    return AgentCollector._next_unroll_id - 1
+
+
 def new_collector(policy: Policy) -> AgentCollector:
     """Make an empty RLlib collector with the policy's settings."""
     return AgentCollector(
@@ -211,6 +190,6 @@ def new_collector(policy: Policy) -> AgentCollector:
         max_seq_len=policy.config["model"]["max_seq_len"],
         disable_action_flattening=policy.config.get("_disable_action_flattening", False),
         is_policy_recurrent=policy.is_recurrent(),
-        intial_states=policy.get_initial_state(),
+        intial_states=[],
         _enable_new_api_stack=False,
     )

@@ -1,0 +1,127 @@
+"""The columns that a policy sees when it acts, as RLlib's collectors for inference build them."""
+
+from typing import Any
+
+import numpy as np
+import tree  # type: ignore[import-untyped]
+from ray.rllib.policy.sample_batch import SampleBatch
+
+from fastmarl.core.native._trajectories import last_observations, rows_before
+from fastmarl.rllib.old_stack.output_rows import OutputRows
+from fastmarl.rllib.old_stack.trajectory import Trajectory, as_array, saved
+from fastmarl.rllib.old_stack.views import CONSTANT_TO_ACT, LISTS, OBS, STATE_OUT, View, Views
+
+
+class Inputs:
+    """Builds a policy's inputs from the steps of the agents that act.
+
+    RLlib has one collector for each agent. It keeps the last `views.before` values of each column: of an observation
+    the current one among them, of outputs and outcomes those up to the last step. A column that does not exist yet when
+    the agent acts first also has a last entry that never changes, behind which nothing is seen.
+
+    Args:
+        policy: The policy.
+        views: Its view requirements.
+        outputs: Rows of its outputs.
+        initial_states: States before the first step.
+    """
+
+    def __init__(self, policy: Any, views: Views, outputs: OutputRows, initial_states: list[Any]):
+        self._views, self._outputs, self._initial_states = views, outputs, initial_states
+        self._size = policy.config["model"]["max_seq_len"] if policy.is_recurrent() else None
+
+    def batch(self, acting: list[Trajectory]) -> SampleBatch:
+        """Return the batch that RLlib would give to `compute_actions_from_input_dict()`."""
+        n = len(acting)
+        if self._views.sees_observations_alone:
+            columns = {OBS: self.observations(acting)}
+        else:
+            columns = self._columns(acting)
+        lengths = [] if self._size is None else [1] * n
+        batch = SampleBatch(
+            columns, seq_lens=lengths, _max_seq_len=self._size, _zero_padded=False, _num_grad_updates=0.0
+        )
+        if "state_in_0" in batch:
+            batch[SampleBatch.SEQ_LENS] = np.ones(n, np.int32)
+        return batch
+
+    def _columns(self, acting: list[Trajectory]) -> dict[str, Any]:
+        rows = np.empty((len(acting), self._views.before), np.int64)
+        rows_before(acting, self._views.before, rows)
+        windows: dict[str, list[np.ndarray]] = {}  # of columns in lists, by agent
+        columns = {}
+        for view in self._views.inputs:
+            source = view.source
+            if source == OBS and view.shifts.tolist() == [0] and not any(one.has_other_dtypes for one in acting):
+                columns[view.name] = self.observations(acting)
+            elif source in CONSTANT_TO_ACT:
+                name = CONSTANT_TO_ACT[source]
+                columns[view.name] = np.concatenate([as_array([getattr(one, name)]) for one in acting])
+            elif source in LISTS:
+                if source not in windows:
+                    windows[source] = [self._window(view, one) for one in acting]
+                columns[view.name] = np.concatenate([_seen(window, view.shifts) for window in windows[source]])
+            else:
+                columns[view.name] = self._of_outputs(view, rows)
+        return columns
+
+    def observations(self, acting: list[Trajectory]) -> Any:
+        """Return the current observations of these agents, [n, ...] or nested arrays."""
+        observations = last_observations(acting)
+        if not isinstance(observations[0], (dict, tuple)):
+            return stacked(observations)
+        leaves = zip(*map(tree.flatten, observations), strict=True)
+        return tree.unflatten_as(observations[0], [stacked([*leaf]) for leaf in leaves])
+
+    def _window(self, view: View, one: Trajectory) -> np.ndarray:
+        """Return what RLlib's collector keeps of a column."""
+        values = getattr(one, LISTS[view.source])[-one.before :]
+        if view.source in self._views.zeros or view.initial is None:
+            return as_array(values or [view.initial] * one.before)
+        n_initial = one.n_initial_in_window if values else one.before
+        return as_array([*[view.initial] * n_initial, *values[n_initial:], view.initial])
+
+    def _of_outputs(self, view: View, rows: np.ndarray) -> np.ndarray:
+        """Return a view of the policy's outputs, whose `rows` are those of the last steps, [n, before]."""
+        is_state = view.source.startswith(STATE_OUT)
+        has_last_entry = is_state or view.source not in self._views.zeros
+        initial = np.asarray(self._initial_states[int(view.source.removeprefix(STATE_OUT))] if is_state else view.initial)
+        if has_last_entry:
+            rows = np.concatenate([rows, np.full((len(rows), 1), -1)], axis=1)
+        seen = rows[:, view.shifts + rows.shape[1] - 1]
+        is_initial = seen < 0
+        if view.source in self._outputs.names:
+            _, (values,) = self._outputs.take(view.source, seen)
+            values = values.astype(_dtype(rows, values.dtype, initial.dtype), copy=False)
+            values[is_initial] = initial
+        else:
+            values = saved(np.broadcast_to(initial, (*seen.shape, *initial.shape)).copy())
+        return values[:, 0] if seen.shape[1] == 1 else values
+
+
+def _dtype(rows: np.ndarray, of_outputs: np.dtype, of_initial: np.dtype) -> np.dtype:
+    """Return the dtype of a column of all agents, each of which has its own in RLlib, depending on its last steps."""
+    if of_outputs == of_initial:
+        return saved(np.empty(0, of_outputs)).dtype
+    is_initial = rows < 0
+    n_initial = is_initial.sum(axis=1)
+    kinds = [(n_initial == 0, of_outputs), (n_initial == rows.shape[1], of_initial)]
+    kinds.append(((n_initial > 0) & (n_initial < rows.shape[1]), np.result_type(of_outputs, of_initial)))
+    found = [saved(np.empty(0, dtype)).dtype for has, dtype in kinds if has.any()]
+    return np.result_type(*found)
+
+
+def _seen(window: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    seen = window[shifts + len(window) - 1]
+    return seen if len(seen) == 1 else seen[None]
+
+
+def stacked(observations: list[Any]) -> np.ndarray:
+    """Stack observations to [n, ...] as RLlib does, which casts each float64 observation to float32 first."""
+    values = np.array(observations)
+    if values.dtype != np.float64:
+        return values
+    if all(getattr(obs, "dtype", np.float64) == np.float64 for obs in observations):
+        return values.astype(np.float32)
+    rows = [np.array([obs]) for obs in observations]
+    return np.concatenate([row.astype(np.float32) if row.dtype == np.float64 else row for row in rows])

@@ -1,0 +1,132 @@
+"""The actions of RLlib's torch policies by their model's own call, without the calls around it."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.models.torch.torch_modelv2 import TorchModelV2
+from ray.rllib.policy.sample_batch import SampleBatch
+from ray.rllib.policy.torch_policy_v2 import TorchPolicyV2
+from ray.rllib.utils.numpy import convert_to_numpy
+from torch import Tensor, nn
+
+from fastmarl.rllib.old_stack.plain_policy import (
+    EXTRA_OUTPUTS,
+    METHODS,
+    POLICY_METHODS,
+    SAMPLERS,
+    VF_PREDS,
+    problem_of_draws,
+)
+from fastmarl.rllib.old_stack.views import STATE_OUT
+
+
+class ModelPolicy:
+    """Computes a policy's actions and other outputs.
+
+    Args:
+        policy: A policy for which `problem_of_calls()` is None.
+    """
+
+    def __init__(self, policy: Any):
+        self._policy = policy
+        self._eval_is_torchs = all(
+            type(part).train is nn.Module.train and type(part).eval is nn.Module.eval for part in policy.model.modules()
+        )
+        has_known_outputs = type(policy).extra_action_out in EXTRA_OUTPUTS and "extra_action_out" not in vars(policy)
+        draws = has_known_outputs and problem_of_draws(policy) is None
+        self._sampler = SAMPLERS[policy.dist_class]() if draws else None
+        self._has_values = draws and EXTRA_OUTPUTS[type(policy).extra_action_out]
+
+    def act(self, batch: SampleBatch) -> dict[str, Any]:
+        """Return actions, states, and the policy's other outputs by column, in RLlib's order."""
+        policy, n = self._policy, len(batch[SampleBatch.OBS])
+        model = policy.model
+        if not (self._eval_is_torchs and _is_in_eval_mode(model)):
+            model.eval()
+        with torch.no_grad():
+            inputs = policy._lazy_tensor_dict(batch)
+            inputs.set_training(True)
+            states = [inputs[name] for name in inputs.keys() if "state_in" in name[:8]]  # noqa: SIM118 - not a dict's
+            lengths = torch.ones(len(states[0]), dtype=torch.long, device=states[0].device) if states else None
+            if self._sampler is None:
+                policy.exploration.before_compute_actions(
+                    explore=policy.config["explore"], timestep=policy.global_timestep
+                )
+            logits, states_out = model(inputs, states, lengths)
+            drawn = self._drawn(logits)
+            if drawn is None:
+                actions, extra = self._chosen(logits, inputs, states)
+            else:
+                actions, logp = drawn
+                policy.exploration.last_timestep = policy.global_timestep
+                extra = {VF_PREDS: model.value_function()} if self._has_values else {}
+                extra = _with_logp(extra, logits, torch.from_numpy(logp))
+            outputs = {SampleBatch.ACTIONS: actions}
+            outputs |= {f"{STATE_OUT}{i}": state for i, state in enumerate(states_out)}
+            outputs = {name: _to_numpy(values) for name, values in (outputs | extra).items()}
+        policy.global_timestep += n
+        return outputs
+
+    def _drawn(self, logits: Any) -> tuple[np.ndarray, np.ndarray] | None:
+        """Draw actions; returns (actions, log-probabilities), or None if RLlib must draw."""
+        if self._sampler is None or not self._policy.config["explore"]:
+            return None
+        if type(logits) is not Tensor or logits.dtype != torch.float32 or not (logits.dim() == 2 and len(logits)):
+            return None
+        logits = logits.detach().contiguous()
+        actions, logp = self._sampler.draw(logits, logits.numpy())
+        return (actions, logp) if np.isfinite(logp).all() else None
+
+    def _chosen(self, logits: Any, inputs: SampleBatch, states: list[Any]) -> tuple[Any, dict[str, Any]]:
+        """Return actions and the policy's other outputs by RLlib's own distribution and exploration."""
+        policy = self._policy
+        distribution = policy.dist_class(logits, policy.model)
+        actions, logp = policy.exploration.get_exploration_action(
+            action_distribution=distribution, timestep=policy.global_timestep, explore=policy.config["explore"]
+        )
+        extra = policy.extra_action_out(inputs, states, policy.model, distribution)
+        return actions, _with_logp(extra, logits, logp)
+
+
+def problem_of_calls(policy: Any) -> str | None:
+    """Return the reason why the policy's own call must compute the actions; None: `ModelPolicy` computes the same."""
+    kind = type(policy)
+    if not isinstance(policy, TorchPolicyV2):
+        return f"{kind.__name__} is no TorchPolicyV2"
+    for name in POLICY_METHODS:
+        if name in vars(policy) or getattr(kind, name) is not METHODS[TorchPolicyV2, name]:
+            return f"{kind.__name__} has a {name}() of its own"
+    if not isinstance(policy.model, TorchModelV2) or not isinstance(policy.model, nn.Module):
+        return f"its model is a {type(policy.model).__name__}"
+    if isinstance(policy.dist_class, functools.partial) or not isinstance(policy.dist_class, type):
+        return "its action distribution is not a class"
+    return None
+
+
+def _with_logp(extra: dict[str, Any], logits: Any, logp: Any) -> dict[str, Any]:
+    """Add the outputs that RLlib adds to a policy's extra outputs."""
+    if logits is not None:
+        extra[SampleBatch.ACTION_DIST_INPUTS] = logits
+    if logp is not None:
+        extra[SampleBatch.ACTION_PROB] = torch.exp(logp.float())
+        extra[SampleBatch.ACTION_LOGP] = logp
+    return extra
+
+
+def _is_in_eval_mode(model: nn.Module) -> bool:
+    """Return True if eval() would change nothing."""
+    parts: list[Any] = [model]
+    while parts:
+        part = vars(parts.pop())
+        if part["training"]:
+            return False
+        parts += [child for child in part["_modules"].values() if child is not None]
+    return "eval" not in vars(model)
+
+
+def _to_numpy(values: Any) -> Any:
+    if type(values) is Tensor and values.dtype == torch.float32 and values.is_cpu and values.dim():
+        return values.detach().numpy()
+    return convert_to_numpy(values)

@@ -1,0 +1,134 @@
+"""A policy's view requirements: which columns of which steps its batches have."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from ray.rllib.evaluation.collectors.agent_collector import AgentCollector
+from ray.rllib.policy.sample_batch import SampleBatch
+from ray.rllib.policy.view_requirement import ViewRequirement
+from ray.rllib.utils.spaces.space_utils import flatten_to_single_ndarray, get_dummy_batch_for_space
+
+OBS, INFOS, ACTIONS, REWARDS = SampleBatch.OBS, SampleBatch.INFOS, SampleBatch.ACTIONS, SampleBatch.REWARDS
+STATE_OUT = "state_out_"
+AGENT_ID = "agent_id"
+WITH_NEXT = (OBS, INFOS)
+"""Columns that have a value at the end of a step, too."""
+CONSTANT = {
+    SampleBatch.EPS_ID: "episode_id",
+    SampleBatch.AGENT_INDEX: "agent_index",
+    SampleBatch.ENV_ID: "env_id",
+    AGENT_ID: "agent_id",
+}
+LISTS = {
+    OBS: "obs",
+    INFOS: "infos",
+    SampleBatch.T: "times",
+    REWARDS: "rewards",
+    SampleBatch.TERMINATEDS: "terminateds",
+    SampleBatch.TRUNCATEDS: "truncateds",
+    SampleBatch.UNROLL_ID: "unrolls",
+}
+FIXED = (*CONSTANT, SampleBatch.UNROLL_ID, INFOS)
+"""Columns of which no other steps can be asked for."""
+FLAGS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+CONSTANT_TO_ACT = CONSTANT | {SampleBatch.EPS_ID: "env_id", SampleBatch.UNROLL_ID: "seen_unroll_id"}
+"""Constant columns for policies that act; RLlib's connectors know no id of the episode."""
+TO_ACT = (OBS, ACTIONS, REWARDS, SampleBatch.T, *FLAGS, *CONSTANT_TO_ACT)
+"""Columns that policies may ask for to act, besides states."""
+
+
+class View(NamedTuple):
+    """A column of a batch.
+
+    Attributes:
+        name: Name of the column.
+        source: Name of the recorded data that it comes from.
+        shifts: Steps relative to the current one, [k].
+        repeat: Number of steps from one row to the next.
+        initial: Value of the source before the first step; None: RLlib's rules for the source hold.
+    """
+
+    name: str
+    source: str
+    shifts: np.ndarray
+    repeat: int
+    initial: Any
+
+
+class Views:
+    """A policy's view requirements.
+
+    Args:
+        policy: The policy.
+
+    Attributes:
+        columns: Columns of batches for training, in order; batches lack those that are not recorded.
+        inputs: Columns that the policy needs to act, in order.
+        before: Number of earlier steps that the views need, as RLlib counts them.
+        zeros: Column -> its value before the first step, for actions and rewards that RLlib initializes with zeros.
+        states: Names of the states that the policy's outputs must have.
+        problem: The reason why RLlib's collector must build the batches; None: it need not.
+    """
+
+    def __init__(self, policy: Any):
+        self.look_at(policy)
+
+    def look_at(self, policy: Any) -> None:
+        """Read view requirements, which may have changed."""
+        requirements: Mapping[str, ViewRequirement] = policy.view_requirements
+        self.columns, self.inputs, self.zeros = [], [], {}
+        self.before, self.states = 1, []
+        self.problem = _problem(policy)
+        if self.problem is not None:
+            return
+        flatten = not policy.config.get("_disable_action_flattening", False)
+        self.before = AgentCollector(requirements).shift_before
+        for column, asked in ((REWARDS, SampleBatch.PREV_REWARDS), (ACTIONS, SampleBatch.PREV_ACTIONS)):
+            if asked in requirements:
+                self.zeros[column] = _zeros(column, requirements[column].space, flatten)
+        for name, one in requirements.items():
+            source = one.data_col or name
+            space = requirements[source].space if source in requirements else one.space
+            initial = _zeros(source, space, flatten) if source in (ACTIONS, REWARDS, *FLAGS) else None
+            view = View(name, source, one.shift_arr, one.batch_repeat_value, initial)
+            self.columns.append(view)
+            if one.used_for_compute_actions:
+                self.inputs.append(view)
+            if source.startswith(STATE_OUT) and source not in self.states:
+                self.states.append(source)
+
+    @property
+    def sees_observations_alone(self) -> bool:
+        """True if the policy acts upon the current observations and nothing else."""
+        return [(one.name, one.source, *one.shifts.tolist()) for one in self.inputs] == [(OBS, OBS, 0)]
+
+
+def _zeros(column: str, space: Any, flatten: bool) -> Any:
+    """Return RLlib's value of a column before the first step."""
+    zeros = get_dummy_batch_for_space(space, batch_size=0) if isinstance(space, gym.Space) else space
+    return flatten_to_single_ndarray(zeros) if column == ACTIONS and flatten else zeros
+
+
+def _problem(policy: Any) -> str | None:
+    requirements = policy.view_requirements
+    if OBS not in requirements:
+        return "it asks for no observations"
+    for name, one in requirements.items():
+        source = one.data_col or name
+        if source in FIXED and ([*one.shift_arr] not in ([0], [int(source == INFOS)]) or one.batch_repeat_value != 1):
+            return f"it asks for {name!r} of other steps"
+        if not one.used_for_compute_actions:
+            continue
+        if (one.shift_arr > 0).any():
+            return f"it asks for {name!r} of later steps to act"
+        if source.startswith(STATE_OUT):
+            if not policy.is_recurrent():
+                return f"it asks for {name!r}, but is not recurrent"
+        elif source not in TO_ACT:
+            return f"it asks for {name!r} to act"
+    for asked, needed in ((SampleBatch.PREV_REWARDS, REWARDS), (SampleBatch.PREV_ACTIONS, ACTIONS)):
+        if asked in requirements and needed not in requirements:
+            return f"it asks for {asked!r}, but not for {needed!r}"
+    return None
