@@ -9,7 +9,7 @@ import random
 import statistics
 import time
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -21,11 +21,12 @@ from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from ray.rllib.models import ModelCatalog
 from ray.rllib.models.torch.fcnet import FullyConnectedNetwork
-from ray.rllib.policy.policy import PolicySpec
+from ray.rllib.models.torch.recurrent_net import RecurrentNetwork
+from ray.rllib.policy.policy import Policy, PolicySpec
+from torch import nn
 
 from fastmarl.rllib import RolloutWorker
 
-N_POLICIES = 2
 FREE_STEPS = 200  # per episode
 
 
@@ -57,29 +58,96 @@ class OwnModel(FullyConnectedNetwork):
     """A model class of a user, whose forward() must be called."""
 
 
-ROWS = {  # name -> (environment, agents, environments, model options)
-    "CartPole 2x1": (MultiAgentCartPole, 2, 1, {}),
-    "CartPole 8x8": (MultiAgentCartPole, 8, 8, {}),
-    "CartPole 100x1": (MultiAgentCartPole, 100, 1, {}),
-    "CartPole 8x8, own model": (MultiAgentCartPole, 8, 8, {"custom_model": "own"}),
-    "free 32x16": (FreeEnv, 32, 16, {}),
+class GRUModel(RecurrentNetwork, nn.Module):
+    """A recurrent model of a user."""
+
+    def __init__(self, obs_space: gym.Space, action_space: gym.Space, num_outputs: int, config: dict, name: str):
+        nn.Module.__init__(self)
+        super().__init__(obs_space, action_space, num_outputs, config, name)
+        self.gru = nn.GRU(obs_space.shape[0], 256, batch_first=True)
+        self.policy_head, self.value_head = nn.Linear(256, num_outputs), nn.Linear(256, 1)
+
+    def get_initial_state(self) -> list[torch.Tensor]:
+        return [torch.zeros(256)]
+
+    def forward_rnn(self, inputs: Any, state: list, seq_lens: Any) -> tuple[torch.Tensor, list]:
+        self._features, hidden = self.gru(inputs, state[0].unsqueeze(0).contiguous())
+        return self.policy_head(self._features), [hidden.squeeze(0)]
+
+    def value_function(self) -> torch.Tensor:
+        return self.value_head(self._features).flatten()
+
+
+class RandomPolicy(Policy):
+    """A heuristic without a network."""
+
+    def compute_actions(self, obs_batch: Any, state_batches: Any = None, **kwargs: Any) -> tuple[Any, list, dict]:
+        return np.random.randint(0, 2, len(obs_batch)), [], {}  # noqa: NPY002
+
+    def learn_on_batch(self, samples: Any) -> dict:
+        return {}
+
+    def get_weights(self) -> dict:
+        return {}
+
+    def set_weights(self, weights: dict) -> None:
+        pass
+
+
+class Row(NamedTuple):
+    """A setting.
+
+    Attributes:
+        env: Class of the environment.
+        agents: Number of agents in it.
+        envs: Number of environments.
+        model: Model options.
+        policies: Number of policies, of which agents get one in turn.
+        heuristic: True if the last policy is a heuristic.
+    """
+
+    env: type
+    agents: int
+    envs: int
+    model: dict[str, Any]
+    policies: int = 2
+    heuristic: bool = False
+
+
+ROWS = {
+    "CartPole 2x1": Row(MultiAgentCartPole, 2, 1, {}),
+    "CartPole 8x8": Row(MultiAgentCartPole, 8, 8, {}),
+    "CartPole 100x1": Row(MultiAgentCartPole, 100, 1, {}),
+    "CartPole 8x8, own model": Row(MultiAgentCartPole, 8, 8, {"custom_model": "own"}),
+    "CartPole 3x1, own model": Row(MultiAgentCartPole, 3, 1, {"custom_model": "own"}, 1),
+    "CartPole 3x1, LSTM": Row(MultiAgentCartPole, 3, 1, {"use_lstm": True}, 1),
+    "CartPole 8x8, LSTM": Row(MultiAgentCartPole, 8, 8, {"use_lstm": True}, 1),
+    "CartPole 3x1, attention": Row(MultiAgentCartPole, 3, 1, {"use_attention": True}, 1),
+    "CartPole 8x8, attention": Row(MultiAgentCartPole, 8, 8, {"use_attention": True}, 1),
+    "CartPole 3x1, GRU": Row(MultiAgentCartPole, 3, 1, {"custom_model": "gru"}, 1),
+    "CartPole 8x8, GRU": Row(MultiAgentCartPole, 8, 8, {"custom_model": "gru"}, 1),
+    "CartPole 8x8, beside a heuristic": Row(MultiAgentCartPole, 8, 8, {}, heuristic=True),
+    "free 32x16": Row(FreeEnv, 32, 16, {}),
 }
 
 
 def make_worker(worker_class: type, row: str, steps: int) -> Any:
-    env_class, agents, envs, model = ROWS[row]
+    env_class, agents, envs, model, n_policies, has_heuristic = ROWS[row]
 
     def make_env(context: Any) -> MultiAgentEnv:
         return env_class(agents) if env_class is FreeEnv else env_class({"num_agents": agents})
 
     env = make_env(None)
     spec = PolicySpec(PPOTorchPolicy, env.get_observation_space(0), env.get_action_space(0))
+    policies = {f"p{i}": spec for i in range(n_policies)}
+    if has_heuristic:
+        policies[f"p{n_policies - 1}"] = PolicySpec(RandomPolicy, spec.observation_space, spec.action_space)
     config = PPOConfig().api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
     config.framework("torch").debugging(seed=0).environment("env")
     config.training(model={"fcnet_hiddens": [256, 256], **model})
     config.multi_agent(
-        policies={f"p{i}": spec for i in range(N_POLICIES)},
-        policy_mapping_fn=lambda agent_id, *args, **kwargs: f"p{agent_id % N_POLICIES}",
+        policies=policies,
+        policy_mapping_fn=lambda agent_id, *args, **kwargs: f"p{agent_id % n_policies}",
     )
     config.env_runners(num_env_runners=0, num_envs_per_env_runner=envs, rollout_fragment_length=steps)
     random.seed(0)
@@ -116,6 +184,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     ModelCatalog.register_custom_model("own", OwnModel)
+    ModelCatalog.register_custom_model("gru", GRUModel)
     for row in arguments.rows:
         ratio, theirs, ours = measure(row, arguments.rounds, arguments.steps)
         print(f"{row}: {ratio:.2f} (RLlib {theirs:.1f} us, fastmarl {ours:.1f} us)", flush=True)

@@ -4,11 +4,15 @@ torch reorders the weights in every call. For a few rows this takes longer than 
 The step itself is torch's own, so results are bit-identical.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fastmarl.rllib.inference.plain_modules import is_plain_part
 
 N_PROBED = 64  # numbers of each matrix that are compared before each step
 TRIED_ROWS = (1, 2, 7, 33)
@@ -43,7 +47,8 @@ class LSTMStep:
         layer, weights = self._layer, self._weights
         state_shape = (len(inputs), 1, layer.hidden_size)
         if inputs.shape[1:] != (1, layer.input_size) or h.shape != state_shape or c.shape != state_shape:
-            out, (h_out, c_out) = layer.forward(inputs, (h.transpose(0, 1), c.transpose(0, 1)))  # raises torch's error
+            states = h.transpose(0, 1), c.transpose(0, 1)
+            out, (h_out, c_out) = nn.LSTM.forward(layer, inputs, states)  # raises torch's error
             return out, h_out.transpose(0, 1), c_out.transpose(0, 1)
         if not self._packs:
             return torch_step(inputs, h, c, weights)
@@ -51,6 +56,40 @@ class LSTMStep:
         if mark != self._mark:
             self._packed, self._mark = pack(weights, layer.hidden_size), mark
         return step(inputs, h, c, [*self._packed, *weights[2:]])
+
+
+    def forward(self, inputs: Any, hx: Any = None) -> Any:
+        """Replace the layer's forward(), which also takes longer sequences."""
+        if (
+            hx is not None
+            and type(inputs) is Tensor
+            and inputs.dtype == torch.float32
+            and inputs.dim() == 3
+            and inputs.shape[1] == 1
+            and not torch.is_autocast_enabled("cpu")
+        ):
+            h, c = hx
+            if h.dim() == c.dim() == 3:
+                out, h_out, c_out = self(inputs, h.transpose(0, 1), c.transpose(0, 1))
+                return out, (h_out.transpose(0, 1), c_out.transpose(0, 1))
+        return nn.LSTM.forward(self._layer, inputs, hx)
+
+
+def has_quick_step(part: nn.Module) -> bool:
+    """Return True if the module is an LSTM for which `LSTMStep` is made."""
+    return type(part) is nn.LSTM and is_plain_part(part) and "forward" not in vars(part)
+
+
+@contextmanager
+def quick_steps(steps: Mapping[Any, LSTMStep]) -> Iterator[None]:
+    """Let these LSTMs compute by their steps as long as the context is open."""
+    for layer, of_layer in steps.items():
+        vars(layer)["forward"] = of_layer.forward
+    try:
+        yield
+    finally:
+        for layer in steps:
+            vars(layer).pop("forward", None)
 
 
 def _can_pack(layer: nn.LSTM) -> bool:

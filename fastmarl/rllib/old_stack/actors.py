@@ -16,7 +16,7 @@ from fastmarl.core.native._trajectories import choose_rows, put_actions, take_st
 from fastmarl.rllib.old_stack.episode import OldStackEpisode
 from fastmarl.rllib.old_stack.inputs import Inputs, stacked
 from fastmarl.rllib.old_stack.model_policy import ModelPolicy, problem_of_calls
-from fastmarl.rllib.old_stack.output_rows import OutputRows
+from fastmarl.rllib.old_stack.output_rows import OutputRows, leaves_of
 from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces
 from fastmarl.rllib.old_stack.plain_policy import PlainPolicy, problem_of
 from fastmarl.rllib.old_stack.trajectory import Trajectory
@@ -152,6 +152,8 @@ class FastActor:
         self.views = Views(policy)
         flattens = not policy.config.get("_disable_action_flattening", False)
         self.outputs = OutputRows(lambda: [one for one in trajectories() if one.outputs is self.outputs], flattens)
+        self._plain: PlainPolicy | None = None
+        self._by_model: ModelPolicy | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -162,8 +164,8 @@ class FastActor:
         self._action_pieces = ActionPieces(policy)
         self._initial_states = self._agent_pieces.states._initial_states
         self._inputs = Inputs(policy, self.views, self.outputs, self._initial_states)
-        self._plain: PlainPolicy | None = None
-        self._by_model: ModelPolicy | None = None
+        self._plain = None
+        former, self._by_model = self._by_model, None
         problem = problem_of(policy)
         if not self.views.sees_observations_alone:
             problem = problem or "it asks for more than the current observations"
@@ -172,7 +174,7 @@ class FastActor:
             self._plain = PlainPolicy(policy)
         elif (problem_with_model := problem_of_calls(policy)) is None:
             self.backend = f"the model's own call: {problem}"
-            self._by_model = ModelPolicy(policy)
+            self._by_model = ModelPolicy(policy, former)
         else:
             self.backend = f"the policy's own call: {problem_with_model}"
         self._spaces = tree.flatten(self._agent_pieces.states._action_space_struct)
@@ -248,8 +250,7 @@ class FastActor:
             return False
         if any(np.shape(outputs[name])[1:] != np.shape(of) for name, of in zip(states, self._initial_states)):
             return False
-        leaves = [*tree.flatten(outputs[ACTIONS]), *(each for name, each in outputs.items() if name != ACTIONS)]
-        return all(type(leaf) is np.ndarray and leaf.ndim for leaf in leaves)
+        return all(type(leaf) is np.ndarray and leaf.ndim for leaf in leaves_of(outputs).values())
 
     def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
         sent, self.outputs.has_read_only_actions = self._action_pieces.for_envs(answer)
@@ -296,7 +297,7 @@ def problems_of(policy: Any) -> list[str]:
         problems += [AgentPieces(policy).problem, ActionPieces(policy).problem]
         if not any(isinstance(piece, ObsPreprocessorConnector) for piece in policy.agent_connectors.connectors):
             space = get_original_space(policy.observation_space)
-            if not isinstance(space, SINGLE_ARRAYS) and any(one.source == OBS and [*one.shifts] != [0] for one in views.inputs):
+            if not isinstance(space, SINGLE_ARRAYS) and any(one.source == OBS and one.shift != 0 for one in views.inputs):
                 problems.append("it asks for nested observations of other steps to act")
     return [problem for problem in problems if problem is not None]
 

@@ -1,6 +1,6 @@
 """The columns that a policy sees when it acts, as RLlib's collectors for inference build them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tree  # type: ignore[import-untyped]
@@ -9,7 +9,25 @@ from ray.rllib.policy.sample_batch import SampleBatch
 from fastmarl.core.native._trajectories import last_observations, rows_before
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.trajectory import Trajectory, as_array, saved
-from fastmarl.rllib.old_stack.views import CONSTANT_TO_ACT, LISTS, OBS, STATE_OUT, View, Views
+from fastmarl.rllib.old_stack.views import ACTIONS, CONSTANT_TO_ACT, LISTS, OBS, STATE_OUT, View, Views
+
+
+class OutputView(NamedTuple):
+    """A column of a policy's earlier outputs.
+
+    Attributes:
+        source: Name of the output.
+        at: Which of the last steps it shows, an index or an array of k indices.
+        is_last_entry: True where it shows the last entry, which never changes.
+        has_last_entry: True if there is such an entry.
+        initial: Value before the first step, and of the last entry.
+    """
+
+    source: str
+    at: Any
+    is_last_entry: Any
+    has_last_entry: bool
+    initial: np.ndarray
 
 
 class Inputs:
@@ -27,8 +45,10 @@ class Inputs:
     """
 
     def __init__(self, policy: Any, views: Views, outputs: OutputRows, initial_states: list[Any]):
-        self._views, self._outputs, self._initial_states = views, outputs, initial_states
+        self._views, self._outputs = views, outputs
         self._size = policy.config["model"]["max_seq_len"] if policy.is_recurrent() else None
+        of_outputs = (view for view in views.inputs if view.source == ACTIONS or view.source.startswith(STATE_OUT))
+        self._output_views = {view.name: _output_view(view, views, initial_states) for view in of_outputs}
 
     def batch(self, acting: list[Trajectory]) -> SampleBatch:
         """Return the batch that RLlib would give to `compute_actions_from_input_dict()`."""
@@ -52,7 +72,7 @@ class Inputs:
         columns = {}
         for view in self._views.inputs:
             source = view.source
-            if source == OBS and view.shifts.tolist() == [0] and not any(one.has_other_dtypes for one in acting):
+            if source == OBS and view.shift == 0 and not any(one.has_other_dtypes for one in acting):
                 columns[view.name] = self.observations(acting)
             elif source in CONSTANT_TO_ACT:
                 name = CONSTANT_TO_ACT[source]
@@ -62,7 +82,7 @@ class Inputs:
                     windows[source] = [self._window(view, one) for one in acting]
                 columns[view.name] = np.concatenate([_seen(window, view.shifts) for window in windows[source]])
             else:
-                columns[view.name] = self._of_outputs(view, rows)
+                columns[view.name] = self._of_outputs(self._output_views[view.name], rows)
         return columns
 
     def observations(self, acting: list[Trajectory]) -> Any:
@@ -81,32 +101,38 @@ class Inputs:
         n_initial = one.n_initial_in_window if values else one.before
         return as_array([*[view.initial] * n_initial, *values[n_initial:], view.initial])
 
-    def _of_outputs(self, view: View, rows: np.ndarray) -> np.ndarray:
+    def _of_outputs(self, view: OutputView, rows: np.ndarray) -> np.ndarray:
         """Return a view of the policy's outputs, whose `rows` are those of the last steps, [n, before]."""
-        is_state = view.source.startswith(STATE_OUT)
-        has_last_entry = is_state or view.source not in self._views.zeros
-        initial = np.asarray(self._initial_states[int(view.source.removeprefix(STATE_OUT))] if is_state else view.initial)
-        if has_last_entry:
-            rows = np.concatenate([rows, np.full((len(rows), 1), -1)], axis=1)
-        seen = rows[:, view.shifts + rows.shape[1] - 1]
-        is_initial = seen < 0
+        seen, initial = rows[:, view.at], view.initial
+        is_initial = (seen < 0) | view.is_last_entry
         if view.source in self._outputs.names:
-            _, (values,) = self._outputs.take(view.source, seen)
-            values = values.astype(_dtype(rows, values.dtype, initial.dtype), copy=False)
-            values[is_initial] = initial
-        else:
-            values = saved(np.broadcast_to(initial, (*seen.shape, *initial.shape)).copy())
-        return values[:, 0] if seen.shape[1] == 1 else values
+            values = self._outputs.take(view.source, seen)
+            if values.dtype != initial.dtype:
+                values = values.astype(_dtype(rows, values.dtype, initial.dtype, view.has_last_entry), copy=False)
+            if is_initial.any():
+                values[is_initial] = initial
+            return saved(values)
+        return saved(np.broadcast_to(initial, (*seen.shape, *initial.shape)).copy())
 
 
-def _dtype(rows: np.ndarray, of_outputs: np.dtype, of_initial: np.dtype) -> np.dtype:
+def _output_view(view: View, views: Views, initial_states: list[Any]) -> OutputView:
+    is_state = view.source.startswith(STATE_OUT)
+    has_last_entry = is_state or view.source not in views.zeros
+    initial = initial_states[int(view.source.removeprefix(STATE_OUT))] if is_state else view.initial
+    n = views.before + has_last_entry
+    at = (view.shifts + n - 1) % n
+    is_last_entry, at = at == views.before, np.minimum(at, views.before - 1)
+    if len(at) == 1:
+        is_last_entry, at = bool(is_last_entry[0]), int(at[0])
+    return OutputView(view.source, at, is_last_entry, has_last_entry, np.asarray(initial))
+
+
+def _dtype(rows: np.ndarray, of_outputs: np.dtype, of_initial: np.dtype, has_last_entry: bool) -> np.dtype:
     """Return the dtype of a column of all agents, each of which has its own in RLlib, depending on its last steps."""
-    if of_outputs == of_initial:
-        return saved(np.empty(0, of_outputs)).dtype
-    is_initial = rows < 0
-    n_initial = is_initial.sum(axis=1)
-    kinds = [(n_initial == 0, of_outputs), (n_initial == rows.shape[1], of_initial)]
-    kinds.append(((n_initial > 0) & (n_initial < rows.shape[1]), np.result_type(of_outputs, of_initial)))
+    n_initial = (rows < 0).sum(axis=1) + has_last_entry
+    n = rows.shape[1] + has_last_entry
+    kinds = [(n_initial == 0, of_outputs), (n_initial == n, of_initial)]
+    kinds.append(((n_initial > 0) & (n_initial < n), np.result_type(of_outputs, of_initial)))
     found = [saved(np.empty(0, dtype)).dtype for has, dtype in kinds if has.any()]
     return np.result_type(*found)
 

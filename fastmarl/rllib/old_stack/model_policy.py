@@ -1,7 +1,7 @@
 """The actions of RLlib's torch policies by their model's own call, without the calls around it."""
 
 import functools
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from ray.rllib.policy.torch_policy_v2 import TorchPolicyV2
 from ray.rllib.utils.numpy import convert_to_numpy
 from torch import Tensor, nn
 
+from fastmarl.rllib.inference.lstm_step import LSTMStep, has_quick_step, quick_steps
 from fastmarl.rllib.old_stack.plain_policy import (
     EXTRA_OUTPUTS,
     METHODS,
@@ -27,13 +28,17 @@ class ModelPolicy:
 
     Args:
         policy: A policy for which `problem_of_calls()` is None.
+        former: What has computed them so far; its packed weights are kept.
     """
 
-    def __init__(self, policy: Any):
+    def __init__(self, policy: Any, former: Self | None = None):
         self._policy = policy
         self._eval_is_torchs = all(
             type(part).train is nn.Module.train and type(part).eval is nn.Module.eval for part in policy.model.modules()
         )
+        lstms = [part for part in policy.model.modules() if has_quick_step(part)]
+        known = {} if former is None else former.lstm_steps
+        self.lstm_steps = {lstm: known.get(lstm) or LSTMStep(lstm) for lstm in lstms}
         has_known_outputs = type(policy).extra_action_out in EXTRA_OUTPUTS and "extra_action_out" not in vars(policy)
         draws = has_known_outputs and problem_of_draws(policy) is None
         self._sampler = SAMPLERS[policy.dist_class]() if draws else None
@@ -54,7 +59,8 @@ class ModelPolicy:
                 policy.exploration.before_compute_actions(
                     explore=policy.config["explore"], timestep=policy.global_timestep
                 )
-            logits, states_out = model(inputs, states, lengths)
+            with quick_steps(self.lstm_steps):
+                logits, states_out = model(inputs, states, lengths)
             drawn = self._drawn(logits)
             if drawn is None:
                 actions, extra = self._chosen(logits, inputs, states)
@@ -129,4 +135,6 @@ def _is_in_eval_mode(model: nn.Module) -> bool:
 def _to_numpy(values: Any) -> Any:
     if type(values) is Tensor and values.dtype == torch.float32 and values.is_cpu and values.dim():
         return values.detach().numpy()
+    if type(values) is np.ndarray and values.dtype in (np.int32, np.float32):
+        return values
     return convert_to_numpy(values)

@@ -37,7 +37,7 @@ class OutputRows:
 
     def add(self, outputs: Mapping[str, Any], n: int) -> int:
         """Add n rows, for which `fits()` is true, and return the number of the first."""
-        columns = _leaves(outputs)
+        columns = leaves_of(outputs)
         if self._used + n > self._capacity:
             if not self.names:
                 self.names = [*outputs]
@@ -51,7 +51,7 @@ class OutputRows:
 
     def fits(self, outputs: Mapping[str, Any], n: int) -> bool:
         """Return true if outputs have n rows, and the same names, dtypes and shapes as before."""
-        columns = _leaves(outputs)
+        columns = leaves_of(outputs)
         if self._columns and [*columns] != [*self._columns]:
             return False
         for name, values in columns.items():
@@ -60,14 +60,14 @@ class OutputRows:
                 return False
         return True
 
-    def take(self, name: str, rows: np.ndarray) -> tuple[Any, list[np.ndarray]]:
-        """Copy these rows of a column; returns (an example, leaves)."""
+    def take(self, name: str, rows: np.ndarray) -> Any:
+        """Copy these rows of a column; returns an array, or nested arrays."""
         if name != ACTIONS or self._action is None:
-            return 0, [self._columns[name][rows]]
+            return self._columns[name][rows]
         leaves = [column[rows] for key, column in self._columns.items() if type(key) is tuple]
         if self._flattens_actions:
-            return 0, [np.concatenate([leaf.reshape(*rows.shape, -1) for leaf in leaves], axis=-1)]
-        return self._action, leaves
+            return np.concatenate([leaf.reshape(*rows.shape, -1) for leaf in leaves], axis=-1)
+        return tree.unflatten_as(self._action, leaves)
 
     def row(self, row: int) -> dict[str, Any]:
         """Copy one row of all columns."""
@@ -102,7 +102,7 @@ class OutputRows:
             one.pending = new_row[one.pending]
 
 
-def _leaves(outputs: Mapping[str, Any]) -> Mapping[Any, np.ndarray]:
+def leaves_of(outputs: Mapping[str, Any]) -> Mapping[Any, np.ndarray]:
     """Return arrays by column, with a column (ACTIONS, i) for each leaf of nested actions."""
     actions = outputs[ACTIONS]
     if isinstance(actions, np.ndarray):

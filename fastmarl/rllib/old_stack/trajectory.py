@@ -17,7 +17,6 @@ from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.views import AGENT_ID, CONSTANT, LISTS, OBS, REWARDS, STATE_OUT, WITH_NEXT, View, Views
 
 TO_LOOK_AT = frozenset(vars(AgentCollector({SampleBatch.OBS: ViewRequirement()}))) | {"training", "is_empty"}
-Leaves = list[np.ndarray]
 
 
 class Trajectory(Steps):
@@ -77,13 +76,15 @@ class Trajectory(Steps):
         if torch.is_tensor(self.obs[0]):
             raise ValueError
         columns, rows = {}, np.array(self.rows)
-        recorded: dict[str, tuple[Any, Leaves] | None] = {}
+        recorded: dict[str, Any] = {}
         for view in self._views.columns:
             if view.source not in recorded:
                 recorded[view.source] = self._recorded(view.source, rows)
-            if (found := recorded[view.source]) is not None:
-                struct, leaves = found
-                columns[view.name] = tree.unflatten_as(struct, [self._seen(view, leaf) for leaf in leaves])
+            values = recorded[view.source]
+            if type(values) is np.ndarray:
+                columns[view.name] = self._seen(view, values)
+            elif values is not None:
+                columns[view.name] = tree.map_structure(lambda leaf, view=view: self._seen(view, leaf), values)
         batch = SampleBatch(columns, is_training=True)
         if self._is_recurrent:
             size = self._policy.config["model"]["max_seq_len"]
@@ -96,34 +97,41 @@ class Trajectory(Steps):
 
     def _seen(self, view: View, values: np.ndarray) -> np.ndarray:
         """Copy what a view shows of a column, with a row for each step or for each `repeat` steps."""
-        first = self.before - (view.source in WITH_NEXT)
-        if len(view.shifts) == 1 and view.repeat == 1:
-            begin = first + int(view.shifts[0])
-            end = begin + self.agent_steps
-            if end <= len(values):
-                return values[begin:end].copy()
-        at = np.arange(0, self.agent_steps, view.repeat)[:, None] + first + view.shifts
+        first, n = self.before - (view.source in WITH_NEXT), len(self.times) - self.before
+        if view.shift is not None:
+            begin = first + view.shift
+            if begin + n <= len(values):
+                return values[begin : begin + n].copy()
+        at = np.arange(0, n, view.repeat)[:, None] + first + view.shifts
         if (excess := int(at.max()) + 1 - len(values)) > 0:  # beyond the last step, there are zeros
             values = np.concatenate([values, np.zeros((excess, *values.shape[1:]), values.dtype)])
         return values[at[:, 0] if at.shape[1] == 1 else at]
 
-    def _recorded(self, source: str, rows: np.ndarray) -> tuple[Any, Leaves] | None:
-        """Return (an example, leaves) of a column with its values before the first step; None if it isn't recorded."""
+    def _recorded(self, source: str, rows: np.ndarray) -> Any:
+        """Return a column with its values before the first step, an array or nested arrays; None: it isn't recorded."""
         if source in LISTS:
             values = getattr(self, LISTS[source])
             if source == OBS and isinstance(values[0], (dict, tuple)):
-                return values[0], [as_array(leaf) for leaf in zip(*map(tree.flatten, values), strict=True)]
-            return 0, [as_array(values)]
+                leaves = [as_array(leaf) for leaf in zip(*map(tree.flatten, values), strict=True)]
+                return tree.unflatten_as(values[0], leaves)
+            return as_array(values)
         if source in CONSTANT:
-            return 0, [as_array([getattr(self, CONSTANT[source])] * len(rows))]
+            return as_array([getattr(self, CONSTANT[source])]).repeat(len(rows))
         if source not in self.outputs.names:
             return None
-        struct, leaves = self.outputs.take(source, rows)
-        if self.n_initial and (initial := self._initial(source)) is not None:
-            leaves = [leaf.astype(np.result_type(leaf, of), copy=False) for leaf, of in zip(leaves, tree.flatten(initial))]
-            for leaf, of in zip(leaves, tree.flatten(initial), strict=True):
-                leaf[: self.n_initial] = of
-        return struct, [saved(leaf) for leaf in leaves]
+        initial = self._initial(source) if self.n_initial else None
+        taken = self.outputs.take(source, rows)
+        if type(taken) is np.ndarray:
+            return saved(taken if initial is None else self._with_initial(taken, initial))
+        if initial is not None:
+            taken = tree.map_structure(self._with_initial, taken, initial)
+        return tree.map_structure(saved, taken)
+
+    def _with_initial(self, values: np.ndarray, initial: Any) -> np.ndarray:
+        """Set the values before the first step."""
+        values = values.astype(np.result_type(values, initial), copy=False)
+        values[: self.n_initial] = initial
+        return values
 
     def _initial(self, source: str) -> Any:
         """Return the value of an output before the first step; None: the first one is repeated."""

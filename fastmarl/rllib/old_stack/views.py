@@ -46,6 +46,7 @@ class View(NamedTuple):
         name: Name of the column.
         source: Name of the recorded data that it comes from.
         shifts: Steps relative to the current one, [k].
+        shift: The only one of them, if there is a row for each step; otherwise None.
         repeat: Number of steps from one row to the next.
         initial: Value of the source before the first step; None: RLlib's rules for the source hold.
     """
@@ -53,6 +54,7 @@ class View(NamedTuple):
     name: str
     source: str
     shifts: np.ndarray
+    shift: int | None
     repeat: int
     initial: Any
 
@@ -92,7 +94,8 @@ class Views:
             source = one.data_col or name
             space = requirements[source].space if source in requirements else one.space
             initial = _zeros(source, space, flatten) if source in (ACTIONS, REWARDS, *FLAGS) else None
-            view = View(name, source, one.shift_arr, one.batch_repeat_value, initial)
+            shift = int(one.shift_arr[0]) if len(one.shift_arr) == 1 == one.batch_repeat_value else None
+            view = View(name, source, one.shift_arr, shift, one.batch_repeat_value, initial)
             self.columns.append(view)
             if one.used_for_compute_actions:
                 self.inputs.append(view)
@@ -102,7 +105,7 @@ class Views:
     @property
     def sees_observations_alone(self) -> bool:
         """True if the policy acts upon the current observations and nothing else."""
-        return [(one.name, one.source, *one.shifts.tolist()) for one in self.inputs] == [(OBS, OBS, 0)]
+        return [(one.name, one.source, one.shift) for one in self.inputs] == [(OBS, OBS, 0)]
 
 
 def _zeros(column: str, space: Any, flatten: bool) -> Any:
