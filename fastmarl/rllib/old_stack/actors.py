@@ -267,6 +267,20 @@ class FastActor:
                 states[one.env_id][one.agent_id] = kept
                 self._kept.append((one.env_id, one.agent_id, kept))
 
+    def keep_inputs(self, trajectories: Iterable[Trajectory]) -> None:
+        """Write what the policy needs to act next to RLlib's connector."""
+        if self.views.sees_observations_alone:
+            return
+        collectors = self.policy.agent_connectors.connectors[-1].agent_collectors
+        for one in trajectories:
+            if one.outputs is self.outputs:
+                collectors[one.env_id][one.agent_id] = one.as_collector_for_inference(self._initial_states)
+
+    def changed_views(self) -> bool:
+        """Return true if running trajectories lack steps that the policy's views need now."""
+        views = Views(self.policy)
+        return (views.before, [*views.zeros]) != (self.views.before, [*self.views.zeros])
+
     def lost_states(self) -> bool:
         """Return true if the buffer of states was replaced or modified since `keep_states()`."""
         states = self._agent_pieces.states

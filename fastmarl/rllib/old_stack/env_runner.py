@@ -111,6 +111,8 @@ class EnvRunner(EnvRunnerV2):
         if is_known and isinstance(actor, RLlibActor) and actor.is_unfit:
             return [UNFIT]
         if is_known and isinstance(actor, FastActor):
+            if actor.changed_views() and any(self._running(policy_id)):
+                return ["its view requirements were changed while episodes were running"]
             return ["its buffer of states was changed while episodes were running"] if actor.lost_states() else []
         return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
 
@@ -133,6 +135,7 @@ class EnvRunner(EnvRunnerV2):
         if isinstance(former, FastActor):
             if not former.lost_states():
                 former.keep_states(self._trajectories())
+                former.keep_inputs(self._trajectories())
             for episode, agent_id in [*self._running(policy_id)]:
                 trajectory = episode._agent_collectors[agent_id]
                 if type(trajectory) is Trajectory:

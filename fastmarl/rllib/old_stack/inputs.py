@@ -12,6 +12,9 @@ from fastmarl.rllib.old_stack.trajectory import Trajectory, as_array, saved
 from fastmarl.rllib.old_stack.views import ACTIONS, CONSTANT_TO_ACT, LISTS, OBS, STATE_OUT, View, Views
 
 
+NO_STEP = -1  # the step of an agent's first observation, in RLlib's connectors
+
+
 class OutputView(NamedTuple):
     """A column of a policy's earlier outputs.
 
@@ -96,6 +99,9 @@ class Inputs:
     def _window(self, view: View, one: Trajectory) -> np.ndarray:
         """Return what RLlib's collector keeps of a column."""
         values = getattr(one, LISTS[view.source])[-one.before :]
+        if view.source == SampleBatch.T:
+            n_initial = one.n_initial_in_window
+            values = [*[NO_STEP] * n_initial, *values[n_initial:]]
         if view.source in self._views.zeros or view.initial is None:
             return as_array(values or [view.initial] * one.before)
         n_initial = one.n_initial_in_window if values else one.before

@@ -1,6 +1,7 @@
 """The actions of RLlib's torch policies by their model's own call, without the calls around it."""
 
 import functools
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -33,10 +34,14 @@ class ModelPolicy:
 
     def __init__(self, policy: Any, former: Self | None = None):
         self._policy = policy
-        self._eval_is_torchs = all(
-            type(part).train is nn.Module.train and type(part).eval is nn.Module.eval for part in policy.model.modules()
+        parts = [*policy.model.modules()]
+        self._eval_is_torchs = "eval" not in vars(policy.model) and all(
+            type(part).train is nn.Module.train and type(part).eval is nn.Module.eval for part in parts
         )
-        lstms = [part for part in policy.model.modules() if has_quick_step(part)]
+        self._parts = [vars(part) for part in parts]
+        self._children = [part["_modules"] for part in self._parts]
+        self._all_children = self._current_children()
+        lstms = [part for part in parts if has_quick_step(part)]
         known = {} if former is None else former.lstm_steps
         self.lstm_steps = {lstm: known.get(lstm) or LSTMStep(lstm) for lstm in lstms}
         has_known_outputs = type(policy).extra_action_out in EXTRA_OUTPUTS and "extra_action_out" not in vars(policy)
@@ -48,7 +53,7 @@ class ModelPolicy:
         """Return actions, states, and the policy's other outputs by column, in RLlib's order."""
         policy, n = self._policy, len(batch[SampleBatch.OBS])
         model = policy.model
-        if not (self._eval_is_torchs and _is_in_eval_mode(model)):
+        if not self._is_in_eval_mode():
             model.eval()
         with torch.no_grad():
             inputs = policy._lazy_tensor_dict(batch)
@@ -74,6 +79,15 @@ class ModelPolicy:
             outputs = {name: _to_numpy(values) for name, values in (outputs | extra).items()}
         policy.global_timestep += n
         return outputs
+
+    def _is_in_eval_mode(self) -> bool:
+        """Return True if the model's eval() would change nothing."""
+        if not self._eval_is_torchs or any([part["training"] for part in self._parts]):
+            return False
+        return self._current_children() == self._all_children
+
+    def _current_children(self) -> list[nn.Module | None]:
+        return [*chain.from_iterable([children.values() for children in self._children])]
 
     def _drawn(self, logits: Any) -> tuple[np.ndarray, np.ndarray] | None:
         """Draw actions; returns (actions, log-probabilities), or None if RLlib must draw."""
@@ -119,17 +133,6 @@ def _with_logp(extra: dict[str, Any], logits: Any, logp: Any) -> dict[str, Any]:
         extra[SampleBatch.ACTION_PROB] = torch.exp(logp.float())
         extra[SampleBatch.ACTION_LOGP] = logp
     return extra
-
-
-def _is_in_eval_mode(model: nn.Module) -> bool:
-    """Return True if eval() would change nothing."""
-    parts: list[Any] = [model]
-    while parts:
-        part = vars(parts.pop())
-        if part["training"]:
-            return False
-        parts += [child for child in part["_modules"].values() if child is not None]
-    return "eval" not in vars(model)
 
 
 def _to_numpy(values: Any) -> Any:

@@ -141,8 +141,7 @@ class Trajectory(Steps):
 
     def as_collector(self) -> AgentCollector:
         """Convert to RLlib's collector with the same steps."""
-        collector = new_collector(self._policy)
-        collector.initial_states = self._initial_states
+        collector = new_collector(self._policy, self._initial_states)
         collector.unroll_id = self.unroll_id
         first, n = self.n_initial, len(self.times)
         at = max(0, first - 1)
@@ -158,6 +157,19 @@ class Trajectory(Steps):
         collector.buffers[SampleBatch.UNROLL_ID][0][:] = self.unrolls
         if self.is_built:
             collector.unroll_id = None
+        return collector
+
+    def as_collector_for_inference(self, initial_states: list[Any]) -> AgentCollector:
+        """Convert to the collector that RLlib's connectors have for a policy that acts."""
+        collector = new_collector(self._policy, initial_states)
+        collector.is_training(False)
+        collector.unroll_id = self.seen_unroll_id
+        first = len(self.times) - self.before + self.n_initial_in_window
+        at = max(0, first - 1)
+        collector.add_init_obs(self.env_id, self.agent_index, self.env_id, self.obs[at], self.infos[at])
+        collector.build_for_inference()
+        for i in range(first, len(self.times)):
+            collector.add_action_reward_next_obs(self._step(i))
         return collector
 
     def _step(self, i: int) -> dict[str, Any]:
@@ -191,13 +203,13 @@ def _next_unroll_id() -> int:
     return AgentCollector._next_unroll_id - 1
 
 
-def new_collector(policy: Policy) -> AgentCollector:
+def new_collector(policy: Policy, initial_states: list[Any]) -> AgentCollector:
     """Make an empty RLlib collector with the policy's settings."""
     return AgentCollector(
         policy.view_requirements,
         max_seq_len=policy.config["model"]["max_seq_len"],
         disable_action_flattening=policy.config.get("_disable_action_flattening", False),
         is_policy_recurrent=policy.is_recurrent(),
-        intial_states=[],
+        intial_states=initial_states,
         _enable_new_api_stack=False,
     )

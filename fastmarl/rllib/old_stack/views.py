@@ -33,8 +33,13 @@ LISTS = {
 FIXED = (*CONSTANT, SampleBatch.UNROLL_ID, INFOS)
 """Columns of which no other steps can be asked for."""
 FLAGS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
-CONSTANT_TO_ACT = CONSTANT | {SampleBatch.EPS_ID: "env_id", SampleBatch.UNROLL_ID: "seen_unroll_id"}
-"""Constant columns for policies that act; RLlib's connectors know no id of the episode."""
+CONSTANT_TO_ACT = {
+    SampleBatch.EPS_ID: "env_id",  # RLlib's connectors know no id of the episode
+    SampleBatch.UNROLL_ID: "seen_unroll_id",
+    SampleBatch.AGENT_INDEX: "agent_index",
+    SampleBatch.ENV_ID: "env_id",
+}
+"""Constant columns for policies that act."""
 TO_ACT = (OBS, ACTIONS, REWARDS, SampleBatch.T, *FLAGS, *CONSTANT_TO_ACT)
 """Columns that policies may ask for to act, besides states."""
 

@@ -200,7 +200,7 @@ MODEL_CASES |= {
 }
 MODEL_CASES |= {
     f"model: {model}": case(rules(3, style="sparse"), model=model)
-    for model in ("remembering", "foreseeing", "repeating", "recurrent")
+    for model in ("remembering", "foreseeing", "repeating", "recurrent", "prying", "switching")
 }
 MODEL_CASES |= {
     "model: free_log_std": case(rules(3, action="box"), model="free_log_std"),

@@ -32,8 +32,8 @@ ACTIONS = ("discrete", "discrete", "start", "multidiscrete", "box", "box64", "un
 NESTED = ("dict", "tuple")
 PREVIOUS = ("lstm, previous", "attention, previous")
 """Models that take actions: RLlib makes none of them for Discrete."""
-STATEFUL = ("lstm", "attention", "recurrent", *PREVIOUS)
-PLAIN_MODELS = ("small", "small", "small", "relu", "noting", "stacked", "remembering", "foreseeing")
+STATEFUL = ("lstm", "attention", "recurrent", "prying", *PREVIOUS)
+PLAIN_MODELS = ("small", "small", "relu", "noting", "switching", "stacked", "remembering", "foreseeing", "repeating")
 OWN_POLICIES = ("noting", "peers", "editing", "extras", "retyped", "bare", "sampling", "distributing")
 NUMBERS = tuple(sorted({*REWARDS} - {"none", "array"}))
 CHANGES = (
@@ -193,7 +193,7 @@ def _model(rng: random.Random, rules: Rules, algorithm: str, simple: bool) -> st
     boxes = {*rules.action_kinds.values()} <= {"box"}
     models: list[str] = [*PLAIN_MODELS] if simple else ["small", "relu"]
     if not nested:
-        models += ["lstm", "attention", *(["recurrent"] if simple else []), *(PREVIOUS if boxes else ())]
+        models += ["lstm", "attention", *(["recurrent", "prying"] if simple else []), *(PREVIOUS if boxes else ())]
     return rng.choice(models)
 
 

@@ -49,8 +49,14 @@ class Noting(_Wide):
     """Writes down what it is given."""
 
     def forward(self, input_dict: Any, state: list, seq_lens: Any) -> tuple[Any, list]:
-        tape.note("forward", "model", freeze(input_dict["obs"]))
+        _note(input_dict, state, seq_lens)
         return super().forward(input_dict, state, seq_lens)
+
+
+def _note(input_dict: Any, state: list, seq_lens: Any) -> None:
+    columns = {name: input_dict[name] for name in input_dict.keys()}  # noqa: SIM118 - it may be a SampleBatch
+    settings = type(input_dict).__name__, getattr(input_dict, "is_training", None), getattr(input_dict, "count", None)
+    tape.note("forward", "model", freeze(columns), freeze(state), freeze(seq_lens), *settings)
 
 
 class Stacked(_Wide):
@@ -117,6 +123,31 @@ class Recurrent(RecurrentNetwork, nn.Module):
         return self.value(self.features).flatten()
 
 
+class Prying(Recurrent):
+    """Writes down what it is given."""
+
+    def forward(self, input_dict: Any, state: list, seq_lens: Any) -> tuple[Any, list]:
+        _note(input_dict, state, seq_lens)
+        return super().forward(input_dict, state, seq_lens)
+
+
+class Switching(Noting):
+    """Sets itself to training mode, drops out units, and gets another layer after some calls."""
+
+    def __init__(self, *args: Any) -> None:
+        self.calls = 0
+        super().__init__(*args)
+
+    def forward(self, input_dict: Any, state: list, seq_lens: Any) -> tuple[Any, list]:
+        self.calls += 1
+        if self.calls == 20:
+            self.head = nn.Sequential(self.head, nn.Dropout())
+        if self.calls % 7 == 0:
+            self.train()
+        logits, state = super().forward(input_dict, state, seq_lens)
+        return nn.functional.dropout(logits, 0.5, self.training), state
+
+
 class Greedy(TorchCategorical):
     """A distribution of its own: it draws the likeliest action, or the one after it, from NumPy's generator."""
 
@@ -156,6 +187,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "foreseeing": {"custom_model": Foreseeing},
     "repeating": {"custom_model": Repeating},
     "recurrent": {"custom_model": Recurrent, "max_seq_len": 5},
+    "prying": {"custom_model": Prying, "max_seq_len": 3},
+    "switching": {"custom_model": Switching},
 }
 
 ModelCatalog.register_custom_action_dist("greedy", Greedy)

@@ -128,6 +128,10 @@ class Heuristic(Policy):
         super().__init__(observation_space, action_space, config)
         self.calls = 0
 
+    def compute_actions_from_input_dict(self, input_dict: Any, *args: Any, **kwargs: Any):
+        tape.note("forward", "input", freeze(dict(input_dict)), freeze(_settings(input_dict)))
+        return super().compute_actions_from_input_dict(input_dict, *args, **kwargs)
+
     def compute_actions(self, obs_batch: Any, state_batches: Any = None, **kwargs: Any):
         self.calls += 1
         worker = get_global_worker()
