@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 from ray.rllib.evaluation.postprocessing import discount_cumsum
 from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.policy.view_requirement import ViewRequirement
 
 from fastmarl.core.kernels.returns import discounted_sums
 from fastmarl.rllib.old_stack.output_rows import OutputRows
-from fastmarl.rllib.old_stack.trajectory import Views
+from fastmarl.rllib.old_stack.views import Views
 
 ACTIONS = SampleBatch.ACTIONS
 
@@ -32,7 +33,7 @@ def columns(first, n):
 def test_rows_of_outputs_outlive_moves():
     """More rows than there is memory for, of which some are needed to the end."""
     holders = [SimpleNamespace(rows=[], pending=-1) for _ in range(3)]
-    rows = OutputRows(lambda: holders)
+    rows = OutputRows(lambda: holders, True)
     for step in range(1500):
         first = rows.add(columns(3 * step, 3), 3)
         for i, holder in enumerate(holders):
@@ -42,7 +43,7 @@ def test_rows_of_outputs_outlive_moves():
     for i, holder in enumerate(holders):
         expected = [3 * step + i for step in range(1500) if step % 7 == i]
         assert rows.take(ACTIONS, np.array(holder.rows)).tolist() == expected
-        assert rows.take("values", np.array(holder.rows)).dtype == np.float32
+        assert rows.take("values", np.array(holder.rows)).tolist() == [[value - i] * 2 for value in expected]
         assert rows.row(holder.pending)[ACTIONS] == 3 * 1499 + i
 
 
@@ -57,27 +58,50 @@ def test_rows_of_outputs_outlive_moves():
     ],
 )
 def test_outputs_of_another_kind_do_not_fit(changed, fits):
-    rows = OutputRows(list)
+    rows = OutputRows(list, True)
     rows.add(columns(0, 2), 2)
     assert rows.fits({**columns(2, 2), **changed}, 2) == fits
 
 
-@pytest.mark.parametrize(
-    ("more", "is_plain"),
-    [
-        ({}, True),
-        ({"new_obs": ViewRequirement("obs", shift=1, used_for_compute_actions=False)}, True),
-        ({"prev_actions": ViewRequirement("actions", shift=-1)}, False),
-        ({"before": ViewRequirement("obs", shift="-3:-1")}, False),
-        ({"sparse": ViewRequirement("obs", shift=0, batch_repeat_value=2)}, False),
-        ({"t": ViewRequirement("t")}, False),
-        ({"t": ViewRequirement("t", used_for_compute_actions=False)}, True),
-        ({"state_in_0": ViewRequirement("state_out_0", shift=0, used_for_compute_actions=False)}, False),
-    ],
-)
-def test_which_views_are_plain(more, is_plain):
-    assert (Views({"obs": ViewRequirement(), **more}).problem is None) == is_plain
+@pytest.mark.parametrize("flattens", [True, False])
+def test_rows_of_nested_actions(flattens):
+    rows = OutputRows(list, flattens)
+    actions = {"a": np.arange(3, dtype=np.int32), "b": np.arange(6, dtype=np.float32).reshape(3, 2)}
+    rows.add({ACTIONS: actions, "values": np.zeros(3)}, 3)
+    taken = rows.take(ACTIONS, np.array([2, 0]))
+    if flattens:
+        assert taken.tolist() == [[2, 4, 5], [0, 0, 1]]
+    else:
+        assert taken["a"].tolist() == [2, 0]
+        assert taken["b"].tolist() == [[4, 5], [0, 1]]
+    assert rows.taken([1])[ACTIONS]["b"].tolist() == [[2, 3]]
+    row = rows.row(1)
+    assert [*row] == [ACTIONS, "values"]
+    assert row[ACTIONS]["a"] == 1
+    assert row[ACTIONS]["b"].tolist() == [2, 3]
 
 
-def test_views_without_observations_are_not_plain():
-    assert Views({"rewards": ViewRequirement(used_for_compute_actions=False)}).problem is not None
+@pytest.mark.parametrize(("more", "problem"), [
+    ({}, None),
+    ({"new_obs": ViewRequirement("obs", shift=1, used_for_compute_actions=False)}, None),
+    ({"prev_actions": ViewRequirement("actions", shift=-1), "actions": ViewRequirement(space=Discrete(2))}, None),
+    ({"before": ViewRequirement("obs", shift="-3:-1")}, None),
+    ({"sparse": ViewRequirement("obs", shift=0, batch_repeat_value=2)}, None),
+    ({"t": ViewRequirement("t")}, None),
+    ({"prev_actions": ViewRequirement("actions", shift=-1)}, "it asks for 'prev_actions', but not for 'actions'"),
+    ({"infos": ViewRequirement()}, "it asks for 'infos' to act"),
+    ({"later": ViewRequirement("obs", shift=1)}, "it asks for 'later' of later steps to act"),
+    ({"unroll_id": ViewRequirement(shift=-1)}, "it asks for 'unroll_id' of other steps"),
+    ({"state_in_0": ViewRequirement("state_out_0", shift=-1)}, "it asks for 'state_in_0', but is not recurrent"),
+])  # fmt: skip
+def test_which_views_are_left_to_rllib(more, problem):
+    assert Views(policy_with({"obs": ViewRequirement(), **more})).problem == problem
+
+
+def test_views_without_observations_are_left_to_rllib():
+    views = Views(policy_with({"rewards": ViewRequirement(used_for_compute_actions=False)}))
+    assert views.problem == "it asks for no observations"
+
+
+def policy_with(requirements):
+    return SimpleNamespace(view_requirements=requirements, config={}, is_recurrent=lambda: False)

@@ -57,7 +57,6 @@ class LSTMStep:
             self._packed, self._mark = pack(weights, layer.hidden_size), mark
         return step(inputs, h, c, [*self._packed, *weights[2:]])
 
-
     def forward(self, inputs: Any, hx: Any = None) -> Any:
         """Replace the layer's forward(), which also takes longer sequences."""
         if (

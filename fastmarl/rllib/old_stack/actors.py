@@ -14,7 +14,7 @@ from ray.rllib.utils.typing import ActionConnectorDataType, AgentConnectorDataTy
 
 from fastmarl.core.native._trajectories import choose_rows, put_actions, take_steps
 from fastmarl.rllib.old_stack.episode import OldStackEpisode
-from fastmarl.rllib.old_stack.inputs import Inputs, stacked
+from fastmarl.rllib.old_stack.inputs import Inputs
 from fastmarl.rllib.old_stack.model_policy import ModelPolicy, problem_of_calls
 from fastmarl.rllib.old_stack.output_rows import OutputRows, leaves_of
 from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces
@@ -246,9 +246,9 @@ class FastActor:
     def _are_arrays(self, outputs: dict[str, Any]) -> bool:
         """Return true if all outputs are arrays, of all states that are asked for."""
         states = [name for name in outputs if name.startswith(STATE_OUT)]
-        if states and not self.policy.is_recurrent() or not {*self.views.states} <= {*states}:
+        if (states and not self.policy.is_recurrent()) or not {*self.views.states} <= {*states}:
             return False
-        if any(np.shape(outputs[name])[1:] != np.shape(of) for name, of in zip(states, self._initial_states)):
+        if [np.shape(outputs[name])[1:] for name in states] != [np.shape(state) for state in self._initial_states]:
             return False
         return all(type(leaf) is np.ndarray and leaf.ndim for leaf in leaves_of(outputs).values())
 
@@ -266,6 +266,22 @@ class FastActor:
                 kept: tuple = (row.pop(ACTIONS), [row.pop(name) for name in [*row] if name.startswith(STATE_OUT)], row)
                 states[one.env_id][one.agent_id] = kept
                 self._kept.append((one.env_id, one.agent_id, kept))
+
+    def as_rllib_item(self, one: Trajectory) -> AgentConnectorDataType:
+        """Convert a trajectory to the item that `RLlibActor` has for an agent that acts next."""
+        values = {
+            SampleBatch.T: one.times[-1],
+            SampleBatch.AGENT_INDEX: one.agent_index,
+            SampleBatch.INFOS: one.infos[-1],
+            NEXT_OBS: one.obs[-1],
+        }
+        return AgentConnectorDataType(
+            one.env_id, one.agent_id, AgentConnectorsOutput(values, self._inputs.batch([one]))
+        )
+
+    def answer(self, acting: list[Any]) -> tuple[Any, list[Any], dict[str, Any]]:
+        """Return the answer of these agents in the form in which policies return it."""
+        return _answer_of(self.outputs.taken([one.pending for one in acting]))
 
     def keep_inputs(self, trajectories: Iterable[Trajectory]) -> None:
         """Write what the policy needs to act next to RLlib's connector."""
@@ -311,7 +327,9 @@ def problems_of(policy: Any) -> list[str]:
         problems += [AgentPieces(policy).problem, ActionPieces(policy).problem]
         if not any(isinstance(piece, ObsPreprocessorConnector) for piece in policy.agent_connectors.connectors):
             space = get_original_space(policy.observation_space)
-            if not isinstance(space, SINGLE_ARRAYS) and any(one.source == OBS and one.shift != 0 for one in views.inputs):
+            if not isinstance(space, SINGLE_ARRAYS) and any(
+                one.source == OBS and one.shift != 0 for one in views.inputs
+            ):
                 problems.append("it asks for nested observations of other steps to act")
     return [problem for problem in problems if problem is not None]
 
@@ -321,15 +339,3 @@ def _answer_of(outputs: dict[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]
     states = [values for name, values in outputs.items() if name.startswith(STATE_OUT)]
     extra = {name: values for name, values in outputs.items() if name != ACTIONS and not name.startswith(STATE_OUT)}
     return outputs[ACTIONS], states, extra
-
-
-def as_rllib_item(trajectory: Trajectory) -> AgentConnectorDataType:
-    """Convert a trajectory to the item that `RLlibActor` has for an agent that acts next."""
-    values = {
-        SampleBatch.T: trajectory.times[-1],
-        SampleBatch.AGENT_INDEX: trajectory.agent_index,
-        SampleBatch.INFOS: trajectory.infos[-1],
-        NEXT_OBS: trajectory.obs[-1],
-    }
-    batch = SampleBatch({OBS: stacked([trajectory.obs[-1]])})
-    return AgentConnectorDataType(trajectory.env_id, trajectory.agent_id, AgentConnectorsOutput(values, batch))

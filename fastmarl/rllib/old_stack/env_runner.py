@@ -18,7 +18,6 @@ from fastmarl.rllib.old_stack.actors import (
     RLlibActor,
     Seen,
     UnfitAnswerError,
-    as_rllib_item,
     problems_of,
 )
 from fastmarl.rllib.old_stack.episode import OldStackEpisode
@@ -49,6 +48,9 @@ class EnvRunner(EnvRunnerV2):
         self.slow_path_reasons: dict[Hashable, list[str]] = {}
         # Its agents stay in the policies' buffers of states until RLlib's loop resets the connectors for its env.
         self._ended: OldStackEpisode | None = None
+        # Of the current step: policy id -> agents that act, in the form that the actor has them; its answer.
+        self._acting: dict[Hashable, list[Any]] = {}
+        self._answers: dict[Hashable, Any] = {}
 
     @property
     def has_looked(self) -> bool:
@@ -60,13 +62,14 @@ class EnvRunner(EnvRunnerV2):
     def refresh(self) -> None:
         """Choose the actors again before a call, because policies and their parts may have changed."""
         policies = self._worker.policy_map
+        vars(policies)["_stash_least_used_policy"] = self._stash
         self._actors = {policy_id: actor for policy_id, actor in self._actors.items() if policy_id in policies}
         self.slow_path_reasons = {}
         for policy_id in [*policies]:
             policy = policies.cache.get(policy_id)
             if policy is not None:
                 self._look_at(policy_id, policy)
-            elif reasons := self._reasons_of_all():  # reading it from the map would stash another policy
+            elif reasons := self._reasons_of_all():  # reading it from the map may stash another policy
                 self.slow_path_reasons[policy_id] = reasons
 
     def _actor(self, policy_id: Hashable) -> PolicyActor:
@@ -95,11 +98,8 @@ class EnvRunner(EnvRunnerV2):
 
     def _reasons_of_all(self) -> list[str]:
         """Return the reasons that concern all policies."""
-        policies = self._worker.policy_map
         if type(self._base_env) not in BASE_ENVS:
             return [f"the environments are a {type(self._base_env).__name__}"]
-        if len(policies) > policies.capacity:
-            return [f"the policy map keeps only {policies.capacity} of {len(policies)} policies"]
         return []
 
     def _reasons(self, policy_id: Hashable, policy: Any, actor: PolicyActor | None) -> list[str]:
@@ -133,15 +133,28 @@ class EnvRunner(EnvRunnerV2):
         """Hand a policy with its running episodes over to RLlib's connectors and collectors."""
         former = self._actors.get(policy_id)
         if isinstance(former, FastActor):
-            if not former.lost_states():
+            if former.policy is policy and not former.lost_states():
                 former.keep_states(self._trajectories())
                 former.keep_inputs(self._trajectories())
+            if acting := self._acting.get(policy_id):
+                if policy_id in self._answers:
+                    self._answers[policy_id] = former.answer(acting)
+                acting[:] = map(former.as_rllib_item, acting)
             for episode, agent_id in [*self._running(policy_id)]:
                 trajectory = episode._agent_collectors[agent_id]
                 if type(trajectory) is Trajectory:
                     episode._agent_collectors[agent_id] = trajectory.as_collector()
         actor = self._actors[policy_id] = RLlibActor(policy, is_unfit)
         return actor
+
+    def _stash(self) -> Any:
+        """Replace the map's method that stashes a policy, whose state then has all that RLlib's would have."""
+        policies = self._worker.policy_map
+        policy_id = policies._deque[0]
+        actor = self._actors.get(policy_id)
+        if isinstance(actor, FastActor) and actor.policy is policies.cache.get(policy_id):
+            self._give_to_rllib(policy_id, actor.policy)
+        return type(policies)._stash_least_used_policy(policies)
 
     def keep_states(self) -> None:
         """Write agents' last outputs to RLlib's connectors after a call, because they are part of policies' states."""
@@ -201,6 +214,7 @@ class EnvRunner(EnvRunnerV2):
     ) -> tuple[set[Any], dict[Hashable, list[Any]], list[Any]]:
         active: set[Any] = set()
         acting: dict[Hashable, list[Any]] = defaultdict(list)
+        self._acting, self._answers = acting, {}
         outputs: list[Any] = []
         for env_id, obs in unfiltered_obs.items():
             if isinstance(obs, Exception):
@@ -290,17 +304,14 @@ class EnvRunner(EnvRunnerV2):
                 to_eval[policy_id] += will_act
 
     def _do_policy_eval(self, to_eval: dict[Hashable, list[Any]]) -> dict[Hashable, Any]:
-        answers = {}
         for policy_id, acting in to_eval.items():
             try:
-                answers[policy_id] = self._actor(policy_id).act(acting, self._active_episodes)
+                self._answers[policy_id] = self._actor(policy_id).act(acting, self._active_episodes)
             except UnfitAnswerError as unfit:
-                policy = self._worker.policy_map[policy_id]
-                acting[:] = map(as_rllib_item, acting)
                 self.slow_path_reasons[policy_id] = [UNFIT]
-                self._give_to_rllib(policy_id, policy, is_unfit=True)
-                answers[policy_id] = unfit.answer
-        return answers
+                self._give_to_rllib(policy_id, self._worker.policy_map[policy_id], is_unfit=True)
+                self._answers[policy_id] = unfit.answer
+        return self._answers
 
     def _process_policy_eval_results(
         self, active_envs: set[Any], to_eval: dict[Hashable, list[Any]], eval_results: dict, off_policy_actions: dict
@@ -309,5 +320,6 @@ class EnvRunner(EnvRunnerV2):
         for env_id in active_envs:
             actions[env_id] = {}
         for policy_id, acting in to_eval.items():
-            self._actor(policy_id).send(acting, eval_results[policy_id], actions, off_policy_actions)
+            actor = self._actor(policy_id)
+            actor.send(acting, eval_results[policy_id], actions, off_policy_actions)
         return actions

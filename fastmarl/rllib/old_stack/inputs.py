@@ -11,7 +11,6 @@ from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.trajectory import Trajectory, as_array, saved
 from fastmarl.rllib.old_stack.views import ACTIONS, CONSTANT_TO_ACT, LISTS, OBS, STATE_OUT, View, Views
 
-
 NO_STEP = -1  # the step of an agent's first observation, in RLlib's connectors
 
 
@@ -126,8 +125,9 @@ def _output_view(view: View, views: Views, initial_states: list[Any]) -> OutputV
     has_last_entry = is_state or view.source not in views.zeros
     initial = initial_states[int(view.source.removeprefix(STATE_OUT))] if is_state else view.initial
     n = views.before + has_last_entry
-    at = (view.shifts + n - 1) % n
-    is_last_entry, at = at == views.before, np.minimum(at, views.before - 1)
+    at: Any = (view.shifts + n - 1) % n
+    is_last_entry: Any = at == views.before
+    at = np.minimum(at, views.before - 1)
     if len(at) == 1:
         is_last_entry, at = bool(is_last_entry[0]), int(at[0])
     return OutputView(view.source, at, is_last_entry, has_last_entry, np.asarray(initial))

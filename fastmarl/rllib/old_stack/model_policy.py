@@ -2,6 +2,7 @@
 
 import functools
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +24,8 @@ from fastmarl.rllib.old_stack.plain_policy import (
 )
 from fastmarl.rllib.old_stack.views import STATE_OUT
 
+TRAINING = itemgetter("training")
+
 
 class ModelPolicy:
     """Computes a policy's actions and other outputs.
@@ -43,7 +46,7 @@ class ModelPolicy:
         self._all_children = self._current_children()
         lstms = [part for part in parts if has_quick_step(part)]
         known = {} if former is None else former.lstm_steps
-        self.lstm_steps = {lstm: known.get(lstm) or LSTMStep(lstm) for lstm in lstms}
+        self.lstm_steps: dict[Any, LSTMStep] = {lstm: known.get(lstm) or LSTMStep(lstm) for lstm in lstms}
         has_known_outputs = type(policy).extra_action_out in EXTRA_OUTPUTS and "extra_action_out" not in vars(policy)
         draws = has_known_outputs and problem_of_draws(policy) is None
         self._sampler = SAMPLERS[policy.dist_class]() if draws else None
@@ -82,7 +85,7 @@ class ModelPolicy:
 
     def _is_in_eval_mode(self) -> bool:
         """Return True if the model's eval() would change nothing."""
-        if not self._eval_is_torchs or any([part["training"] for part in self._parts]):
+        if not self._eval_is_torchs or any(map(TRAINING, self._parts)):
             return False
         return self._current_children() == self._all_children
 

@@ -41,7 +41,9 @@ class OutputRows:
         if self._used + n > self._capacity:
             if not self.names:
                 self.names = [*outputs]
-                self._action = None if ACTIONS in columns else tree.map_structure(lambda leaf: leaf[0], outputs[ACTIONS])
+                if ACTIONS not in columns:
+                    self._action = tree.map_structure(lambda leaf: leaf[0], outputs[ACTIONS])
+                    self.has_read_only_actions = [False] * len(tree.flatten(self._action))
             self._make_room(columns, n)
         first = self._used
         for name, memory in self._columns.items():
@@ -69,9 +71,21 @@ class OutputRows:
             return np.concatenate([leaf.reshape(*rows.shape, -1) for leaf in leaves], axis=-1)
         return tree.unflatten_as(self._action, leaves)
 
+    def taken(self, rows: list[int]) -> dict[str, Any]:
+        """Copy these rows of all columns; actions are nested as the policy returned them."""
+        columns = {name: column[rows] for name, column in self._columns.items()}
+        if self._action is None:
+            return columns
+        leaves = [column for key, column in columns.items() if type(key) is tuple]
+        return {
+            name: tree.unflatten_as(self._action, leaves) if name == ACTIONS else columns[name] for name in self.names
+        }
+
     def row(self, row: int) -> dict[str, Any]:
         """Copy one row of all columns."""
-        return {name: self._action_of(row) if name == ACTIONS else _of_row(self._columns[name], row) for name in self.names}
+        return {
+            name: self._action_of(row) if name == ACTIONS else _of_row(self._columns[name], row) for name in self.names
+        }
 
     def _action_of(self, row: int) -> Any:
         keys = [ACTIONS] if self._action is None else [key for key in self._columns if type(key) is tuple]

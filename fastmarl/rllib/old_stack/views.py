@@ -85,8 +85,11 @@ class Views:
     def look_at(self, policy: Any) -> None:
         """Read view requirements, which may have changed."""
         requirements: Mapping[str, ViewRequirement] = policy.view_requirements
-        self.columns, self.inputs, self.zeros = [], [], {}
-        self.before, self.states = 1, []
+        self.columns: list[View] = []
+        self.inputs: list[View] = []
+        self.zeros: dict[str, Any] = {}
+        self.states: list[str] = []
+        self.before = 1
         self.problem = _problem(policy)
         if self.problem is not None:
             return
