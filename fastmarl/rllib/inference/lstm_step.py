@@ -80,8 +80,8 @@ def has_quick_step(part: nn.Module) -> bool:
 
 
 @contextmanager
-def quick_steps(steps: Mapping[Any, LSTMStep]) -> Iterator[None]:
-    """Let these LSTMs compute by their steps as long as the context is open."""
+def quick_steps(steps: Mapping[Any, Any]) -> Iterator[None]:
+    """Let these layers compute by the forward() of their steps as long as the context is open."""
     for layer, of_layer in steps.items():
         vars(layer)["forward"] = of_layer.forward
     try:

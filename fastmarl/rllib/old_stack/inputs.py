@@ -21,6 +21,7 @@ class OutputView(NamedTuple):
         source: Name of the output.
         at: Which of the last steps it shows, an index or an array of k indices.
         is_last_entry: True where it shows the last entry, which never changes.
+        shows_last_entry: True if it shows that entry anywhere.
         has_last_entry: True if there is such an entry.
         initial: Value before the first step, and of the last entry.
     """
@@ -28,6 +29,7 @@ class OutputView(NamedTuple):
     source: str
     at: Any
     is_last_entry: Any
+    shows_last_entry: bool
     has_last_entry: bool
     initial: np.ndarray
 
@@ -109,13 +111,12 @@ class Inputs:
     def _of_outputs(self, view: OutputView, rows: np.ndarray) -> np.ndarray:
         """Return a view of the policy's outputs, whose `rows` are those of the last steps, [n, before]."""
         seen, initial = rows[:, view.at], view.initial
-        is_initial = (seen < 0) | view.is_last_entry
         if view.source in self._outputs.names:
             values = self._outputs.take(view.source, seen)
             if values.dtype != initial.dtype:
                 values = values.astype(_dtype(rows, values.dtype, initial.dtype, view.has_last_entry), copy=False)
-            if is_initial.any():
-                values[is_initial] = initial
+            if view.shows_last_entry or (rows.size and rows.min() < 0):
+                values[(seen < 0) | view.is_last_entry] = initial
             return saved(values)
         return saved(np.broadcast_to(initial, (*seen.shape, *initial.shape)).copy())
 
@@ -127,10 +128,11 @@ def _output_view(view: View, views: Views, initial_states: list[Any]) -> OutputV
     n = views.before + has_last_entry
     at: Any = (view.shifts + n - 1) % n
     is_last_entry: Any = at == views.before
+    shows_last_entry = bool(is_last_entry.any())
     at = np.minimum(at, views.before - 1)
     if len(at) == 1:
         is_last_entry, at = bool(is_last_entry[0]), int(at[0])
-    return OutputView(view.source, at, is_last_entry, has_last_entry, np.asarray(initial))
+    return OutputView(view.source, at, is_last_entry, shows_last_entry, has_last_entry, np.asarray(initial))
 
 
 def _dtype(rows: np.ndarray, of_outputs: np.dtype, of_initial: np.dtype, has_last_entry: bool) -> np.dtype:

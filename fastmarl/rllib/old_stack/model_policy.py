@@ -1,6 +1,7 @@
 """The actions of RLlib's torch policies by their model's own call, without the calls around it."""
 
 import functools
+from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Self
@@ -14,6 +15,7 @@ from ray.rllib.utils.numpy import convert_to_numpy
 from torch import Tensor, nn
 
 from fastmarl.rllib.inference.lstm_step import LSTMStep, has_quick_step, quick_steps
+from fastmarl.rllib.old_stack.attention_step import AttentionStep, has_attention_step
 from fastmarl.rllib.old_stack.plain_policy import (
     EXTRA_OUTPUTS,
     METHODS,
@@ -24,6 +26,11 @@ from fastmarl.rllib.old_stack.plain_policy import (
 )
 from fastmarl.rllib.old_stack.views import STATE_OUT
 
+STEPS: list[tuple[Any, Callable[[nn.Module], bool]]] = [
+    (LSTMStep, has_quick_step),
+    (AttentionStep, has_attention_step),
+]
+"""(class that computes one step of a layer, test if it does so for a layer)."""
 TRAINING = itemgetter("training")
 
 
@@ -32,7 +39,7 @@ class ModelPolicy:
 
     Args:
         policy: A policy for which `problem_of_calls()` is None.
-        former: What has computed them so far; its packed weights are kept.
+        former: What has computed them so far; its steps of layers are kept.
     """
 
     def __init__(self, policy: Any, former: Self | None = None):
@@ -44,9 +51,10 @@ class ModelPolicy:
         self._parts = [vars(part) for part in parts]
         self._children = [part["_modules"] for part in self._parts]
         self._all_children = self._current_children()
-        lstms = [part for part in parts if has_quick_step(part)]
-        known = {} if former is None else former.lstm_steps
-        self.lstm_steps: dict[Any, LSTMStep] = {lstm: known.get(lstm) or LSTMStep(lstm) for lstm in lstms}
+        known = {} if former is None else former.steps
+        self.steps: dict[Any, Any] = {
+            part: known.get(part) or kind(part) for part in parts for kind, fits in STEPS if fits(part)
+        }
         has_known_outputs = type(policy).extra_action_out in EXTRA_OUTPUTS and "extra_action_out" not in vars(policy)
         draws = has_known_outputs and problem_of_draws(policy) is None
         self._sampler = SAMPLERS[policy.dist_class]() if draws else None
@@ -67,7 +75,7 @@ class ModelPolicy:
                 policy.exploration.before_compute_actions(
                     explore=policy.config["explore"], timestep=policy.global_timestep
                 )
-            with quick_steps(self.lstm_steps):
+            with quick_steps(self.steps):
                 logits, states_out = model(inputs, states, lengths)
             drawn = self._drawn(logits)
             if drawn is None:
