@@ -226,15 +226,19 @@ def choose_rows(list acting, Py_ssize_t first):
 
 
 def rows_before(list acting, Py_ssize_t before, Py_ssize_t[:, ::1] rows):
-    """Write the rows of the last `before` steps of these agents, [n, before]; -1: the agent had not begun yet."""
+    """Write the rows of the last `before` steps of these agents, [n, before]; -1: the agent had not begun yet.
+
+    Returns:
+        True if there is a -1.
+    """
     cdef Py_ssize_t i, j, n, n_initial
+    cdef bint has_initial = False
     cdef Steps steps
     for i in range(len(acting)):
         steps = acting[i]
-        if not steps.rows:
-            rows[i, :] = -1
-            continue
         n = len(steps.rows) - before
-        n_initial = max(0, steps.n_initial - n)
+        n_initial = before if n < 0 else max(0, steps.n_initial - n)
         for j in range(before):
             rows[i, j] = -1 if j < n_initial else steps.rows[n + j]
+            has_initial |= rows[i, j] < 0
+    return has_initial

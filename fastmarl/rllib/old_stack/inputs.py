@@ -71,7 +71,7 @@ class Inputs:
 
     def _columns(self, acting: list[Trajectory]) -> dict[str, Any]:
         rows = np.empty((len(acting), self._views.before), np.int64)
-        rows_before(acting, self._views.before, rows)
+        has_initial = rows_before(acting, self._views.before, rows)
         windows: dict[str, list[np.ndarray]] = {}  # of columns in lists, by agent
         columns = {}
         for view in self._views.inputs:
@@ -86,7 +86,7 @@ class Inputs:
                     windows[source] = [self._window(view, one) for one in acting]
                 columns[view.name] = np.concatenate([_seen(window, view.shifts) for window in windows[source]])
             else:
-                columns[view.name] = self._of_outputs(self._output_views[view.name], rows)
+                columns[view.name] = self._of_outputs(self._output_views[view.name], rows, has_initial)
         return columns
 
     def observations(self, acting: list[Trajectory]) -> Any:
@@ -108,14 +108,14 @@ class Inputs:
         n_initial = one.n_initial_in_window if values else one.before
         return as_array([*[view.initial] * n_initial, *values[n_initial:], view.initial])
 
-    def _of_outputs(self, view: OutputView, rows: np.ndarray) -> np.ndarray:
-        """Return a view of the policy's outputs, whose `rows` are those of the last steps, [n, before]."""
+    def _of_outputs(self, view: OutputView, rows: np.ndarray, has_initial: bool) -> np.ndarray:
+        """Return a view of the policy's outputs, whose `rows` are those of the last steps, see `rows_before()`."""
         seen, initial = rows[:, view.at], view.initial
         if view.source in self._outputs.names:
             values = self._outputs.take(view.source, seen)
             if values.dtype != initial.dtype:
                 values = values.astype(_dtype(rows, values.dtype, initial.dtype, view.has_last_entry), copy=False)
-            if view.shows_last_entry or (rows.size and rows.min() < 0):
+            if view.shows_last_entry or has_initial:
                 values[(seen < 0) | view.is_last_entry] = initial
             return saved(values)
         return saved(np.broadcast_to(initial, (*seen.shape, *initial.shape)).copy())
