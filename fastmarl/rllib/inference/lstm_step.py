@@ -65,6 +65,7 @@ class LSTMStep:
             and inputs.dtype == torch.float32
             and inputs.dim() == 3
             and inputs.shape[1] == 1
+            and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled("cpu")
         ):
             h, c = hx

@@ -221,27 +221,22 @@ class FastActor:
         """
         if self._plain is not None:
             outputs = self._plain.act(self._inputs.observations(acting))
-        elif self._by_model is not None:
-            outputs = self._by_model.act(self._inputs.batch(acting))
         else:
-            outputs = self._answer(acting, episodes)
+            outputs = _outputs_of(self._answer(acting, episodes))
         if not (self._are_arrays(outputs) and self.outputs.fits(outputs, len(acting))):
             raise UnfitAnswerError(_answer_of(outputs))
         choose_rows(acting, self.outputs.add(outputs, len(acting)))
         return outputs[ACTIONS]
 
-    def _answer(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> dict[str, Any]:
-        actions, states, extra = self.policy.compute_actions_from_input_dict(
-            self._inputs.batch(acting),
+    def _answer(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> tuple[Any, list[Any], dict[str, Any]]:
+        batch = self._inputs.batch(acting)
+        if self._by_model is not None:
+            return self._by_model.act(batch)
+        return self.policy.compute_actions_from_input_dict(
+            batch,
             timestep=self.policy.global_timestep,
             episodes=[episodes[trajectory.env_id] for trajectory in acting],
         )
-        actions = convert_to_numpy(actions)
-        outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions}
-        outputs |= {f"{STATE_OUT}{i}": state for i, state in enumerate(states)}
-        if outputs.keys() & extra.keys():
-            raise UnfitAnswerError((actions, states, extra))
-        return outputs | extra
 
     def _are_arrays(self, outputs: dict[str, Any]) -> bool:
         """Return true if all outputs are arrays, of all states that are asked for."""
@@ -332,6 +327,20 @@ def problems_of(policy: Any) -> list[str]:
             ):
                 problems.append("it asks for nested observations of other steps to act")
     return [problem for problem in problems if problem is not None]
+
+
+def _outputs_of(answer: tuple[Any, list[Any], dict[str, Any]]) -> dict[str, Any]:
+    """Return a policy's answer by column.
+
+    Raises:
+        UnfitAnswerError: If two outputs have the same name.
+    """
+    actions, states, extra = convert_to_numpy(answer[0]), answer[1], answer[2]
+    outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions}
+    outputs |= {f"{STATE_OUT}{i}": state for i, state in enumerate(states)}
+    if outputs.keys() & extra.keys():
+        raise UnfitAnswerError(answer)
+    return outputs | extra
 
 
 def _answer_of(outputs: dict[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:

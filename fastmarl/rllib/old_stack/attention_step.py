@@ -44,7 +44,7 @@ class AttentionStep:
             memory: [n, length, size].
         """
         layer = self._layer
-        if memory is None or inputs.shape[1] != 1:
+        if memory is None or inputs.shape[1] != 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return FORWARD(layer, inputs, memory)
         length, heads = memory.shape[1] + 1, (layer._num_heads, layer._head_dim)
         tokens = torch.cat((memory.detach(), inputs), dim=1)

@@ -24,7 +24,6 @@ from fastmarl.rllib.old_stack.plain_policy import (
     VF_PREDS,
     problem_of_draws,
 )
-from fastmarl.rllib.old_stack.views import STATE_OUT
 
 STEPS: list[tuple[Any, Callable[[nn.Module], bool]]] = [
     (LSTMStep, has_quick_step),
@@ -45,10 +44,8 @@ class ModelPolicy:
     def __init__(self, policy: Any, former: Self | None = None):
         self._policy = policy
         parts = [*policy.model.modules()]
-        self._eval_is_torchs = "eval" not in vars(policy.model) and all(
-            type(part).train is nn.Module.train and type(part).eval is nn.Module.eval for part in parts
-        )
-        self._parts = [vars(part) for part in parts]
+        has_torchs_eval = "eval" not in vars(policy.model) and all(map(_has_torchs_eval, parts))
+        self._parts = [vars(part) for part in parts] if has_torchs_eval else []
         self._children = [part["_modules"] for part in self._parts]
         self._all_children = self._current_children()
         known = {} if former is None else former.steps
@@ -60,8 +57,8 @@ class ModelPolicy:
         self._sampler = SAMPLERS[policy.dist_class]() if draws else None
         self._has_values = draws and EXTRA_OUTPUTS[type(policy).extra_action_out]
 
-    def act(self, batch: SampleBatch) -> dict[str, Any]:
-        """Return actions, states, and the policy's other outputs by column, in RLlib's order."""
+    def act(self, batch: SampleBatch) -> tuple[Any, list[Any], dict[str, Any]]:
+        """Return actions, states, and the policy's other outputs by column."""
         policy, n = self._policy, len(batch[SampleBatch.OBS])
         model = policy.model
         if not self._is_in_eval_mode():
@@ -85,15 +82,14 @@ class ModelPolicy:
                 policy.exploration.last_timestep = policy.global_timestep
                 extra = {VF_PREDS: model.value_function()} if self._has_values else {}
                 extra = _with_logp(extra, logits, torch.from_numpy(logp))
-            outputs = {SampleBatch.ACTIONS: actions}
-            outputs |= {f"{STATE_OUT}{i}": state for i, state in enumerate(states_out)}
-            outputs = {name: _to_numpy(values) for name, values in (outputs | extra).items()}
+            of_states = [_to_numpy(state) for state in states_out]
+            of_extra = {name: _to_numpy(values) for name, values in extra.items()}
         policy.global_timestep += n
-        return outputs
+        return _to_numpy(actions), of_states, of_extra
 
     def _is_in_eval_mode(self) -> bool:
         """Return True if the model's eval() would change nothing."""
-        if not self._eval_is_torchs or any(map(TRAINING, self._parts)):
+        if not self._parts or any(map(TRAINING, self._parts)):
             return False
         return self._current_children() == self._all_children
 
@@ -119,6 +115,13 @@ class ModelPolicy:
         )
         extra = policy.extra_action_out(inputs, states, policy.model, distribution)
         return actions, _with_logp(extra, logits, logp)
+
+
+def _has_torchs_eval(part: nn.Module) -> bool:
+    """Return True if eval() does nothing for the module but to set a flag of it and of its children."""
+    kind = type(part)
+    is_torchs = kind.train is nn.Module.train and kind.eval is nn.Module.eval and "train" not in vars(part)
+    return is_torchs and not isinstance(part, torch.jit.ScriptModule)
 
 
 def problem_of_calls(policy: Any) -> str | None:

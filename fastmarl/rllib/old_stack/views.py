@@ -107,6 +107,8 @@ class Views:
             self.columns.append(view)
             if one.used_for_compute_actions:
                 self.inputs.append(view)
+                if source == ACTIONS and not isinstance(initial, np.ndarray):
+                    self.problem = f"it asks for {name!r}, which is nested, to act"
             if source.startswith(STATE_OUT) and source not in self.states:
                 self.states.append(source)
 

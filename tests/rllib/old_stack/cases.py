@@ -200,7 +200,7 @@ MODEL_CASES |= {
 }
 MODEL_CASES |= {
     f"model: {model}": case(rules(3, style="sparse"), model=model)
-    for model in ("remembering", "foreseeing", "repeating", "recurrent", "prying", "switching")
+    for model in ("remembering", "foreseeing", "repeating", "recurrent", "prying", "switching", "sequences")
 }
 MODEL_CASES |= {
     "model: free_log_std": case(rules(3, action="box"), model="free_log_std"),
@@ -220,7 +220,7 @@ POLICY_CASES = {
     ),
     **{
         f"policy: {kind}": case(rules(4, infos="some", **ROUGH), policies={"p0": kind, "p1": "default"}, num_envs=2)
-        for kind in ("noting", "peers", "editing", "extras", "bare", "sampling", "distributing", "heuristic")
+        for kind in ("noting", "peers", "editing", "extras", "bare", "sampling", "distributing", "heuristic", "overriding")
     },
     "policy: nested": case(policies={"p0": "nested", "p1": "default"}),
     "policy: counting": case(policies={"p0": "counting", "p1": "heuristic"}),

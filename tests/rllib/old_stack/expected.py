@@ -11,7 +11,7 @@ SLOW = {
     name: reason
     for reason, names in {
         "no sampler": ("no env",),
-        "not arrays": ("policy: nested",),
+        "not arrays": ("policy: nested", "policy: overriding"),
         "action connectors are": (
             "changed: an action connector less",
             "changed: an action connector more",

@@ -11,7 +11,7 @@ from ray.rllib.models.torch.torch_action_dist import TorchCategorical
 from ray.rllib.models.torch.torch_modelv2 import TorchModelV2
 from ray.rllib.policy.view_requirement import ViewRequirement
 from rllib.differential import tape
-from rllib.old_stack.notes import freeze
+from rllib.old_stack.notes import ID_COLUMNS, freeze
 from torch import nn
 
 
@@ -54,7 +54,8 @@ class Noting(_Wide):
 
 
 def _note(input_dict: Any, state: list, seq_lens: Any) -> None:
-    columns = {name: input_dict[name] for name in input_dict.keys()}  # noqa: SIM118 - it may be a SampleBatch
+    names = [name for name in input_dict.keys() if name not in ID_COLUMNS]  # noqa: SIM118 - it may be a SampleBatch
+    columns = {name: input_dict[name] for name in names}
     settings = type(input_dict).__name__, getattr(input_dict, "is_training", None), getattr(input_dict, "count", None)
     tape.note("forward", "model", freeze(columns), freeze(state), freeze(seq_lens), *settings)
 
@@ -148,6 +149,26 @@ class Switching(Noting):
         return nn.functional.dropout(logits, 0.5, self.training), state
 
 
+class Sequences(Recurrent):
+    """Calls an LSTM with one step and with two, without and with gradients; a part of it is scripted."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lstm = nn.LSTM(self.cell.input_size, 3, batch_first=True)
+        self.scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
+
+    def forward_rnn(self, inputs: Any, state: list, seq_lens: Any) -> tuple[Any, list]:
+        logits, state_out = super().forward_rnn(inputs, state, seq_lens)
+        hidden = state[0].unsqueeze(0).contiguous()
+        one, _ = self.lstm(inputs, (hidden, hidden))
+        two, _ = self.lstm(torch.cat([inputs, inputs], 1), [hidden, hidden])
+        first, _ = self.lstm(inputs)
+        with torch.enable_grad():
+            traced, _ = self.lstm(inputs, (hidden, hidden))
+        tape.note("forward", "lstm", freeze([one, two, first]), traced.requires_grad)
+        return logits + self.head(self.scripted(one + two[:, -inputs.shape[1] :] + first)), state_out
+
+
 class Greedy(TorchCategorical):
     """A distribution of its own: it draws the likeliest action, or the one after it, from NumPy's generator."""
 
@@ -188,6 +209,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "repeating": {"custom_model": Repeating},
     "recurrent": {"custom_model": Recurrent, "max_seq_len": 5},
     "prying": {"custom_model": Prying, "max_seq_len": 3},
+    "sequences": {"custom_model": Sequences, "max_seq_len": 4},
     "switching": {"custom_model": Switching},
 }
 

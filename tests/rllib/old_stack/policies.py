@@ -94,6 +94,14 @@ class Nested(PPOTorchPolicy):
         return {**super().extra_action_out(input_dict, state_batches, model, action_dist), **more}
 
 
+class Overriding(PPOTorchPolicy):
+    """Hands out other actions to be recorded than those taken."""
+
+    def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
+        actions = torch.zeros(len(input_dict["obs"])).long()
+        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), "actions": actions}
+
+
 class Bare(TorchPolicyV2):
     """Nothing but a loss: neither values, nor anything to postprocess."""
 
@@ -208,6 +216,7 @@ POLICIES: dict[str, Callable[..., Policy] | None] = {
     "extras": Extras,
     "retyped": Retyped,
     "nested": Nested,
+    "overriding": Overriding,
     "bare": Bare,
     "sampling": Sampling,
     "distributing": Distributing,
