@@ -165,7 +165,8 @@ class Sequences(Recurrent):
         first, _ = self.lstm(inputs)
         with torch.enable_grad():
             traced, _ = self.lstm(inputs, (hidden, hidden))
-        tape.note("forward", "lstm", freeze([one, two, first]), traced.requires_grad)
+            gradient = torch.autograd.grad(traced.sum(), self.lstm.weight_ih_l0)
+        tape.note("forward", "lstm", freeze([one, two, first, gradient]))
         return logits + self.head(self.scripted(one + two[:, -inputs.shape[1] :] + first)), state_out
 
 
