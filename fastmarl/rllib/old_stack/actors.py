@@ -1,6 +1,6 @@
 """Actors, which choose actions for a policy's agents and store their steps: fastmarl's own, or RLlib's parts."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -181,6 +181,11 @@ class FastActor:
         # (env id, agent id, value written to the buffer of states after a call). Empty within a call and after an
         # interrupted one, when episodes may have ended and RLlib may have removed their entries.
         self._kept: list[tuple[Any, Hashable, Any]] = []
+
+    @property
+    def steps(self) -> Mapping[Any, Any]:
+        """Quick steps of layers in the policy's model, see `quick_steps()`."""
+        return {} if self._by_model is None else self._by_model.steps
 
     def new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory:
         """Make the trajectory of an agent that is observed for the first time."""

@@ -1,7 +1,7 @@
 """RLlib's EnvRunnerV2 with fastmarl's store of steps."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from ray.rllib.env.multi_agent_env import MultiAgentEnvWrapper
@@ -184,6 +184,7 @@ class EnvRunner(EnvRunnerV2):
             worker=worker,
             callbacks=self._callbacks,
             new_trajectory=self._new_trajectory,
+            steps_of=self._steps_of,
         )
         self._callbacks.on_episode_created(
             worker=worker, base_env=self._base_env, policies=worker.policy_map, env_index=env_id, episode=episode
@@ -193,6 +194,10 @@ class EnvRunner(EnvRunnerV2):
     def _new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory | None:
         actor = self._actor(episode.policy_for(agent_id))
         return actor.new_trajectory(episode, agent_id) if isinstance(actor, FastActor) else None
+
+    def _steps_of(self, policy_id: Hashable) -> Mapping[Any, Any]:
+        actor = self._actors.get(policy_id)
+        return actor.steps if isinstance(actor, FastActor) else {}
 
     def end_episode(self, env_id: Any, episode_or_exception: Any) -> None:
         """End an episode as RLlib's method does."""

@@ -1,6 +1,6 @@
 """An episode that stores its agents' steps in fastmarl's trajectories, if their policies allow it."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from ray.rllib.evaluation.collectors.simple_list_collector import _PolicyCollector
@@ -8,10 +8,12 @@ from ray.rllib.evaluation.episode_v2 import EpisodeV2
 from ray.rllib.evaluation.rollout_worker import get_global_worker
 from ray.rllib.policy.sample_batch import SampleBatch
 
+from fastmarl.rllib.inference.lstm_step import quick_steps
 from fastmarl.rllib.old_stack.postprocessing import add_gae, is_gae
 from fastmarl.rllib.old_stack.trajectory import Trajectory
 
 NewTrajectory = Callable[["OldStackEpisode", Hashable], Trajectory | None]
+StepsOf = Callable[[Hashable], Mapping[Any, Any]]
 
 
 class OldStackEpisode(EpisodeV2):
@@ -20,14 +22,15 @@ class OldStackEpisode(EpisodeV2):
     Args:
         args, kwargs: Arguments of RLlib's class.
         new_trajectory: (episode, agent id) -> trajectory for the agent's steps; None: use RLlib's collector.
+        steps_of: Policy id -> quick steps of layers in its model, see `quick_steps()`.
     """
 
     active_agent_steps: int
     active_env_steps: int
 
-    def __init__(self, *args: Any, new_trajectory: NewTrajectory, **kwargs: Any):
+    def __init__(self, *args: Any, new_trajectory: NewTrajectory, steps_of: StepsOf, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._new_trajectory = new_trajectory
+        self._new_trajectory, self._steps_of = new_trajectory, steps_of
 
     def add_init_obs(self, *, agent_id: Hashable, init_obs: Any, init_infos: Any, t: int = -1) -> None:
         """Add an agent's first observation, as RLlib's method does."""
@@ -66,7 +69,7 @@ class OldStackEpisode(EpisodeV2):
                 raise ValueError(
                     "Batches sent to postprocessing must only contain steps from a single trajectory.", batch
                 )
-            done = self._postprocessed(agent_id, policy, batch, built)
+            done = self._postprocessed(agent_id, policy_id, batch, built)
             self.callbacks.on_postprocess_trajectory(
                 worker=get_global_worker(),
                 episode=self,
@@ -85,11 +88,13 @@ class OldStackEpisode(EpisodeV2):
         self.active_agent_steps = 0
         self.active_env_steps = 0
 
-    def _postprocessed(self, agent_id: Hashable, policy: Any, batch: SampleBatch, built: dict) -> SampleBatch:
+    def _postprocessed(self, agent_id: Hashable, policy_id: Hashable, batch: SampleBatch, built: dict) -> SampleBatch:
+        policy = built[agent_id][1]
         if getattr(policy, "exploration", None) is not None:
             policy.exploration.postprocess_trajectory(policy, batch, policy.get_session())
         batch.set_get_interceptor(None)
         if is_gae(policy) and batch[SampleBatch.VF_PREDS].ndim == 1:
-            return add_gae(policy, batch)
+            with quick_steps(self._steps_of(policy_id)):
+                return add_gae(policy, batch)
         others = {other_id: other for other_id, other in built.items() if other_id != agent_id}
         return policy.postprocess_trajectory(batch, others, self)

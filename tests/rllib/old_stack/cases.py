@@ -220,7 +220,17 @@ POLICY_CASES = {
     ),
     **{
         f"policy: {kind}": case(rules(4, infos="some", **ROUGH), policies={"p0": kind, "p1": "default"}, num_envs=2)
-        for kind in ("noting", "peers", "editing", "extras", "bare", "sampling", "distributing", "heuristic", "overriding")
+        for kind in (
+            "noting",
+            "peers",
+            "editing",
+            "extras",
+            "bare",
+            "sampling",
+            "distributing",
+            "heuristic",
+            "overriding",
+        )
     },
     "policy: nested": case(policies={"p0": "nested", "p1": "default"}),
     "policy: counting": case(policies={"p0": "counting", "p1": "heuristic"}),
