@@ -75,7 +75,8 @@ def test_runs_that_are_killed_are_resumed_with_the_same_curve(tmp_path):
 def test_tables_and_plots_have_all_runs(tmp_path, monkeypatch):
     results = [
         {"task": task, "algorithm": algorithm, "seed": seed, "cpu_seconds": 1800.0,
-         "curve": [[0, 0.0], [10, 0.2 + 0.4 * seed], [20, 0.8 - 0.1 * seed]], "sampled": [0.25 * seed, 0.1], "greedy": [0.5, 0.1]}
+         "curve": [[0, 0.0], [10, 0.2 + 0.4 * seed], [20, 0.8 - 0.1 * seed]],
+         "sampled": [0.25 * seed, 0.1], "greedy": [0.5, 0.1]}
         for task in TASKS for algorithm in TASKS[task].published for seed in (2, 0)
     ]  # fmt: skip
     lines = report.table(results).splitlines()
