@@ -9,8 +9,8 @@ from fastmarl.legacy.files.dataset_reader import DatasetReader as DatasetReader
 from fastmarl.legacy.files.inputs import MixedInput as MixedInput
 from fastmarl.legacy.files.inputs import ShuffledInput as ShuffledInput
 from fastmarl.legacy.files.inputs import register_input as register_input
-from fastmarl.legacy.files.interfaces import IOContext as IOContext
 from fastmarl.legacy.files.interfaces import InputReader as InputReader
+from fastmarl.legacy.files.interfaces import IOContext as IOContext
 from fastmarl.legacy.files.interfaces import OutputWriter as OutputWriter
 from fastmarl.legacy.files.json_reader import JsonReader as JsonReader
 from fastmarl.legacy.files.json_writer import JsonWriter as JsonWriter

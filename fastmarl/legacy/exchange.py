@@ -1,4 +1,4 @@
-"""What a worker exchanges with others, or saves: weights, counters, filters, its state."""
+"""Exchange between workers, and their states: weights, counters, filters, its state."""
 
 import logging
 import pickle
@@ -21,7 +21,12 @@ class ExchangingWorker(PolicyWorker):
     """The part of `RolloutWorker` that exchanges weights and filters, and has a state."""
 
     def get_weights(self, policies: Collection[str] | None = None, inference_only: bool = False) -> dict[str, Any]:
-        """Return policy id -> parameter name -> array, for these policies or for all; `inference_only` has no effect."""
+        """Return policy id -> parameter name -> array.
+
+        Args:
+            policies: Ids of the policies; None: all.
+            inference_only: No effect, as in RLlib.
+        """
         wanted = [policies] if isinstance(policies, str) else policies
         return {id_: policy.get_weights() for id_, policy in self.policy_map.items() if wanted is None or id_ in wanted}
 
@@ -130,8 +135,8 @@ class ExchangingWorker(PolicyWorker):
             raise ConfigError(f"expected a dict from get_state(), or a pickle of it, got a {type(state).__name__}")
         policy_states = state.get("policy_states", state.get("state"))
         if not isinstance(policy_states, Mapping) or not all(isinstance(s, Mapping) for s in policy_states.values()):
-            raise ConfigError(f'expected a dict of states by policy id under "policy_states", got {type(policy_states)} '
-                              f"in a state with the keys {list(state)}")  # fmt: skip
+            raise ConfigError(f'expected states by policy id under "policy_states", got {policy_states!r:.99}; '
+                              f"the state has the keys {list(state)}")  # fmt: skip
         before = {policy_id: policy.get_state() for policy_id, policy in self.policy_map.items()}
         filters = self.get_filters()
         try:

@@ -1,6 +1,6 @@
 """The policies of a worker: learning, adding and removing them, exchanging weights."""
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -199,8 +199,8 @@ class PolicyWorker:
         if policy is not None and not (policy_cls is None and config is None and module_spec is None):
             raise ConfigError("add_policy() takes a policy, or arguments to make one: policy_cls, config, module_spec")
         if policy_id in self.policy_map:
-            raise ConfigError(f"there is a policy {policy_id!r} already; choose an id other than {list(self.policy_map)}, "
-                              f"or call remove_policy(policy_id={policy_id!r}) before")  # fmt: skip
+            raise ConfigError(f"there is a policy {policy_id!r} already; call remove_policy(policy_id={policy_id!r}) "
+                              f"before, or choose an id other than {list(self.policy_map)}")  # fmt: skip
         learns = self.is_policy_to_train if policies_to_train is None else learns_if(policies_to_train)
         module = module_spec if policy is None else policy.module
         spec = PolicySpec(policy_cls, observation_space, action_space, config, module=module)

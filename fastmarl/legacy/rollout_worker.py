@@ -1,7 +1,6 @@
 """RLlib's `RolloutWorker` without Ray: samples, learns, and exchanges weights."""
 
 import contextlib
-import os
 import platform
 import socket
 import threading
@@ -20,15 +19,15 @@ from fastmarl.core.runner.metrics_logger import MetricsLogger
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig
+from fastmarl.legacy.exchange import ExchangingWorker
 from fastmarl.legacy.files.inputs import make_input_reader
-from fastmarl.legacy.files.interfaces import InputReader, IOContext, NoopOutput, OutputWriter
-from fastmarl.legacy.files.json_writer import JsonWriter
+from fastmarl.legacy.files.interfaces import InputReader, IOContext
+from fastmarl.legacy.files.outputs import make_output_writer
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_map import for_runner
 from fastmarl.legacy.policies.policy_spec import Spaces
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.policies.sgd import do_minibatch_sgd
-from fastmarl.legacy.exchange import ExchangingWorker
 from fastmarl.legacy.sampling.episode_view import SubEnvironments
 from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
@@ -68,7 +67,6 @@ class RolloutWorker(ExchangingWorker):
         sampler: `env_runner`, under RLlib's name; None without envs.
         env_creator: `(env_config) -> env`; None without envs.
         env_context: EnvContext of the first env.
-        io_context: IOContext of the input reader and the output writer.
         input_reader: Source of batches; None if there are neither envs nor another source.
         output_writer: Destination of batches.
         weights_seq_no: Number of the weights in the last `set_weights()`, or None.
@@ -116,7 +114,7 @@ class RolloutWorker(ExchangingWorker):
             self.sampler = None if self.config.env is None else self.env_runner
             self.env_creator = None if self.config.env is None else creator_of(self.config.env)
             self.env_context = self._context(0)
-            self.io_context = IOContext(log_dir, self.config, worker_index, self)
+            self._log_dir = log_dir
             self.input_reader = make_input_reader(self.io_context)
             self.output_writer = make_output_writer(self.io_context)
             undo.pop_all()
@@ -273,6 +271,11 @@ class RolloutWorker(ExchangingWorker):
         """Do nothing, as RLlib's method: policies have their modules from `policies`."""
 
     @property
+    def io_context(self) -> IOContext:
+        """IOContext like that of the input reader and the output writer."""
+        return IOContext(self._log_dir, self.config, self.worker_index, self)
+
+    @property
     def env(self) -> Any:
         """The first env; None without envs."""
         return None if self.config.env is None else self._runner.env.envs[0]
@@ -392,25 +395,3 @@ def _whole_config(
     if recreated_worker:
         changes["incarnation"] = config.incarnation + 1
     return replace(config, **changes)
-
-
-def make_output_writer(io_context: IOContext) -> OutputWriter:
-    """Make the writer for the option `output`.
-
-    Raises:
-        ConfigError: If `output` is invalid, or it is "logdir" and the worker has no `log_dir`.
-    """
-    config = io_context.config
-    given = config.output
-    if given is None:
-        return NoopOutput()
-    if callable(given):
-        return given(io_context)
-    if not isinstance(given, str | os.PathLike):
-        raise ConfigError(f"output must be None, a folder, \"logdir\" or a function (io_context) -> OutputWriter, got "
-                          f"{given!r}")  # fmt: skip
-    if given == "logdir":
-        if io_context.log_dir is None:
-            raise ConfigError('output="logdir" needs a log_dir: RolloutWorker(..., log_dir=...)')
-        given = io_context.log_dir
-    return JsonWriter(given, io_context, config.output_max_file_size, config.output_compress_columns)

@@ -128,8 +128,8 @@ def _reader(given: Any, io_context: IOContext) -> InputReader:
 def _shard(io_context: IOContext) -> Any:
     shards, index = io_context.worker.dataset_shards, io_context.worker_index
     if shards is None or not 0 <= index < len(shards):
-        raise ConfigError(f'input_="dataset" needs RolloutWorker(dataset_shards=[...]) with an entry for worker {index}, '
-                          f"got {'none' if shards is None else f'{len(shards)} entries'}")  # fmt: skip
+        raise ConfigError(f'input_="dataset" needs RolloutWorker(dataset_shards=[...]) with an entry {index}, got '
+                          f"{'none' if shards is None else f'{len(shards)} entries'}")  # fmt: skip
     return shards[index]
 
 

@@ -59,12 +59,12 @@ class IOContext:
 
     @property
     def input_config(self) -> Any:
-        """The config's `input_config`."""
+        """The option `input_config` of the worker."""
         return getattr(self.config, "input_config", {})
 
     @property
     def output_config(self) -> Any:
-        """The config's `output_config`."""
+        """The option `output_config` of the worker."""
         return getattr(self.config, "output_config", {})
 
     def spaces(self) -> dict[str, Any] | None:

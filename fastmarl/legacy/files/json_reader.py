@@ -48,9 +48,9 @@ class JsonReader(InputReader):
     ):
         self.ioctx = ioctx
         self.files = _files_of(inputs)
-        seed = None if ioctx is None or getattr(ioctx.config, "seed", None) is None else f"{ioctx.config.seed} {ioctx.worker_index}"
+        seed = None if ioctx is None else getattr(ioctx.config, "seed", None)
         self.cur_file: Path | None = None
-        self._random = random.Random(seed)
+        self._random = random.Random(None if ioctx is None or seed is None else f"{seed} {ioctx.worker_index}")
         self._lines = self._endless()
 
     @property
@@ -103,7 +103,7 @@ class JsonReader(InputReader):
             path = self._random.choice(self.files)
 
     def _first_file(self) -> Path:
-        if self.policy_map is None:
+        if self.ioctx is None or self.ioctx.worker is None:
             return self.files[0]
         share = self.ioctx.worker_index / (self.ioctx.worker.num_workers or 1)
         return self.files[round((len(self.files) - 1) * min(share, 1.0))]
@@ -131,7 +131,7 @@ class JsonReader(InputReader):
 
     def _postprocessed(self, batch: Any) -> Any:
         """With `postprocess_inputs`, call the policy's `postprocess_trajectory()` with each episode of the batch."""
-        if self.policy_map is None or not self.ioctx.config.postprocess_inputs:
+        if self.ioctx is None or self.policy_map is None or not self.ioctx.config.postprocess_inputs:
             return batch
         policies = self.policy_map
         if len(policies) > 1:

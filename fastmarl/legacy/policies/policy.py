@@ -200,8 +200,8 @@ class Policy:
         found = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{CHECKPOINT}"))}
         wanted = list(found) if policy_ids is None else list(policy_ids)
         if not wanted or (missing := [policy_id for policy_id in wanted if policy_id not in found]):
-            raise ConfigError(f"expected {CHECKPOINT} in {folder}, or in folders {wanted or '<policy id>'} in it; there "
-                              f"are {list(found)}" + (f", not {missing}" if wanted else ""))  # fmt: skip
+            raise ConfigError(f"expected {CHECKPOINT} in {folder}, or in folders of policies in it; it has the "
+                              f"policies {list(found)}" + (f", not {missing}" if wanted else ""))  # fmt: skip
         return {policy_id: Policy.from_checkpoint(found[policy_id]) for policy_id in wanted}  # type: ignore[misc]
 
     def export_model(self, export_dir: str | os.PathLike[str], onnx: int | None = None) -> None:
@@ -277,7 +277,7 @@ def space_struct(space: gym.Space | None) -> Any:
 def pickled(data: Any) -> bytes:
     """Return a pickle, by cloudpickle if it is installed, which takes lambdas and classes of the main module, too."""
     try:
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         return pickle.dumps(data)
     return bytes(cloudpickle.dumps(data))

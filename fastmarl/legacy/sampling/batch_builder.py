@@ -161,8 +161,8 @@ class BatchBuilder:
 
         - "obs", "new_obs", "actions", "infos" (those that came with "obs"), and the module's outputs, [n, ...]
         - "rewards" float32, "terminateds" and "truncateds" bool, [n]
-        - "t" (the env step before "new_obs"), "eps_id", "unroll_id" (number of the trajectory) and "agent_index" (order of
-          appearance in the episode), int64 [n]
+        - "t" (the env step before that of "new_obs"), "eps_id", "unroll_id" (number of the trajectory) and
+          "agent_index" (order of appearance in the episode), int64 [n]
         - if the policy is recurrent, "seq_lens" int32 [q], and "state_in_0" and so on [q, ...]
         - those that the policy's `postprocess_trajectory()` adds
 

@@ -172,7 +172,7 @@ class EnvRunnerV2(InputReader):
         """Return the metrics of ended episodes and failed envs, with times and logged values since the last report."""
         names = list(self._runner.metrics.stats)
         report = self._runner.get_metrics()
-        values = leaves_of({name: report[name] for name in names}, ())
+        values = leaves_of({name: report[str(name)] for name in names}, ())
         self._logged = {**self._logged, **{"/".join(map(str, path)): value for path, value in values if value == value}}
         self.perf_stats = {name: report[name] for name in PERF_STATS}
         faulty = [RolloutMetrics.of_failure()] * report["num_env_failures"]

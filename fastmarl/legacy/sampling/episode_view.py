@@ -90,12 +90,12 @@ class EpisodeV2:
 
     @property
     def callbacks(self) -> Any:
-        """The worker's callbacks."""
+        """The callbacks of the worker."""
         return self.worker.callbacks
 
     @property
     def policy_map(self) -> Any:
-        """The worker's policies."""
+        """The policies of the worker."""
         return self.worker.policy_map
 
     @property

@@ -79,7 +79,8 @@ class WorkerCallbacks:
         return {event: partial(self._from_runner, event) for event in wanted}
 
     def _from_runner(self, event: str, **arguments: Any) -> None:
-        worker, env = self.worker(), arguments["env"]
+        worker: Any = self.worker()
+        env = arguments["env"]
         if event in OF_EPISODES:
             arguments["episode"] = EpisodeV2(arguments["episode"], worker, arguments["env_index"])
             arguments |= {"base_env": SubEnvironments(env), "policies": worker.policy_map}
