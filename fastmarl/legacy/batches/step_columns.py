@@ -98,7 +98,9 @@ class StepColumns(dict[str, Any]):
         including, the one in which it ends.
         """
         if isinstance(key, slice):
-            return self._sequences(key) if self._slices_sequences else self._part(*key.indices(self.count))
+            if self._slices_sequences:
+                return self._sequences(*key.indices(len(self.get(Columns.SEQ_LENS, ()))))
+            return self._part(*key.indices(self.count))
         name = Columns.TERMINATEDS if key == DONES else key
         column = super().__getitem__(name)
         self.accessed_keys.add(name)
@@ -178,7 +180,7 @@ class StepColumns(dict[str, Any]):
         self.get_interceptor = fn
 
     def enable_slicing_by_batch_id(self) -> None:
-        """Let slices of this batch count padded sequences instead of steps."""
+        """Let slices of this batch, whose columns are [B, T, ...], count its B sequences instead of steps."""
         self._slices_sequences = True
 
     def disable_slicing_by_batch_id(self) -> None:
@@ -232,19 +234,13 @@ class StepColumns(dict[str, Any]):
         columns = self._taken(slice(edges[first], edges[after]), slice(first, after))
         return self._like(columns, self.zero_padded, self.max_seq_len if self.zero_padded else None)
 
-    def _sequences(self, key: slice) -> Self:
-        """Return padded sequences of this batch."""
-        if Columns.SEQ_LENS not in self or not self.zero_padded:
-            raise BatchError("slices count sequences only if these are padded; call right_zero_pad() before, or "
-                             "disable_slicing_by_batch_id()")  # fmt: skip
-        begin, end, step = key.indices(len(self[Columns.SEQ_LENS]))
-        if step != 1:
-            raise BatchError(f"batches are sliced with step 1, got {step}")
-        length = self._padded_length()
-        columns = self._taken(slice(begin * length, end * length), slice(begin, end))
-        part = self._like(columns, True, self.max_seq_len)
-        part.enable_slicing_by_batch_id()
-        return part
+    def _sequences(self, begin: int, end: int, step: int) -> Self:
+        """Return entries of columns [B, T, ...]; "infos" have one for each step."""
+        columns, lengths = self._taken(slice(begin, end, step)), np.asarray(self[Columns.SEQ_LENS])
+        if Columns.INFOS in self:
+            first = int(lengths[:begin].sum())
+            columns[Columns.INFOS] = self[Columns.INFOS][first : first + int(lengths[begin:end].sum())]
+        return self._like(columns)
 
     def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
         """Return all columns at these rows, and those with an entry per sequence at `sequences` (None: at `rows`)."""
