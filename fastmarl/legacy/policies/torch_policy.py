@@ -244,14 +244,18 @@ class TorchPolicy(Policy):
         return {Columns.OBS: obs, Columns.STATE_IN: self.model.nested_state(states)}
 
     def _choose(self, outputs: dict[str, Any], explore: bool) -> tuple[Any, dict[str, Any]]:
-        """Return (actions, the module's other outputs, to which exploration adds "action_logp")."""
+        """Return (actions, the module's other outputs with "action_logp" and "action_prob").
+
+        An action that is not drawn has the probability 1, as in RLlib.
+        """
         if Columns.ACTIONS in outputs:
             actions = outputs.pop(Columns.ACTIONS)
             return actions, outputs
         distribution = self.dist_class(outputs[Columns.ACTION_DIST_INPUTS], self.model)
         actions = (distribution if explore else distribution.to_deterministic()).sample()
-        if explore:
-            outputs[Columns.ACTION_LOGP] = distribution.logp(actions)
+        logp = distribution.logp(actions)
+        outputs[Columns.ACTION_LOGP] = logp if explore else torch.zeros_like(logp)
+        outputs[SampleBatch.ACTION_PROB] = outputs[Columns.ACTION_LOGP].exp()
         return actions, outputs
 
     def compute_actions_from_input_dict(

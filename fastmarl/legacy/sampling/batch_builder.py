@@ -177,7 +177,7 @@ class BatchBuilder:
         at_once_of = {id_: self._at_once(self._policies[id_]) for id_ in by_policy}
         hooked = [id_ for id_, at_once in at_once_of.items() if at_once is None]
         others = self._columns(chunks, episodes, in_training=False) if hooked else {}
-        post_batches = self._hooked(by_policy, others, hooked) if hooked else {}
+        post_batches = self._hooked(chunks, by_policy, others, hooked) if hooked else {}
         batches = {}
         for policy_id, columns in by_policy.items():
             policy, at_once = self._policies[policy_id], at_once_of[policy_id]
@@ -215,11 +215,16 @@ class BatchBuilder:
         return None if self._callbacks.has("on_postprocess_trajectory") else _at_once(policy)
 
     def _hooked(
-        self, by_policy: Mapping[str, PolicyColumns], others: Mapping[str, PolicyColumns], hooked: list[str]
+        self,
+        chunks: list[MultiAgentEpisode],
+        by_policy: Mapping[str, PolicyColumns],
+        others: Mapping[str, PolicyColumns],
+        hooked: list[str],
     ) -> dict[str, list[Any]]:
         """Call `postprocess_trajectory()` of the `hooked` policies; returns their results for each trajectory.
 
         Args:
+            chunks: The chunks, whose agents are processed in turn.
             by_policy: Columns of agents that are in training.
             others: Columns of agents that are not.
             hooked: Ids of the policies.
@@ -230,13 +235,17 @@ class BatchBuilder:
             for chunk, agent_id, batch in rows:
                 in_chunk[id(chunk)][agent_id] = policy_id, self._policies[policy_id], batch
         post_batches: dict[str, list[Any]] = {policy_id: [] for policy_id in hooked}
-        for policy_id in hooked:
-            columns, policy = by_policy[policy_id], self._policies[policy_id]
-            for chunk, agent_id in zip(columns.chunks, columns.agent_ids, strict=True):
-                of_others = dict(in_chunk[id(chunk)])
-                _, _, batch = of_others.pop(agent_id)
+        for chunk in chunks:
+            of_chunk = in_chunk[id(chunk)]
+            for agent_id, agent_episode in chunk.agent_episodes.items():
+                if agent_id not in of_chunk or not _is_in_training(agent_episode):
+                    continue
+                policy_id, policy, batch = of_chunk[agent_id]
+                if policy_id not in post_batches:
+                    continue
+                of_others = {other: each for other, each in of_chunk.items() if other != agent_id}
                 post_batch = policy.postprocess_trajectory(batch, of_others, chunk)
-                self._call_back(policy_id, agent_id, chunk, post_batch, in_chunk[id(chunk)])
+                self._call_back(policy_id, agent_id, chunk, post_batch, of_chunk)
                 for name in [name for name in post_batch if name.startswith("state_out_")]:
                     del post_batch[name]
                 post_batches[policy_id].append(post_batch)

@@ -20,16 +20,16 @@ LENGTH = 5
 
 
 class Clock(MultiAgentEnv):
-    """Two agents; "a" receives 1 and "b" 2 in each of five steps, and "b" ends an episode truncated."""
+    """Two agents; "a" receives 1 and "b" 2 in each of five steps; every second episode is truncated."""
 
     def __init__(self, config: Any = None):
         super().__init__()
         self.context = config
         self.agents = self.possible_agents = ["a", "b"]
         self.observation_spaces, self.action_spaces = dict.fromkeys("ab", OBS), dict.fromkeys("ab", ACT)
-        self.observation_space, self.action_space = gym.spaces.Dict(self.observation_spaces), gym.spaces.Dict(
-            self.action_spaces
-        )
+        self.observation_space = gym.spaces.Dict(self.observation_spaces)
+        self.action_space = gym.spaces.Dict(self.action_spaces)
+        self.n_over = 0
 
     def seen(self) -> dict:
         return {agent: np.full(2, self.t, np.float32) for agent in "ab"}
@@ -41,7 +41,9 @@ class Clock(MultiAgentEnv):
     def step(self, action_dict: dict) -> tuple:
         self.t += 1
         is_over, infos = self.t == LENGTH, {agent: {"t": self.t} for agent in "ab"}
-        flags = {"a": is_over, "b": False, "__all__": is_over}, {"a": False, "b": is_over, "__all__": False}
+        self.n_over += is_over
+        is_truncated = is_over and self.n_over % 2 == 0
+        flags = [{"a": flag, "b": flag, "__all__": flag} for flag in (is_over and not is_truncated, is_truncated)]
         return self.seen(), {"a": 1.0, "b": 2.0}, *flags, infos
 
 
@@ -75,6 +77,12 @@ class Face:
         worker = self.fresh()
         worker.sample()
         return worker
+
+    @cached_property
+    def io_worker(self) -> Any:
+        """A worker for readers, of which RLlib's want a "default_policy"."""
+        ids = ["default_policy", "p1"]
+        return self.fresh(policies=ids, policy_mapping_fn=lambda agent_id, *args, **kwargs: ids["ab".index(agent_id)])
 
     @property
     def policy(self) -> Any:
@@ -135,7 +143,7 @@ class Face:
 
 
 class Theirs(Face):
-    """RLlib's classes."""
+    """The classes of RLlib itself."""
 
     is_rllib = True
 
@@ -149,7 +157,7 @@ class Theirs(Face):
         return self.MeanStdFilter((size,))
 
     def moments(self, stats: Any) -> Any:
-        return stats.n, *np.ravel(stats.mean), *(np.ravel(stats.std) if stats.n > 1 else ())
+        return stats.n, *np.ravel(stats.mean)
 
     def __init__(self) -> None:
         super().__init__(CLASSES)
@@ -184,7 +192,7 @@ class Ours(Face):
 
     def moments(self, stats: Any) -> Any:
         [of_box] = stats
-        return of_box.count, *of_box.mean, *(of_box.std if of_box.count > 1 else ())
+        return of_box.count, *of_box.mean
 
     def __init__(self) -> None:
         super().__init__({name: getattr(fastmarl.legacy, name, None) for name in CLASSES})

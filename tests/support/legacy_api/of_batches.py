@@ -42,7 +42,13 @@ def _tracked(f: Any, name: str) -> Any:
 def _intercepted(f: Any) -> Any:
     batch, calls = f.batch(), []
     batch.set_get_interceptor(lambda column: (calls.append(1), column * 2)[1])
-    found = batch["rewards"], batch["rewards"], len(calls), list(batch.intercepted_values), batch.get_interceptor is None
+    found = (
+        batch["rewards"],
+        batch["rewards"],
+        len(calls),
+        list(batch.intercepted_values),
+        batch.get_interceptor is None,
+    )
     batch.set_get_interceptor(None)
     return *found, batch["rewards"], batch.intercepted_values
 
@@ -83,7 +89,7 @@ OF_SAMPLE_BATCHES = {
     "get": lambda f: (f.batch().get("rewards"), f.batch().get("none"), f.batch().get("none", 3)),
     "get_interceptor": _intercepted,
     "intercepted_values": _intercepted,
-    "is_single_trajectory": lambda f: (bool(f.batch().is_single_trajectory()), bool(f.batch()[0:3].is_single_trajectory())),
+    "is_single_trajectory": lambda f: [bool(f.batch()[0:n].is_single_trajectory()) for n in (6, 3)],
     "is_terminated_or_truncated": lambda f: (bool(f.batch().is_terminated_or_truncated()),
                                              bool(f.batch()[0:2].is_terminated_or_truncated())),
     "is_training": lambda f: (f.batch().is_training, f.SampleBatch({"a": np.ones(1)}, _is_training=True).is_training),
@@ -92,13 +98,15 @@ OF_SAMPLE_BATCHES = {
     "right_zero_pad": lambda f: _columns(f.sequences().right_zero_pad(4)),
     "rows": lambda f: list(f.batch().rows()),
     "set_get_interceptor": _intercepted,
-    "set_training": lambda f: ((b := f.batch()).set_training(True), b.is_training, b.set_training(False), b.is_training),
+    "set_training": lambda f: ((b := f.batch()).set_training(True), b.is_training, b.set_training(False),
+                               b.is_training),
     "shuffle": _shuffled,
     "size_bytes": lambda f: f.batch().size_bytes(),
     "slice": lambda f: (_columns(f.batch().slice(1, 4)), _columns(f.sequences().slice(2, 5))),
     "split_by_episode": lambda f: [_columns(part) for part in f.batch().split_by_episode()],
     "time_major": lambda f: (f.batch().time_major, f.SampleBatch({"a": np.ones((2, 1))}, _time_major=True).time_major),
-    "timeslices": lambda f: [_columns(part) for part in [*f.batch().timeslices(size=2), *f.batch().timeslices(num_slices=3)]],
+    "timeslices": lambda f: [_columns(part) for options in ({"size": 2}, {"num_slices": 3})
+                             for part in f.batch().timeslices(**options)],
     "to_device": lambda f: _moved(f.batch()),
     "zero_padded": lambda f: ((b := f.sequences()).zero_padded, b.right_zero_pad(4), b.zero_padded)[::2],
 }  # fmt: skip
@@ -144,7 +152,7 @@ OF_SPECS = {
 }
 
 
-def _context(f: Any, **given: Any) -> Any:
+def _context(f: Any) -> Any:
     return f.EnvContext({"x": 1}, 2, 3, True, 4, True)
 
 
@@ -152,7 +160,10 @@ OF_CONTEXTS = {
     "__init__": lambda f: dict(_context(f)),
     "copy_with_overrides": lambda f: [
         (dict(each), each.worker_index, each.vector_index, each.remote, each.num_workers, each.recreated_worker)
-        for each in (_context(f).copy_with_overrides(), _context(f).copy_with_overrides({"y": 2}, 5, 6, False, 7, False))
+        for each in (
+            _context(f).copy_with_overrides(),
+            _context(f).copy_with_overrides({"y": 2}, 5, 6, False, 7, False),
+        )
     ],
     "num_workers": lambda f: _context(f).num_workers,
     "recreated_worker": lambda f: _context(f).recreated_worker,
@@ -176,10 +187,12 @@ def _stats(f: Any, made: Any) -> Any:
 
 
 OF_FILTERS = {
-    "apply_changes": lambda f: ((one := _filter(f)), one.apply_changes(_filter(f), with_buffer=True), _stats(f, one))[2],
+    "apply_changes": lambda f: ((one := _filter(f)), one.apply_changes(_filter(f), with_buffer=True), _stats(f, one))[
+        2
+    ],
     "as_serializable": lambda f: _stats(f, _filter(f).as_serializable()),
     "buffer": lambda f: ((one := _filter(f)).reset_buffer(), one(np.ones(2, np.float32)), _stats(f, one))[2],
-    "clip": lambda f: (_filter(f).clip, _filter(f)(np.array([1e9, 0], np.float32), update=False)),
+    "clip": lambda f: (_filter(f).clip, _filter(f)(np.array([1e9, -1e9], np.float32), update=False)),
     "copy": lambda f: ((one := _filter(f)), other := one.copy(), other(np.ones(2, np.float32)), _stats(f, one))[3],
     "demean": lambda f: _filter(f).demean,
     "destd": lambda f: _filter(f).destd,
@@ -187,7 +200,7 @@ OF_FILTERS = {
     "reset_buffer": lambda f: ((one := _filter(f)).reset_buffer(), _stats(f, one)),
     "running_stats": lambda f: _stats(f, _filter(f)),
     "sync": lambda f: ((one := f.filter_of(2)), one.sync(_filter(f)), _stats(f, one))[2],
-}
+}  # fmt: skip
 FILTERS_ALONE = {
     "clear_buffer": lambda f: ((one := _filter(f)).clear_buffer(), one.buffer[0].count == 0)[1],
     "no_preprocessor": lambda f: _filter(f).no_preprocessor is True,

@@ -37,9 +37,7 @@ OF_EPISODES = {
     "env_id": _counted("env_id"),
     "episode_id": _ids,
     "get_agents": lambda f: f.episodes(lambda episode: episode.get_agents()),
-    "has_init_obs": lambda f: [f.episodes(lambda episode: (episode.has_init_obs(), episode.has_init_obs("a"),
-                                                           episode.has_init_obs("c")), event)
-                               for event in ("on_episode_start", "on_episode_created")],
+    "has_init_obs": lambda f: f.episodes(lambda episode: [episode.has_init_obs(each) for each in (None, "a", "c")]),
     "hist_data": _kept("hist_data"),
     "is_done": lambda f: f.episodes(lambda episode: [bool(episode.is_done(agent)) for agent in "ab"]),
     "is_terminated": lambda f: f.episodes(lambda episode: [bool(episode.is_terminated(agent)) for agent in "ab"]),
@@ -113,7 +111,9 @@ OF_CALLBACKS = {
         type(given["sub_environment"]).__name__, given["env_context"].vector_index)),
 }  # fmt: skip
 CALLBACKS_ALONE = {
-    event: lambda f, event=event: f.called(event, _of_episode)[:2]
-    == [(["base_env", "env_index", "episode", "policies", "worker"], 0, ["p0", "p1"], 1)] * 2
+    event: lambda f, event=event: (
+        f.called(event, _of_episode)[:2]
+        == [(["base_env", "env_index", "episode", "policies", "worker"], 0, ["p0", "p1"], 1)] * 2
+    )
     for event in ("on_episode_created", "on_episode_start")
 }

@@ -15,15 +15,25 @@ def _written(f: Any, n: int = 2) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
         writer = f.JsonWriter(folder, f.worker.io_context, 10**6, [])
         for _ in range(n):
-            writer.write(f.multi())
+            writer.write(f.MultiAgentBatch({"default_policy": f.batch(), "p1": f.batch()}, 6))
         yield writer, Path(folder)
         writer.cur_file.close()
+
+
+def _close(reader: Any) -> None:
+    """Close RLlib's file, which its reader leaves open."""
+    if hasattr(reader.cur_file, "close"):
+        reader.cur_file.close()
 
 
 def _reader(look: Any, *, of_worker: bool = True) -> Any:
     def check(f: Any) -> Any:
         with _written(f) as (_, folder):
-            return look(f, f.JsonReader(str(folder), f.worker.io_context if of_worker else None))
+            reader = f.JsonReader(str(folder), f.io_worker.io_context if of_worker else None)
+            try:
+                return look(f, reader)
+            finally:
+                _close(reader)
 
     return check
 
@@ -38,8 +48,11 @@ def _writer(look: Any) -> Any:
 
 def _mixed(f: Any) -> Any:
     with _written(f) as (_, folder):
-        mixed = f.MixedInput({str(folder): 0.75, "sampler": 0.25}, f.fresh().io_context)
-        return len(mixed.choices), list(mixed.p), mixed.next().count in (6, 10)
+        mixed = f.MixedInput({str(folder): 0.75, "sampler": 0.25}, f.io_worker.io_context)
+        try:
+            return len(mixed.choices), list(mixed.p), mixed.next().count in (6, 10, 12)
+        finally:
+            _close(mixed.choices[0])
 
 
 class _Counter:
@@ -61,10 +74,10 @@ def _shuffled(f: Any) -> Any:
 OF_READERS = {
     "__init__": _reader(lambda f, reader: reader.next().count, of_worker=False),
     "batch_size": _reader(lambda f, reader: reader.batch_size, of_worker=False),
-    "default_policy": _reader(lambda f, reader: reader.default_policy),
-    "ioctx": _reader(lambda f, reader: reader.ioctx.worker is f.worker),
+    "default_policy": _reader(lambda f, reader: reader.default_policy is f.io_worker.get_policy()),
+    "ioctx": _reader(lambda f, reader: reader.ioctx.worker is f.io_worker),
     "next": _reader(lambda f, reader: {id_: np.asarray(batch["rewards"]) for id_, batch in
-                                       reader.next().policy_batches.items()}),
+                                       reader.next().policy_batches.items()}, of_worker=False),
     "policy_map": _reader(lambda f, reader: sorted(reader.policy_map.keys())),
     "read_all_files": _reader(lambda f, reader: [batch.count for batch in reader.read_all_files()]),
     "files": _reader(lambda f, reader: [Path(path).suffix for path in reader.files]),

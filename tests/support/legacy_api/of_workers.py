@@ -114,7 +114,9 @@ def _in_group(f: Any) -> Any:
     try:
         return torch.distributed.get_world_size(), worker.policy_map["p0"].distributed_world_size
     finally:
-        torch.distributed.destroy_process_group()
+        worker.stop()
+        if torch.distributed.is_initialized():  # RLlib's worker stays in the group
+            torch.distributed.destroy_process_group()
 
 
 class Counts(RLlibCallback):
@@ -168,8 +170,9 @@ OF_WORKERS = {
     "get_policies_to_train": lambda f: f.worker.get_policies_to_train(None),
     "get_policy": lambda f: (f.worker.get_policy("p0") is f.policy, f.worker.get_policy("p9"), f.worker.get_policy()),
     "get_spaces": lambda f: f.worker.get_spaces()["p0"],
-    "get_state": lambda f: {"policy_ids", "policy_states", "policy_mapping_fn", "filters"} <= f.worker.get_state().keys(),
-    "get_weights": lambda f: (_shapes(f.worker.get_weights(["p1"], inference_only=True)), _shapes(f.worker.get_weights())),
+    "get_state": lambda f: {"policy_ids", "policy_states", "policy_mapping_fn", "filters"}
+    <= f.worker.get_state().keys(),
+    "get_weights": lambda f: [_shapes(f.worker.get_weights(ids, inference_only=True)) for ids in (["p1"], None)],
     "global_vars": lambda f: f.worker.global_vars["timestep"],
     "input_reader": lambda f: f.fresh().input_reader.next().count,
     "io_context": lambda f: (f.worker.io_context.worker_index, f.worker.io_context.worker is f.worker),
@@ -193,7 +196,9 @@ OF_WORKERS = {
     "recreated_worker": lambda f: f.fresh({"recreated_worker": True}).recreated_worker,
     "remove_policy": _remove,
     "sample": lambda f: (batch := f.fresh().sample(explore=False), batch.count, sorted(batch.policy_batches),
-                         batch["p0"]["t"], batch["p1"]["rewards"], batch["p1"]["truncateds"])[1:],
+                         batch["p0"]["t"], batch["p1"]["rewards"], batch["p1"]["truncateds"],
+                         batch["p1"]["terminateds"], batch["p0"]["agent_index"], [each.get("t") for each in
+                         batch["p0"]["infos"]])[1:],
     "sample_and_learn": _sample_and_learn,
     "sample_with_count": lambda f: f.fresh().sample_with_count()[1],
     "sampler": lambda f: f.fresh().sampler.next().count,
@@ -219,8 +224,10 @@ OF_WORKERS = {
 WORKERS_ALONE = {
     "make_env": lambda f: (w := f.fresh(), w.make_env(), w.sample().count == 10)[-1],
     "preprocessing_enabled": lambda f: f.worker.preprocessing_enabled is False,
-    "sample_get_state_and_metrics": lambda f: [type(each).__name__ for each in f.fresh().sample_get_state_and_metrics()]
-    == ["MultiAgentBatch", "dict", "list"],
+    "sample_get_state_and_metrics": lambda f: (
+        [type(each).__name__ for each in f.fresh().sample_get_state_and_metrics()]
+        == ["MultiAgentBatch", "dict", "list"]
+    ),
 }
 
 

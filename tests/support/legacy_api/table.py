@@ -1,5 +1,6 @@
 """All rows of the table, and why some members are not there."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -58,7 +59,7 @@ NOT_THERE = {
     "Policy.action_connectors": CONNECTORS,
     "Policy.agent_connectors": CONNECTORS,
     "Policy.restore_connectors": CONNECTORS,
-    "Policy.learn_on_batch_from_replay_buffer": "it calls an actor of Ray; sample the batch, and call `learn_on_batch()`",
+    "Policy.learn_on_batch_from_replay_buffer": "it calls an actor of Ray; pass a batch to `learn_on_batch()`",
 }
 NOTES = {
     "RolloutWorker.make_env": "RLlib's raises; here it makes the environments again",
@@ -73,19 +74,24 @@ NOTES = {
     "RolloutWorker.default_policy_class": "`(module, config) -> Policy`",
     "RolloutWorker.remove_policy": "in running episodes the policy acts on",
     "RolloutWorker.seed": "RLlib's sum; random streams derive from its parts",
+    "EpisodeV2.has_init_obs": "true already in `on_episode_start`",
     "EpisodeV2.policy_for": "`refresh=True` asks the mapping function, but the agent keeps its policy",
     "EpisodeV2.is_done": "without an agent id, a flag of the episode; likewise the other two",
     "RolloutMetrics.custom_metrics": "and what callbacks log with `metrics_logger.log_value()`",
     "RolloutMetrics.connector_metrics": "empty; `perf_stats` has the connectors' times",
     "Policy.callbacks": "only for `on_learn_on_batch()`",
+    "Policy.maybe_remove_time_dimension": "RLlib's raises; here the argument itself",
+    "Policy.reset_connectors": "the runner resets them with each episode",
     "Policy.get_connector_metrics": "empty; `perf_stats` has the connectors' times",
     "Policy.get_exploration_state": "empty: distributions explore, without state",
     "Policy.export_model": "no ONNX, which [`fastmarl.Policy`](deploy.md) writes",
     "PolicyMap.capacity": "infinite: all policies stay in memory",
+    "MeanStdFilter.destd": "by the standard deviation of the population (n), where RLlib divides by n - 1",
     "MeanStdFilter.running_stats": "a list with an entry for each Box of the space; `buffer` as well",
     "MeanStdFilter.shape": "a list with an entry for each Box of the space",
     "MeanStdFilter.no_preprocessor": "True: each Box of a nested space has its own statistics",
     "MeanStdFilter.clear_buffer": "the same as `reset_buffer()`; RLlib's does nothing",
+    "JsonReader.next": "one line; `worker.sample()` concatenates",
     "JsonReader.cur_file": "the path",
     "RLlibCallback.on_episode_created": "called right after the last step, so once more than in RLlib",
     "RLlibCallback.on_episode_start": "as `on_episode_created`",
@@ -124,12 +130,11 @@ class Row:
         """Raise AssertionError if our method lacks an argument of RLlib's."""
         if self.cls not in CLASSES or (self.name == "__init__" and self.cls not in CONSTRUCTED):
             return
-        method = vars(CLASSES[self.cls]).get(self.name)
-        if isinstance(method, (staticmethod, classmethod)) or callable(method):
-            pair = [getattr(owner, self.name) for owner in (CLASSES[self.cls], getattr(ours, self.cls))]
-            if all(map(callable, pair)):
-                missing = parameters_of(pair[0]).keys() - parameters_of(pair[1]).keys() - {"cls"}
-                assert not missing, missing
+        owner = type(ours.policy) if self.cls == "Policy" else getattr(ours, self.cls)
+        theirs_method, method = (getattr(each, self.name, None) for each in (CLASSES[self.cls], owner))
+        if inspect.isroutine(theirs_method) and inspect.isroutine(method) and self.cls != "PolicyMap":  # dict's own
+            missing = parameters_of(theirs_method).keys() - parameters_of(method).keys()
+            assert not missing, missing
 
 
 @cache
