@@ -130,7 +130,7 @@ class ExchangingWorker(PolicyWorker):
                 nothing has changed.
         """
         if isinstance(state, bytes | bytearray):
-            state = pickle.loads(state)
+            state = _unpickled(state)
         if not isinstance(state, Mapping):
             raise ConfigError(f"expected a dict from get_state(), or a pickle of it, got a {type(state).__name__}")
         policy_states = state.get("policy_states", state.get("state"))
@@ -166,3 +166,10 @@ class ExchangingWorker(PolicyWorker):
             self.sync_filters(state["filters"])
         self.set_policy_mapping_fn(state.get("policy_mapping_fn"))  # last, because it can't be undone
         self.is_policy_to_train = learns
+
+
+def _unpickled(state: bytes | bytearray) -> Any:
+    try:
+        return pickle.loads(state)
+    except Exception as error:  # damage may cause any error
+        raise ConfigError(f"this is not a pickle of a state: {type(error).__name__}: {error}") from error

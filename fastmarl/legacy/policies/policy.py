@@ -136,6 +136,8 @@ class Policy:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from `get_state()`; what it lacks, other than the weights, stays as it is."""
+        if "weights" not in state:
+            raise ConfigError(f'expected a state with "weights", got one with {list(state)}')
         self.set_weights(state["weights"])
         self.global_timestep = state.get("global_timestep", self.global_timestep)
         self.num_grad_updates = state.get("num_grad_updates", self.num_grad_updates)

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.core.envs.base import MultiAgentEnv
+from fastmarl.core.errors import ConfigError
 
 
 class NoEnv(MultiAgentEnv):
@@ -20,6 +21,9 @@ class NoEnv(MultiAgentEnv):
         self.agents = self.possible_agents = list(spaces)
         self.observation_spaces = {policy_id: each[0] for policy_id, each in spaces.items()}
         self.action_spaces = {policy_id: each[1] for policy_id, each in spaces.items()}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        raise ConfigError("this worker has no env to sample; set env=..., or input_=... to read batches")
 
     @classmethod
     def options(cls, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> dict[str, Any]:
