@@ -1,6 +1,5 @@
 """The API of RLlib's old stack without Ray: `RolloutWorker`, `EnvRunnerV2`, policies, batches, files."""
 
-from fastmarl.core.envs.context import EnvContext as EnvContext
 from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID as DEFAULT_POLICY_ID
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch as MultiAgentBatch
 from fastmarl.legacy.batches.sample_batch import SampleBatch as SampleBatch

@@ -40,7 +40,7 @@ class TorchPolicy(Policy):
         distributed_world_size: Number of processes among which gradients are averaged; None: no averaging.
     """
 
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20, "minibatch_size": None}
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20, "minibatch_size": 128}
 
     def __init__(self, module: RLModule, config: Mapping[str, Any] | None = None):
         super().__init__(module, config)
@@ -130,7 +130,7 @@ class TorchPolicy(Policy):
         if buffer_index not in self._loaded:
             raise BatchError(f"no batch is loaded into buffer {buffer_index}; call load_batch_into_buffer() before")
         batch, size = self._loaded[buffer_index], self.config["minibatch_size"]
-        return self.learn_on_batch(batch if size is None or size >= batch.count else batch[offset : offset + size])
+        return self.learn_on_batch(batch if size >= batch.count else batch[offset : offset + size])
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Gradients, dict[str, Any]]:
         """Compute gradients on the SampleBatch `postprocessed_batch`, without an update.
@@ -211,12 +211,12 @@ class TorchPolicy(Policy):
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Compute actions for preprocessed observations.
 
+        Other arguments than these are unused: modules don't take them.
+
         Args:
             obs_batch: [n, ...], nested like the module's observation space.
             state_batches: If the policy is recurrent, its states [n, ...] each; None: the initial ones.
-            prev_action_batch, prev_reward_batch, info_batch, episodes, timestep: Unused: modules don't take them.
             explore: Draw actions if true or None, or else take the most likely ones.
-            kwargs: Unused.
 
         Returns:
             (actions [n, ...], next states [n, ...] each, the module's other outputs [n, ...])
@@ -286,13 +286,13 @@ class TorchPolicy(Policy):
     ) -> tuple:
         """Compute the action for one observation, like `compute_actions()` without the axis n.
 
+        Other arguments than these are unused.
+
         Args:
             obs: The observation.
             state: Leaves of the recurrent state; None for the initial one.
-            prev_action, prev_reward, info, episode, timestep: Unused.
             input_dict: Replaces `obs` and `state`: columns of one row, see `compute_actions_from_input_dict()`.
             explore: Sample the action if true or None; False: take the most likely one.
-            kwargs: Unused.
         """
         if input_dict is not None:
             actions, states_out, extra = self.compute_actions_from_input_dict(input_dict, explore)
@@ -315,11 +315,12 @@ class TorchPolicy(Policy):
     ) -> np.ndarray:
         """Return the log-probabilities, float32 [n], of actions [n, ...] on `obs_batch` [n, ...].
 
+        Other arguments than these are unused.
+
         Args:
             actions: As the module's distribution has them.
             obs_batch: See `compute_actions()`.
             state_batches: See `compute_actions()`.
-            prev_action_batch, prev_reward_batch, actions_normalized, in_training: Unused.
         """
         columns = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
         if self.is_recurrent():

@@ -196,6 +196,7 @@ class Ours(Face):
 
     def __init__(self) -> None:
         super().__init__({name: getattr(fastmarl.legacy, name, None) for name in CLASSES})
+        self.EnvContext = fastmarl.envs.EnvContext
         self.PolicyMap = type(self.worker.policy_map)
 
     def fresh(self, made: dict[str, Any] | None = None, **options: Any) -> Any:
