@@ -66,7 +66,8 @@ PUBLIC = {
     "fastmarl.legacy": """
         DEFAULT_POLICY_ID DatasetReader EnvRunnerV2 EpisodeV2 IOContext InputReader JsonReader JsonWriter
         MeanStdFilter MixedInput MultiAgentBatch OutputWriter PPOTorchPolicy Policy PolicySpec RolloutMetrics
-        RolloutWorker RolloutWorkerConfig SampleBatch ShuffledInput TorchPolicy concat_samples json_to_parquet register_input
+        RolloutWorker RolloutWorkerConfig SampleBatch ShuffledInput TorchPolicy concat_samples json_to_parquet
+        register_input
     """,
     "fastmarl.modules": """
         DefaultModelConfig DefaultRLModule MultiRLModule MultiRLModuleSpec RLModule RLModuleSpec

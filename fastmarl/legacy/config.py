@@ -1,7 +1,7 @@
 """Options of a `RolloutWorker`: for its runner, batches, inputs and outputs."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fastmarl.core.callbacks import EVENTS
@@ -124,3 +124,23 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         if self.observation_filter == MEAN_STD_FILTER:
             of_runner["env_to_module_connector"] = MeanStdFilter()
         return EnvRunnerConfig(**of_runner)
+
+
+def whole_config(
+    config: RolloutWorkerConfig | Mapping[str, Any],
+    env_creator: Callable[[Any], Any] | None,
+    worker_index: int,
+    num_workers: int | None,
+    recreated_worker: bool,
+) -> RolloutWorkerConfig:
+    """Return the config with the values of the worker's other arguments."""
+    changes: dict[str, Any] = {"worker_index": worker_index}
+    if env_creator is not None:
+        changes["env"] = env_creator
+    if num_workers is not None:
+        changes["num_env_runners"] = max(1, num_workers)
+    if not isinstance(config, RolloutWorkerConfig):
+        config = RolloutWorkerConfig(**{**config, **changes})
+    if recreated_worker:
+        changes["incarnation"] = config.incarnation + 1
+    return replace(config, **changes)

@@ -18,7 +18,7 @@ from fastmarl.core.rllib_classes import is_of_rllib
 from fastmarl.core.runner.metrics_logger import MetricsLogger
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
-from fastmarl.legacy.config import RolloutWorkerConfig
+from fastmarl.legacy.config import RolloutWorkerConfig, whole_config
 from fastmarl.legacy.exchange import ExchangingWorker
 from fastmarl.legacy.files.inputs import make_input_reader
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
@@ -92,7 +92,7 @@ class RolloutWorker(ExchangingWorker):
         **kwargs: Any,
     ):
         self._creation_args = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self.config = _whole_config(config or {}, env_creator, worker_index, num_workers, recreated_worker)
+        self.config = whole_config(config or {}, env_creator, worker_index, num_workers, recreated_worker)
         self.worker_index, self.recreated_worker = worker_index, recreated_worker
         self.num_workers = self.config.num_env_runners if num_workers is None else num_workers
         if worker_index == 0 and self.num_workers and num_workers and not self.config.create_local_env_runner:
@@ -146,7 +146,11 @@ class RolloutWorker(ExchangingWorker):
             raise ConfigError("this worker has no env to sample; set env=..., or input_=... to read batches")
         batch = self._next_batch(self.input_reader)
         metrics = {"env_runner": self._runner, "metrics_logger": self._runner.metrics}
-        self._callbacks.call("on_sample_end", samples=batch, **metrics)
+        try:
+            self._callbacks.call("on_sample_end", samples=batch, **metrics)
+        except BaseException:
+            self._read = [batch]  # the next call returns it
+            raise
         self.output_writer.write(batch.to_rllib() if is_of_rllib(type(self.output_writer)) else batch)
         if config.compress_observations:
             batch.compress(bulk=config.compress_observations == "bulk")
@@ -375,23 +379,3 @@ class RolloutWorker(ExchangingWorker):
         if hasattr(self.output_writer, "close"):  # RLlib's writers have no close()
             self.output_writer.close()
         self._leave_process_group()
-
-
-def _whole_config(
-    config: RolloutWorkerConfig | Mapping[str, Any],
-    env_creator: Callable[[Any], Any] | None,
-    worker_index: int,
-    num_workers: int | None,
-    recreated_worker: bool,
-) -> RolloutWorkerConfig:
-    """Return the config with the values of the worker's other arguments."""
-    changes: dict[str, Any] = {"worker_index": worker_index}
-    if env_creator is not None:
-        changes["env"] = env_creator
-    if num_workers is not None:
-        changes["num_env_runners"] = max(1, num_workers)
-    if not isinstance(config, RolloutWorkerConfig):
-        config = RolloutWorkerConfig(**{**config, **changes})
-    if recreated_worker:
-        changes["incarnation"] = config.incarnation + 1
-    return replace(config, **changes)

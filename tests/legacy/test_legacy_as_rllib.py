@@ -9,7 +9,7 @@ from support.legacy import PaidClock, all_p0, clocks, config_with, same
 from support.scenario_envs import OBS_SPACE
 
 import fastmarl
-from fastmarl.errors import ConfigError
+from fastmarl.errors import BatchError, ConfigError
 from fastmarl.legacy import (
     DatasetReader,
     EpisodeV2,
@@ -143,6 +143,21 @@ def test_on_sample_end_comes_once_a_call_with_the_batch(make):
     assert all(call["worker"] is worker and isinstance(call["samples"], MultiAgentBatch) for call in calls)
 
 
+def test_a_batch_outlives_an_error_of_on_sample_end(make):
+    batches = []
+
+    def fail_once(*, samples, **kwargs):
+        batches.append(samples)
+        if len(batches) == 1:
+            raise ValueError("once")
+
+    worker = make(callbacks_on_sample_end=fail_once)
+    with pytest.raises(ValueError, match="once"):
+        worker.sample()
+    assert worker.sample() is batches[0] is batches[1]
+    assert worker.sample() is not batches[0]
+
+
 class AllEvents(fastmarl.Callbacks):
     """Notes the events of RLlib's old API stack."""
 
@@ -262,6 +277,15 @@ def test_a_batch_without_agents_in_training_is_empty(make):
     assert worker.sample().policy_batches == {}
 
 
+def test_a_flag_of_training_that_is_no_flag(make):
+    class Wrong(PaidClock):
+        def infos(self, t):
+            return {"a1": {"training_enabled": np.ones(2)}}
+
+    with pytest.raises(BatchError, match="agent 'a1' has training_enabled=array"):
+        make(**clocks(env=Wrong)).sample()
+
+
 def test_t_is_the_step_before_the_next_observation(make):
     class Waits(PaidClock):
         def sees(self, t):
@@ -293,6 +317,14 @@ def test_policies_as_tuples_and_specs(make):
 def test_wrong_policies_are_told_from_specs(make, entry):
     with pytest.raises(ConfigError, match=r"policies\['p1'\] must be None, a PolicySpec, a tuple"):
         make(policies={"p0": None, "p1": entry})
+
+
+def test_policy_classes_of_other_kinds(make):
+    of_rllib = type("PPOTorchPolicy", (), {"__module__": "ray.rllib.algorithms.ppo.ppo_torch_policy"})
+    with pytest.raises(ConfigError, match=r"policy 'p1': .* derive one from fastmarl\.legacy\.TorchPolicy"):
+        make(policies={"p0": None, "p1": (of_rllib, None, None, {})})
+    made = make(policies={"p0": None, "p1": PolicySpec(lambda module, config: PPOTorchPolicy(module))})
+    assert made.sample().policy_batches.keys() == {"p0", "p1"}
 
 
 def test_advice_for_a_taken_id_can_be_followed(make):
@@ -384,6 +416,26 @@ def test_inputs_by_name(make, input_):
     worker = make(arguments, policies=["p0"], policy_mapping_fn=all_p0, input_=input_)
     batch = worker.sample()
     assert isinstance(batch, SampleBatch) and batch.count == 40 and batch["obs"].shape == (40, 4)
+
+
+class Dataset:
+    """The methods of `ray.data.Dataset` that a reader calls."""
+
+    def count(self):
+        return 2
+
+    def random_shuffle(self, seed):
+        return self
+
+    def iter_rows(self):
+        return iter([ROW, {**ROW, "rewards": [2.0] * 5}])
+
+
+def test_a_reader_of_a_dataset_of_ray():
+    reader = DatasetReader(Dataset())
+    assert [float(reader.next()["rewards"][0]) for _ in range(5)] == [1.0, 2.0, 1.0, 2.0, 1.0]
+    with pytest.raises(ConfigError, match="no rows"):
+        DatasetReader([])
 
 
 @pytest.mark.parametrize(("input_", "text"), [

@@ -99,7 +99,7 @@ class StepColumns(dict[str, Any]):
         """
         if isinstance(key, slice):
             if self._slices_sequences:
-                return self._sequences(*key.indices(len(self.get(Columns.SEQ_LENS, ()))))
+                return self._sequences(key)
             return self._part(*key.indices(self.count))
         name = Columns.TERMINATEDS if key == DONES else key
         column = super().__getitem__(name)
@@ -234,9 +234,13 @@ class StepColumns(dict[str, Any]):
         columns = self._taken(slice(edges[first], edges[after]), slice(first, after))
         return self._like(columns, self.zero_padded, self.max_seq_len if self.zero_padded else None)
 
-    def _sequences(self, begin: int, end: int, step: int) -> Self:
+    def _sequences(self, key: Any) -> Self:
         """Return entries of columns [B, T, ...]; "infos" have one for each step."""
-        columns, lengths = self._taken(slice(begin, end, step)), np.asarray(self[Columns.SEQ_LENS])
+        if Columns.SEQ_LENS not in self:
+            raise BatchError(f'slicing by batch id needs the column "{Columns.SEQ_LENS}"')
+        lengths = np.asarray(self[Columns.SEQ_LENS])
+        begin, end, _ = key.indices(len(lengths))
+        columns = self._taken(key)
         if Columns.INFOS in self:
             first = int(lengths[:begin].sum())
             columns[Columns.INFOS] = self[Columns.INFOS][first : first + int(lengths[begin:end].sum())]

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastmarl.core.errors import ConfigError, misfit
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.rllib_classes import is_of_rllib
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_spec import PolicySpec
 from fastmarl.legacy.sampling.episode_view import EpisodeV2
@@ -65,10 +66,17 @@ class PolicyMap(dict[str, Policy]):
         super().__setitem__(policy_id, policy)
 
     def make(self, policy_id: str, spec: PolicySpec, module: RLModule) -> Policy:
-        """Make the policy of a spec, without adding it to the map."""
+        """Make the policy of a spec, without adding it to the map.
+
+        Raises:
+            ConfigError: If its class is one of RLlib's.
+        """
         policy_class = spec.policy_class or self._default_class
+        if isinstance(policy_class, type) and is_of_rllib(policy_class):
+            raise ConfigError(f"policy {policy_id!r}: {policy_class.__name__} is RLlib's, and makes its own "
+                              "model; derive one from fastmarl.legacy.TorchPolicy")  # fmt: skip
         config = {**self._config, **(spec.config or {})}
-        if "max_seq_len" in policy_class.DEFAULTS:
+        if "max_seq_len" in getattr(policy_class, "DEFAULTS", ()):
             config["max_seq_len"] = self._max_seq_len
         return policy_class(module, config)
 

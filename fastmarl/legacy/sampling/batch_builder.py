@@ -268,7 +268,12 @@ class BatchBuilder:
 
 def _is_in_training(agent_episode: SingleAgentEpisode) -> bool:
     info = agent_episode.get_infos(-1)
-    return not isinstance(info, Mapping) or bool(info.get("training_enabled", True))
+    flag = info.get("training_enabled", True) if isinstance(info, Mapping) else True
+    try:
+        return bool(flag)
+    except ValueError as error:
+        raise BatchError(f"the info of agent {agent_episode.agent_id!r} has training_enabled={flag!r:.99}; it must be "
+                         f"True or False") from error  # fmt: skip
 
 
 def _nothing(policy: Any, columns: PolicyColumns) -> None:
