@@ -33,8 +33,6 @@ CONSTRUCTED = ("RolloutWorker", "SampleBatch", "MultiAgentBatch", "PolicySpec", 
                "JsonWriter", "MixedInput", "ShuffledInput")  # fmt: skip
 """Classes that programs make themselves; workers make the others."""
 EVENTS = "RLlibCallback"
-GONE = ("SampleBatch.concat_samples", "SampleBatch.zero_pad", "MultiAgentBatch.concat_samples")
-"""Deprecated in RLlib itself: a call raises."""
 OF_TENSORFLOW = ("tf_input_ops", "import_model_from_h5")
 
 
@@ -52,20 +50,33 @@ def _members(name: str, cls: type) -> list[str]:
     names = {"__init__"} if name in CONSTRUCTED else set()
     for owner in cls.__mro__:
         if owner.__module__.startswith("ray.rllib."):
-            names |= {each for each in vars(owner) if not each.startswith("_")} | set(_assigned(owner))
-    return sorted(each for each in names if each not in OF_TENSORFLOW and f"{name}.{each}" not in GONE)
+            nodes = _nodes(owner)
+            names |= {each for each in vars(owner) if not each.startswith("_")} | set(_assigned(nodes))
+            names -= set(_deprecated(nodes))
+    return sorted(names - set(OF_TENSORFLOW))
 
 
-def _assigned(owner: type) -> Iterator[str]:
-    """Yield the public attributes that methods set on `self`; constants count where methods are."""
+def _nodes(owner: type) -> list[ast.AST]:
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+        return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(owner)))))
     except OSError:  # a namedtuple
-        return
-    for node in ast.walk(tree):
+        return []
+
+
+def _assigned(nodes: list[ast.AST]) -> Iterator[str]:
+    """Yield the public attributes that methods set on `self`."""
+    for node in nodes:
         is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         if is_set and ast.unparse(node.value) == "self" and not node.attr.startswith("_"):
             yield node.attr
+
+
+def _deprecated(nodes: list[ast.AST]) -> Iterator[str]:
+    """Yield the methods that RLlib has made errors."""
+    for node in nodes:
+        decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
+        if any(each.startswith("Deprecated(") and "error=True" in each for each in decorators):
+            yield node.name
 
 
 def _events() -> list[str]:

@@ -202,7 +202,6 @@ OF_FILTERS = {
     "sync": lambda f: ((one := f.filter_of(2)), one.sync(_filter(f)), _stats(f, one))[2],
 }  # fmt: skip
 FILTERS_ALONE = {
-    "clear_buffer": lambda f: ((one := _filter(f)).clear_buffer(), one.buffer[0].count == 0)[1],
     "no_preprocessor": lambda f: _filter(f).no_preprocessor is True,
     "shape": lambda f: _filter(f).shape == [(2,)],
 }

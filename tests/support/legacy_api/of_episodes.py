@@ -99,8 +99,10 @@ def _learnt(f: Any) -> Any:
 
 OF_CALLBACKS = {
     "on_create_policy": lambda f: sorted(f.called("on_create_policy", lambda given: given["policy_id"])),
-    "on_episode_end": lambda f: f.called("on_episode_end", _of_episode),
-    "on_episode_step": lambda f: f.called("on_episode_step", _of_episode),
+    **{
+        event: lambda f, event=event: f.called(event, _of_episode)
+        for event in ("on_episode_created", "on_episode_end", "on_episode_start", "on_episode_step")
+    },
     "on_learn_on_batch": _learnt,
     "on_postprocess_trajectory": lambda f: f.called("on_postprocess_trajectory", lambda given: (
         given["agent_id"], given["policy_id"], given["postprocessed_batch"].count, sorted(given["original_batches"]),
@@ -110,10 +112,3 @@ OF_CALLBACKS = {
     "on_sub_environment_created": lambda f: f.called("on_sub_environment_created", lambda given: (
         type(given["sub_environment"]).__name__, given["env_context"].vector_index)),
 }  # fmt: skip
-CALLBACKS_ALONE = {
-    event: lambda f, event=event: (
-        f.called(event, _of_episode)[:2]
-        == [(["base_env", "env_index", "episode", "policies", "worker"], 0, ["p0", "p1"], 1)] * 2
-    )
-    for event in ("on_episode_created", "on_episode_start")
-}

@@ -23,7 +23,7 @@ API stack in Ray {version}: those that a loop over a `RolloutWorker` makes, gets
 `tests/rllib/test_legacy_api_table.py` reads the names from RLlib's source: all public methods, properties, constants
 and attributes that RLlib's modules define, the constructors of classes that programs make themselves, and the events of
 callbacks that the old stack calls. Of policies, the table has the members of RLlib's base class. Left out are members
-for TensorFlow (`tf_input_ops`, `import_model_from_h5`), three deprecated methods that raise in RLlib, and `par_iter_*`
+for TensorFlow (`tf_input_ops`, `import_model_from_h5`), deprecated methods that RLlib has made errors, and `par_iter_*`
 of Ray's former `ParallelIterator`.
 
 The test uses each member on both sides and compares the answers, and it requires the arguments of RLlib's methods. A

@@ -38,7 +38,6 @@ ALONE: dict[str, dict[str, Callable[[Any], bool]]] = {
     "PolicyMap": of_policies.POLICY_MAPS_ALONE,
     "MeanStdFilter": of_batches.FILTERS_ALONE,
     "JsonReader": of_files.READERS_ALONE,
-    "RLlibCallback": of_episodes.CALLBACKS_ALONE,
 }
 """Class -> member -> true if it holds; RLlib's raises, or answers otherwise for the reason in `NOTES`."""
 
@@ -90,11 +89,8 @@ NOTES = {
     "MeanStdFilter.running_stats": "a list with an entry for each Box of the space; `buffer` as well",
     "MeanStdFilter.shape": "a list with an entry for each Box of the space",
     "MeanStdFilter.no_preprocessor": "True: each Box of a nested space has its own statistics",
-    "MeanStdFilter.clear_buffer": "the same as `reset_buffer()`; RLlib's does nothing",
     "JsonReader.next": "one line; `worker.sample()` concatenates",
     "JsonReader.cur_file": "the path",
-    "RLlibCallback.on_episode_created": "called right after the last step, so once more than in RLlib",
-    "RLlibCallback.on_episode_start": "as `on_episode_created`",
 }
 
 
