@@ -40,7 +40,7 @@ PUBLIC = {
         choice_slices get_action_dist_cls n_logits_of
     """,
     "fastmarl.envs": """
-        AECPettingZooEnv ArrayEnv CartPole ConnectFour DictGymnasiumEnv GridWorld GroupArrays
+        AECPettingZooEnv ArrayEnv CartPole ConnectFour DictGymnasiumEnv EnvContext GridWorld GroupArrays
         JointGymnasiumEnv LevelBasedForaging MultiAgentEnv OpenSpielEnv ParallelPettingZooEnv PufferLibEnv
         RemoteEnv SimpleSpread SimpleTag StepArrays TupleGymnasiumEnv VectorGymnasiumEnv VmasEnv Warehouse
         WrappedMultiAgentEnv register_env time_limited
@@ -64,9 +64,10 @@ PUBLIC = {
         to_tensors value_fn_of
     """,
     "fastmarl.legacy": """
-        DEFAULT_POLICY_ID EnvRunnerV2 IOContext InputReader JsonReader JsonWriter MeanStdFilter MixedInput
-        MultiAgentBatch OutputWriter PPOTorchPolicy Policy PolicySpec RolloutMetrics RolloutWorker
-        RolloutWorkerConfig SampleBatch ShuffledInput TorchPolicy concat_samples json_to_parquet
+        DEFAULT_POLICY_ID DatasetReader EnvRunnerV2 EpisodeV2 IOContext InputReader JsonReader JsonWriter
+        MeanStdFilter MixedInput MultiAgentBatch OutputWriter PPOTorchPolicy Policy PolicySpec RolloutMetrics
+        RolloutWorker RolloutWorkerConfig SampleBatch ShuffledInput TorchPolicy concat_samples json_to_parquet
+        register_input
     """,
     "fastmarl.modules": """
         DefaultModelConfig DefaultRLModule MultiRLModule MultiRLModuleSpec RLModule RLModuleSpec

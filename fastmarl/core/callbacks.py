@@ -6,7 +6,7 @@ An event that is not overridden has no listeners, so the sampling loop neither c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastmarl.core.errors import ConfigError, did_you_mean, misfit, similar
@@ -127,15 +127,23 @@ class Callbacks:
         """
 
 
-def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, tuple[Listener, ...]]:
+ARGUMENTS = {  # event -> its keyword arguments
+    event: tuple(inspect.signature(getattr(Callbacks, event)).parameters)[1:-1] for event in EVENTS
+}
+
+
+def listeners(
+    callbacks_class: Any, functions: Mapping[str, Any], arguments: Mapping[str, Sequence[str]] = ARGUMENTS
+) -> dict[str, tuple[Listener, ...]]:
     """Instantiate the callback classes, and collect the listeners of each event.
 
     Args:
         callbacks_class: None, a class (or a function that makes the object), or a list of these; each is called once.
         functions: Event name -> None, a callable, or a list of callables.
+        arguments: The events, each with the keyword arguments that it is called with.
 
     Returns:
-        Every event of `EVENTS` -> bound callables in calling order: classes first, then functions, each in the order
+        Every event -> bound callables in calling order: classes first, then functions, each in the order
         given. Classes need not derive from `Callbacks`; RLlib's `RLlibCallback` and its subclasses work.
 
     Raises:
@@ -144,15 +152,16 @@ def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, t
     """
     objects = [_instantiate(cls) for cls in _as_list(callbacks_class)]
     for obj in objects:
-        _check_methods(obj)
+        _check_methods(obj, arguments)
     for event in functions:
-        if event not in EVENTS:
-            raise _unknown(event)
+        if event not in arguments:
+            raise _unknown(event, arguments)
     found = {
         event: [getattr(obj, event) for obj in objects if _overrides(obj, event)] + [*_as_list(functions.get(event))]
-        for event in EVENTS
+        for event in arguments
     }
-    return {event: tuple(_checked(event, function) for function in found[event]) for event in EVENTS}
+    return {event: tuple(_checked(event, function, names) for function in found[event])
+            for event, names in arguments.items()}  # fmt: skip
 
 
 def _as_list(value: Any) -> Iterable[Any]:
@@ -170,23 +179,22 @@ def _instantiate(callbacks_class: Any) -> Any:
     return callbacks_class()
 
 
-def _check_methods(obj: Any) -> None:
+def _check_methods(obj: Any, events: Collection[str]) -> None:
     """Raise ConfigError for methods named like events that are neither ours nor among RLlib's other events."""
-    known = {*EVENTS, *(name for cls in type(obj).__mro__ if _is_rllib_base(cls) for name in vars(cls))}
+    known = {*events, *(name for cls in type(obj).__mro__ if _is_rllib_base(cls) for name in vars(cls))}
     for name in dir(obj):
         if name.startswith("on_") and name not in known and callable(inspect.getattr_static(obj, name, None)):
-            raise _unknown(name, f" of {type(obj).__name__}")
+            raise _unknown(name, events, f" of {type(obj).__name__}")
 
 
-def _unknown(event: str, of: str = "") -> ConfigError:
-    hint = did_you_mean(similar(event, EVENTS)[:1])
-    return ConfigError(f"unknown callback event {event!r}{of}; the events are {', '.join(EVENTS)}{hint}")
+def _unknown(event: str, events: Collection[str], of: str = "") -> ConfigError:
+    hint = did_you_mean(similar(event, list(events))[:1])
+    return ConfigError(f"unknown callback event {event!r}{of}; the events are {', '.join(events)}{hint}")
 
 
-def _checked(event: str, function: Any) -> Listener:
+def _checked(event: str, function: Any, arguments: Sequence[str]) -> Listener:
     if not callable(function):
         raise ConfigError(f"callbacks_{event} must be a callable or a list of callables, got {function!r}")
-    _, *arguments, _ = inspect.signature(getattr(Callbacks, event)).parameters  # without self and kwargs
     if reason := misfit(function, **dict.fromkeys(arguments)):
         name = getattr(function, "__qualname__", repr(function))
         raise ConfigError(f"{event} is called with the keywords {', '.join(arguments)}, which {name} does not take: "

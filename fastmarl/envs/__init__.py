@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fastmarl.core.envs.arrays import GroupArrays as GroupArrays
     from fastmarl.core.envs.arrays import StepArrays as StepArrays
     from fastmarl.core.envs.base import MultiAgentEnv as MultiAgentEnv
+    from fastmarl.core.envs.context import EnvContext as EnvContext
     from fastmarl.core.envs.gymnasium_joint import DictGymnasiumEnv as DictGymnasiumEnv
     from fastmarl.core.envs.gymnasium_joint import JointGymnasiumEnv as JointGymnasiumEnv
     from fastmarl.core.envs.gymnasium_joint import TupleGymnasiumEnv as TupleGymnasiumEnv

@@ -1,14 +1,17 @@
 """Options of a `RolloutWorker`: for its runner, batches, inputs and outputs."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from fastmarl.core.callbacks import EVENTS
 from fastmarl.core.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.errors import ConfigError, misfit
 from fastmarl.core.public import public
 from fastmarl.legacy.batches.packing import check_can_pack
+from fastmarl.legacy.policies.policy_spec import PolicySpec, Spaces, as_policy_spec
+from fastmarl.legacy.sampling.no_env import NoEnv
 
 NO_FILTER, MEAN_STD_FILTER = "NoFilter", "MeanStdFilter"
 FILTERS = (NO_FILTER, MEAN_STD_FILTER)
@@ -16,30 +19,19 @@ FILTERS = (NO_FILTER, MEAN_STD_FILTER)
 
 @public("fastmarl.legacy")
 @dataclass(frozen=True, kw_only=True)
-class PolicySpec:
-    """An entry of `policies` for a policy that needs more than a module.
-
-    Args:
-        policy_class: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
-        module: RLModuleSpec, torch.nn.Module, or None for the default network.
-        config: Options of this policy; they override the worker's `policy_config`.
-    """
-
-    policy_class: Any = None
-    module: Any = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-
-@public("fastmarl.legacy")
-@dataclass(frozen=True, kw_only=True)
 class RolloutWorkerConfig(EnvRunnerConfig):
-    """Options of a `RolloutWorker`, in addition to those of `EnvRunnerConfig`. `policies` may contain `PolicySpec`s.
+    """Options of a `RolloutWorker`, in addition to those of `EnvRunnerConfig`.
+
+    `policies` may contain `PolicySpec`s, or tuples (policy_class, observation_space, action_space, config). Without an
+    `env`, a worker learns and reads files; its policies then need spaces.
 
     Raises:
         TypeError: If an option is misspelt.
         ConfigError: If an option has an invalid value.
     """
 
+    env: Any = None
+    """Environment: a name, a class, or a function `(env_config) -> env`; None: the worker has no envs."""
     policy_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of all policies, such as {"lr": 1e-3, "gamma": 0.95}; each policy class has its own defaults."""
     max_seq_len: int = 20
@@ -50,11 +42,16 @@ class RolloutWorkerConfig(EnvRunnerConfig):
     """Pack the observations in batches: True row by row, "bulk" column by column."""
     fake_sampler: bool = False
     """Sample once and return that batch from every call, to measure the speed of learning alone."""
+    create_local_env_runner: bool = True
+    """Give the worker of index 0 envs even if there are other workers."""
     checkpoint_trainable_policies_only: bool = False
     """Leave policies that don't learn out of `get_state()`."""
     input_: Any = "sampler"
     """Source of batches: "sampler"; a JSON file, a folder, a glob or a list of files; a function `(io_context) ->
-    InputReader`; or a dict {any of these: its share}."""
+    InputReader`, or its name in `register_input()`; the path of a class, "package.module.Reader"; "dataset", the
+    worker's entry in `dataset_shards`; or a dict {any of these: its share}."""
+    input_config: Mapping[str, Any] = field(default_factory=dict)
+    """Options for input readers of your own, which find them in `io_context.input_config`."""
     shuffle_buffer_size: int = 0
     """Number of batches in the buffer that shuffles batches from files; 0: don't shuffle."""
     postprocess_inputs: bool = False
@@ -71,6 +68,8 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         allowed = f"one of {list(FILTERS)}"
         self._check("observation_filter", self.observation_filter in FILTERS, allowed)
         self._check("compress_observations", self.compress_observations in (False, True, "bulk"), 'a bool or "bulk"')
+        for policy_id in self.module_specs:
+            self.policy_spec(policy_id)
         for name in ("max_seq_len", "output_max_file_size"):
             value = getattr(self, name)
             self._check(name, isinstance(value, int) and value >= 1, "an integer of at least 1")
@@ -84,11 +83,13 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
     def policy_spec(self, policy_id: str) -> PolicySpec:
         """Return the entry of `policy_id` in `policies` as a PolicySpec."""
-        return as_policy_spec(self.module_specs[policy_id])
+        return as_policy_spec(policy_id, self.module_specs[policy_id])
 
     def _check_mapping_fn(self) -> None:
         """Accept functions for RLlib's old API stack, too, which take the worker."""
         given = self.policy_mapping_fn
+        if given is None and self.env is None:
+            return
         if not callable(given) or misfit(given, "agent_id", None, worker=None):
             super()._check_mapping_fn()
 
@@ -99,18 +100,47 @@ class RolloutWorkerConfig(EnvRunnerConfig):
                 raise ConfigError(f"{name}={value!r} is for Parquet files; a RolloutWorker writes JSON, see "
                                   f"output_max_file_size and output_compress_columns")  # fmt: skip
 
-    def runner_config(self, mapping_fn: Callable[..., str] | None) -> EnvRunnerConfig:
-        """Return the config of the worker's runner, with `mapping_fn` as its `policy_mapping_fn`."""
+    def runner_config(
+        self, mapping_fn: Callable[..., str] | None, callbacks: Mapping[str, Callable[..., None]], spaces: Spaces
+    ) -> EnvRunnerConfig:
+        """Return the config of the worker's runner.
+
+        Args:
+            mapping_fn: Its `policy_mapping_fn`.
+            callbacks: Event -> function to call.
+            spaces: Policy id -> (observation space, action space), for policies that have none of their own.
+
+        Raises:
+            ConfigError: If there is no env, and the spaces of a policy are unknown.
+        """
         of_runner = {option.name: getattr(self, option.name) for option in fields(EnvRunnerConfig)}
-        of_runner["policy_mapping_fn"] = mapping_fn
-        of_runner["output"] = None  # the worker writes
-        if self.policies is not None:
-            of_runner["policies"] = {id_: as_policy_spec(spec).module for id_, spec in self.module_specs.items()}
+        of_runner |= {f"callbacks_{event}": callbacks.get(event) for event in EVENTS}
+        of_runner |= {"policy_mapping_fn": mapping_fn, "callbacks_class": None, "output": None}  # the worker's own
+        specs = {id_: self.policy_spec(id_).with_spaces(spaces.get(id_)) for id_ in self.module_specs}
+        if self.policies is not None or self.env is None:
+            of_runner["policies"] = {policy_id: spec.module_spec() for policy_id, spec in specs.items()}
+        if self.env is None:
+            of_runner |= NoEnv.options({policy_id: spec.spaces(policy_id) for policy_id, spec in specs.items()})
         if self.observation_filter == MEAN_STD_FILTER:
             of_runner["env_to_module_connector"] = MeanStdFilter()
         return EnvRunnerConfig(**of_runner)
 
 
-def as_policy_spec(entry: Any) -> PolicySpec:
-    """Return an entry of `policies` as a PolicySpec; any other entry is the policy's module."""
-    return entry if isinstance(entry, PolicySpec) else PolicySpec(module=entry)
+def whole_config(
+    config: RolloutWorkerConfig | Mapping[str, Any],
+    env_creator: Callable[[Any], Any] | None,
+    worker_index: int,
+    num_workers: int | None,
+    recreated_worker: bool,
+) -> RolloutWorkerConfig:
+    """Return the config with the values of the worker's other arguments."""
+    changes: dict[str, Any] = {"worker_index": worker_index}
+    if env_creator is not None:
+        changes["env"] = env_creator
+    if num_workers is not None:
+        changes["num_env_runners"] = max(1, num_workers)
+    if not isinstance(config, RolloutWorkerConfig):
+        config = RolloutWorkerConfig(**{**config, **changes})
+    if recreated_worker:
+        changes["incarnation"] = config.incarnation + 1
+    return replace(config, **changes)

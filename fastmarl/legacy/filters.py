@@ -1,6 +1,10 @@
 """Observation filters in the form in which workers exchange them."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.connectors.moments import RunningMoments
@@ -15,18 +19,63 @@ class MeanStdFilter:
     Args:
         rs: Statistics that normalise observations, one for each Box of the observation space.
         buffer: Statistics of the observations since the buffer was last reset, one for each Box.
+        demean: Subtract the mean.
+        destd: Divide by the standard deviation.
+        clip: Clip results to -clip .. clip; None: don't.
     """
 
+    is_concurrent = False
+    no_preprocessor = True  # a Box of a Dict or Tuple space has its own statistics
     rs: list[RunningMoments]
     buffer: list[RunningMoments]
 
-    def __init__(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]):
+    def __init__(
+        self,
+        rs: Sequence[RunningMoments],
+        buffer: Sequence[RunningMoments],
+        demean: bool = True,
+        destd: bool = True,
+        clip: float | None = 10.0,
+    ):
+        self.demean, self.destd, self.clip = demean, destd, clip
         self._become(rs, buffer)
 
     def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
         self.rs, self.buffer = ([moments.copy() for moments in each] for each in (rs, buffer))
 
-    def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False) -> None:
+    @property
+    def running_stats(self) -> list[RunningMoments]:
+        """RLlib's name of `rs`."""
+        return self.rs
+
+    @property
+    def shape(self) -> list[tuple[int]]:
+        """Shape of the statistics of each Box."""
+        return [moments.mean.shape for moments in self.rs]
+
+    def __call__(self, x: Any, update: bool = True) -> np.ndarray:
+        """Return an observation of the only Box, normalised, as float32.
+
+        Args:
+            x: The observation.
+            update: Add it to `rs` and `buffer` beforehand.
+
+        Raises:
+            ConfigError: If there are several Boxes, or the observation has another size.
+        """
+        observation = np.asarray(x)
+        if len(self.rs) != 1 or observation.size != self.rs[0].mean.size:
+            raise ConfigError(f"this filter is for Boxes of {self.shape}, got an observation {observation.shape}")
+        row, out = observation.reshape(1, -1), np.empty((1, observation.size), np.float32)
+        rs, buffer = self.rs[0].copy(), self.buffer[0].copy()
+        clip = math.inf if self.clip is None else float(self.clip)
+        rs.normalize(row, out, update=update, demean=self.demean, destd=self.destd, clip=clip)
+        if update:
+            buffer.update(row)
+            self._become([rs], [buffer])
+        return out.reshape(observation.shape)
+
+    def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False, *args: Any, **kwargs: Any) -> None:
         """Merge the buffer of the filter `other` into `rs`; with `with_buffer`, take over its buffer, too."""
         self._check_like(other.buffer)
         rs = [moments.copy() for moments in self.rs]
@@ -46,7 +95,7 @@ class MeanStdFilter:
     clear_buffer = reset_buffer
 
     def copy(self) -> "MeanStdFilter":
-        return MeanStdFilter(self.rs, self.buffer)
+        return MeanStdFilter(self.rs, self.buffer, self.demean, self.destd, self.clip)
 
     as_serializable = copy
 
@@ -61,6 +110,18 @@ class FilterView(MeanStdFilter):
 
     def __init__(self, connector: FilterConnector):
         self._connector = connector
+
+    @property
+    def demean(self) -> bool:  # type: ignore[override]
+        return self._connector.de_mean_to_zero
+
+    @property
+    def destd(self) -> bool:  # type: ignore[override]
+        return self._connector.de_std_to_one
+
+    @property
+    def clip(self) -> float | None:  # type: ignore[override]
+        return self._connector.clip_by_value
 
     @property
     def rs(self) -> list[RunningMoments]:  # type: ignore[override]

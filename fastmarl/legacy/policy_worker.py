@@ -1,26 +1,23 @@
 """The policies of a worker: learning, adding and removing them, exchanging weights."""
 
-import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import gymnasium as gym
 import torch
 
-from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules.base import AdaptedModule, copied
 from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID
-from fastmarl.legacy.config import PolicySpec, RolloutWorkerConfig
-from fastmarl.legacy.filters import FilterView, MeanStdFilter
-from fastmarl.legacy.policies.policy import Policy
+from fastmarl.legacy.config import RolloutWorkerConfig
+from fastmarl.legacy.policies.policy import Policy, spec_of
 from fastmarl.legacy.policies.policy_map import MappingFn, PolicyMap, ToTrain, for_runner, learns_if
+from fastmarl.legacy.policies.policy_spec import PolicySpec
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
-
-logger = logging.getLogger(__name__)
+from fastmarl.legacy.sampling.episode_view import EpisodeV2
+from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
 
 
 class PolicyWorker:
@@ -30,9 +27,11 @@ class PolicyWorker:
         runner: Samples, with a module for each policy.
         config: The worker's config.
         default_policy_class: `(module, config) -> Policy`, for specs without a class.
+        callbacks: The callbacks of `config`.
 
     Attributes:
         config: RolloutWorkerConfig.
+        default_policy_class: The argument of that name.
         env_runner: The `EnvRunnerV2` that samples.
         policy_map: Policy id -> Policy.
         policy_mapping_fn: `(agent_id, episode) -> policy id`, optionally with a keyword argument `worker`; None: there
@@ -43,19 +42,46 @@ class PolicyWorker:
     """
 
     def __init__(
-        self, runner: MultiAgentEnvRunner, config: RolloutWorkerConfig, default_policy_class: Callable[..., Policy]
+        self,
+        runner: MultiAgentEnvRunner,
+        config: RolloutWorkerConfig,
+        default_policy_class: Callable[..., Policy],
+        callbacks: WorkerCallbacks,
     ):
-        self._runner, self.config = runner, config
-        self.policy_map = PolicyMap(config.policy_config, default_policy_class, config.max_seq_len)
+        self._runner, self.config, self._callbacks = runner, config, callbacks
+        self.default_policy_class = default_policy_class
+        self.policy_map = PolicyMap(config.policy_config, default_policy_class, config.max_seq_len, callbacks)
         for policy_id, module in runner.module.items():
             self.policy_map[policy_id] = self.policy_map.make(policy_id, config.policy_spec(policy_id), module)
-        self.env_runner = EnvRunnerV2(runner, self.policy_map.acting, config.max_seq_len)
+        self.env_runner = EnvRunnerV2(runner, self.policy_map.acting, config.max_seq_len, callbacks)
         self.policy_mapping_fn = config.policy_mapping_fn
         chosen = config.policies_to_train
         self.is_policy_to_train = None if chosen is None else learns_if(chosen)
         self.global_vars: dict[str, Any] = {"timestep": 0, "num_grad_updates_per_policy": {}}
         self.weights_seq_no: int | None = None
         self._in_process_group = False
+        self._announce_policies()
+
+    def _announce_policies(self) -> None:
+        """Call `on_create_policy` for each policy, as RLlib does after each policy that a worker makes."""
+        for policy_id, policy in self.policy_map.items():
+            self._callbacks.call("on_create_policy", policy_id=policy_id, policy=policy)
+
+    @property
+    def callbacks(self) -> Any:
+        """The object of `callbacks_class`; a tuple of them, if that is a list."""
+        return self._callbacks.given
+
+    @property
+    def policy_dict(self) -> dict[str, PolicySpec]:
+        """Specs of the policies, by policy id."""
+        return {policy_id: spec_of(policy) for policy_id, policy in self.policy_map.items()}
+
+    def mapped(self, agent_id: Hashable, episode: EpisodeV2) -> str:
+        """Return the policy id that the mapping function gives an agent."""
+        if self.policy_mapping_fn is None:
+            return next(iter(self.policy_map))
+        return for_runner(self.policy_mapping_fn, self)(agent_id, episode.episode)
 
     def _learns(self, policy_id: str, batch: Any = None) -> bool:
         return self.is_policy_to_train is None or bool(self.is_policy_to_train(policy_id, batch))
@@ -167,33 +193,46 @@ class PolicyWorker:
             module_spec: Its module; None: the default network.
 
         Raises:
-            ConfigError: If the id is taken, or both a policy and arguments to make one are given. Nothing has changed.
+            ConfigError: If the id is taken, or both a policy and arguments to make one are given. After any error but
+                those of `on_create_policy`, nothing has changed.
         """
         if policy is not None and not (policy_cls is None and config is None and module_spec is None):
             raise ConfigError("add_policy() takes a policy, or arguments to make one: policy_cls, config, module_spec")
-        if module_spec is None and observation_space is not None:
-            module_spec = RLModuleSpec(observation_space=observation_space, action_space=action_space)
-        spec = PolicySpec(policy_class=policy_cls, module=module_spec, config=config or {})
-        added = self._add(policy_id, policy, spec, policy_mapping_fn)
-        if policies_to_train is not None:
-            self.set_is_policy_to_train(policies_to_train)
-        if policy_state is not None:
-            added.set_state(policy_state)
+        if policy_id in self.policy_map:
+            raise ConfigError(f"there is a policy {policy_id!r} already; call remove_policy(policy_id={policy_id!r}) "
+                              f"before, or choose an id other than {list(self.policy_map)}")  # fmt: skip
+        learns = self.is_policy_to_train if policies_to_train is None else learns_if(policies_to_train)
+        module = module_spec if policy is None else policy.module
+        spec = PolicySpec(policy_cls, observation_space, action_space, config, module=module)
+        added = self._add(policy_id, policy, spec, policy_mapping_fn, policy_state)
+        self.is_policy_to_train = learns
         return added
 
     def _add(
-        self, policy_id: str, policy: Policy | None, spec: PolicySpec, policy_mapping_fn: MappingFn | None
+        self,
+        policy_id: str,
+        policy: Policy | None,
+        spec: PolicySpec,
+        policy_mapping_fn: MappingFn | None,
+        policy_state: Mapping[str, Any] | None = None,
     ) -> Policy:
-        given = spec.module if policy is None else policy.module
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
-        module = self._runner.add_module(policy_id, given, new_agent_to_module_mapping_fn=of_runner)
+        if self.config.env is None:
+            spec.spaces(policy_id)  # no agents have any
+            of_runner = None
+        module = self._runner.add_module(policy_id, spec.module_spec(), new_agent_to_module_mapping_fn=of_runner)
         try:
-            self.policy_map[policy_id] = policy or self.policy_map.make(policy_id, spec, module)
+            added = policy or self.policy_map.make(policy_id, spec, module)
+            if policy_state is not None:
+                added.set_state(policy_state)
         except BaseException:
             self._runner.remove_module(policy_id)
             raise
+        self.policy_map[policy_id] = added
         self.policy_mapping_fn = policy_mapping_fn or self.policy_mapping_fn
-        return self.policy_map[policy_id]
+        if policy is None:
+            self._announce_policies()
+        return added
 
     def remove_policy(
         self,
@@ -213,26 +252,34 @@ class PolicyWorker:
         Raises:
             ConfigError: If there is no such policy, or it is the only one. Nothing has changed.
         """
+        self._known(policy_id)
+        if len(self.policy_map) == 1:
+            raise ConfigError(f"{policy_id!r} is the only policy; add another one before you remove it")
+        learns = self.is_policy_to_train if policies_to_train is None else learns_if(policies_to_train)
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
+        if self.config.env is None:
+            of_runner = None
         self._runner.remove_module(policy_id, new_agent_to_module_mapping_fn=of_runner)
         self.policy_map.remove(policy_id, self.env_runner.episodes_under_way())
         self.policy_mapping_fn = policy_mapping_fn or self.policy_mapping_fn
-        if policies_to_train is not None:
-            self.set_is_policy_to_train(policies_to_train)
+        self.is_policy_to_train = learns
 
     def set_policy_mapping_fn(self, policy_mapping_fn: Callable[..., str] | None = None) -> None:
         """Map agents by `policy_mapping_fn` in episodes that begin from now on; None: leave the function unchanged."""
         if policy_mapping_fn is not None:
-            self._runner.set_policy_mapping_fn(for_runner(policy_mapping_fn, self))
+            of_runner = for_runner(policy_mapping_fn, self)
+            if self.config.env is not None:
+                self._runner.set_policy_mapping_fn(of_runner)
             self.policy_mapping_fn = policy_mapping_fn
 
-    def set_is_policy_to_train(self, is_policy_to_train: ToTrain) -> None:
+    def set_is_policy_to_train(self, is_policy_to_train: ToTrain | None) -> None:
         """Choose the policies that learn.
 
         Args:
-            is_policy_to_train: Their ids, or a function `(policy id, batch or None) -> bool`.
+            is_policy_to_train: Their ids, or a function `(policy id, batch or None) -> bool`; None: unchanged.
         """
-        self.is_policy_to_train = learns_if(is_policy_to_train)
+        if is_policy_to_train is not None:
+            self.is_policy_to_train = learns_if(is_policy_to_train)
 
     def get_policies_to_train(self, batch: Any = None) -> set[str]:
         """Return the ids of the policies that learn, from `batch` if it is given."""
@@ -251,129 +298,7 @@ class PolicyWorker:
         learning_ids = self.get_policies_to_train()
         return [func(policy, id_, **kwargs) for id_, policy in self.policy_map.items() if id_ in learning_ids]
 
-    # Weights, filters, state.
-
-    def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
-        """Return policy id -> parameter name -> array, for these policies or for all."""
-        wanted = [policies] if isinstance(policies, str) else policies
-        return {id_: policy.get_weights() for id_, policy in self.policy_map.items() if wanted is None or id_ in wanted}
-
-    def set_weights(
-        self,
-        weights: Mapping[str, Any],
-        global_vars: Mapping[str, Any] | None = None,
-        weights_seq_no: int | None = None,
-    ) -> None:
-        """Load weights by policy id. Weights of unknown policies are ignored with a warning.
-
-        Args:
-            weights: Policy id -> parameter name -> array.
-            global_vars: Passed to `set_global_vars()`.
-            weights_seq_no: Number of these weights; if the worker has the weights of this number, nothing is copied.
-        """
-        if weights_seq_no is None or weights_seq_no != self.weights_seq_no:
-            for policy_id, of_policy in weights.items():
-                if policy_id in self.policy_map:
-                    self.policy_map[policy_id].set_weights(of_policy)
-                else:
-                    logger.warning("set_weights(): there is no policy %r; its weights are ignored", policy_id)
-        self.weights_seq_no = weights_seq_no
-        if global_vars:
-            self.set_global_vars(global_vars)
-
-    def get_global_vars(self) -> dict[str, Any]:
-        """Return {"timestep": ..., "num_grad_updates_per_policy": {policy id: ...}} and any other variables set."""
-        return self.global_vars
-
-    def set_global_vars(self, global_vars: Mapping[str, Any], policy_ids: Collection[str] | None = None) -> None:
-        """Update `global_vars`, and pass them to the policies that learn, those in `policy_ids` if it is given."""
-        others = {name: value for name, value in global_vars.items() if name != "num_grad_updates_per_policy"}
-        updates = global_vars.get("num_grad_updates_per_policy", {})
-        self.global_vars["num_grad_updates_per_policy"].update(updates)
-        self.global_vars.update(others)
-        for policy_id in self.policy_map if policy_ids is None else policy_ids:
-            if self._learns(policy_id):
-                told = {**self.global_vars, "num_grad_updates": updates.get(policy_id)}
-                self._known(policy_id).on_global_var_update(told)
-
-    @property
-    def filters(self) -> dict[str, FilterView]:
-        """Views by policy id of the observation filters that are in use; policies without a filter are left out."""
-        views = {}
-        for policy_id in self.policy_map:
-            connectors = self._runner.env_to_module.get(policy_id)
-            for connector in () if connectors is None else connectors.connectors:
-                if isinstance(connector, FilterConnector):
-                    views[policy_id] = FilterView(connector)
-        return views
-
-    def get_filters(self, flush_after: bool = False) -> dict[str, MeanStdFilter]:
-        """Return copies of the filters; with `flush_after`, clear the filters' buffers afterwards."""
-        taken = {}
-        for policy_id, view in self.filters.items():
-            taken[policy_id] = view.as_serializable()
-            if flush_after:
-                view.reset_buffer()
-        return taken
-
-    def sync_filters(self, new_filters: Mapping[str, MeanStdFilter]) -> None:
-        """Copy the statistics of `new_filters`, from `get_filters()` of this worker or another, into this worker's."""
-        views = self.filters
-        if missing := sorted(views.keys() - new_filters.keys()):
-            raise ConfigError(f"expected a filter for each of {list(views)}, got none for {missing}")
-        for policy_id, view in views.items():
-            view.sync(new_filters[policy_id])
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of policies (weights, optimizers, specs), the mapping function, and filters.
-
-        Clears the filters' buffers. Running episodes are not part of the state.
-        """
-        filters = self.get_filters(flush_after=True)
-        only_learning = self.config.checkpoint_trainable_policies_only
-        states = {
-            policy_id: {**policy.get_state(), "policy_spec": _spec_of(policy)}
-            for policy_id, policy in self.policy_map.items()
-            if not only_learning or self._learns(policy_id)
-        }
-        return {
-            "policy_ids": list(self.policy_map),
-            "policy_states": states,
-            "policy_mapping_fn": self.policy_mapping_fn,
-            "is_policy_to_train": self.is_policy_to_train,
-            "filters": filters,
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `get_state()`, adding the policies that this worker lacks."""
-        mapping_fn = state["policy_mapping_fn"]
-        for policy_id, of_policy in state["policy_states"].items():
-            if policy_id not in self.policy_map:
-                self._add(policy_id, None, of_policy["policy_spec"], mapping_fn)
-            self.policy_map[policy_id].set_state(of_policy)
-        self.sync_filters(state["filters"])
-        self.set_policy_mapping_fn(mapping_fn)
-        self.is_policy_to_train = state["is_policy_to_train"]
-
     def _leave_process_group(self) -> None:
         if self._in_process_group:
             self._in_process_group = False
             torch.distributed.destroy_process_group()
-
-
-def _spec_of(policy: Policy) -> PolicySpec:
-    """Return a spec that makes a policy like this one."""
-    module: Any = policy.module
-    if isinstance(module, AdaptedModule):
-        made_by: Any = copied(module.module)
-    elif module.kwargs:  # arguments that specs can't hold
-        made_by = copied(module)
-    else:
-        made_by = RLModuleSpec(
-            module_class=type(module),
-            observation_space=module.observation_space,
-            action_space=module.action_space,
-            model_config=module.model_config,
-        )
-    config = {name: value for name, value in policy.config.items() if name != "max_seq_len"}
-    return PolicySpec(policy_class=type(policy), module=made_by, config=config)

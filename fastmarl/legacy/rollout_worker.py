@@ -1,7 +1,6 @@
 """RLlib's `RolloutWorker` without Ray: samples, learns, and exchanges weights."""
 
 import contextlib
-import os
 import platform
 import socket
 import threading
@@ -12,25 +11,30 @@ from typing import Any, Self
 import gymnasium as gym
 
 from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.registry import env_creator as creator_of
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.rllib_classes import is_of_rllib
+from fastmarl.core.runner.metrics_logger import MetricsLogger
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
-from fastmarl.legacy.config import RolloutWorkerConfig
+from fastmarl.legacy.config import RolloutWorkerConfig, whole_config
+from fastmarl.legacy.exchange import ExchangingWorker
 from fastmarl.legacy.files.inputs import make_input_reader
-from fastmarl.legacy.files.interfaces import IOContext, NoopOutput, OutputWriter
-from fastmarl.legacy.files.json_writer import JsonWriter
+from fastmarl.legacy.files.interfaces import InputReader, IOContext
+from fastmarl.legacy.files.outputs import make_output_writer
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_map import for_runner
+from fastmarl.legacy.policies.policy_spec import Spaces
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.policies.sgd import do_minibatch_sgd
-from fastmarl.legacy.policy_worker import PolicyWorker
+from fastmarl.legacy.sampling.episode_view import SubEnvironments
 from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
+from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
 
 
 @public("fastmarl.legacy")
-class RolloutWorker(PolicyWorker):
+class RolloutWorker(ExchangingWorker):
     """Samples with envs and policies, and updates the policies.
 
     The methods are those of RLlib's class of this name; docs/old_stack.md has a table of them.
@@ -43,56 +47,76 @@ class RolloutWorker(PolicyWorker):
     ```
 
     Args:
-        env_creator: `(env_config) -> env`; None: use `config.env`.
+        env_creator: `(env_config) -> env`; None: use `config.env`. A worker without either has no envs: it learns,
+            reads files and exchanges weights; its policies need spaces.
         validate_env: Called with each env and its EnvContext; raises an exception if the env is invalid.
         config: RolloutWorkerConfig, or a dict of its options.
         worker_index: Index of this worker; workers of different indices use different random streams.
         num_workers: Number of workers, 0 or more. None: `config.num_env_runners`.
         recreated_worker: True if this worker replaces a lost one of the same index; it then uses other random streams.
         log_dir: Destination of `output="logdir"`.
-        default_policy_class: `(module, config) -> Policy`, for specs without a class.
+        spaces: Policy id -> (observation space, action space), for policies without spaces of their own.
+        default_policy_class: `(module, config) -> Policy`, for specs without a class; None: PPOTorchPolicy.
+        dataset_shards: For `input_="dataset"`: a data set for each worker index, see `DatasetReader`.
+        kwargs: Ignored, as by RLlib.
 
     Attributes:
         config: RolloutWorkerConfig.
+        spaces, dataset_shards: The arguments of these names.
         env_runner: The `EnvRunnerV2` that samples.
-        sampler: `env_runner`, under RLlib's name.
-        input_reader: Source of batches.
+        sampler: `env_runner`, under RLlib's name; None without envs.
+        env_creator: `(env_config) -> env`; None without envs.
+        env_context: EnvContext of the first env.
+        input_reader: Source of batches; None if there are neither envs nor another source.
         output_writer: Destination of batches.
         weights_seq_no: Number of the weights in the last `set_weights()`, or None.
         last_batch: With `fake_sampler`, the batch that every call returns.
     """
+
+    multi_rl_module_spec = None  # only of RLlib's new API stack
+    preprocessing_enabled = False  # modules take observations as they are, or by connectors
 
     def __init__(
         self,
         *,
         env_creator: Callable[[Any], Any] | None = None,
         validate_env: Callable[[Any, EnvContext], None] | None = None,
-        config: RolloutWorkerConfig | Mapping[str, Any],
+        config: RolloutWorkerConfig | Mapping[str, Any] | None = None,
         worker_index: int = 0,
         num_workers: int | None = None,
         recreated_worker: bool = False,
         log_dir: str | None = None,
-        default_policy_class: Callable[..., Policy] = PPOTorchPolicy,
+        spaces: Spaces | None = None,
+        default_policy_class: Callable[..., Policy] | None = None,
+        dataset_shards: Sequence[Any] | None = None,
+        **kwargs: Any,
     ):
         self._creation_args = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self.config = _whole_config(config, env_creator, worker_index, num_workers, recreated_worker)
+        self.config = whole_config(config or {}, env_creator, worker_index, num_workers, recreated_worker)
         self.worker_index, self.recreated_worker = worker_index, recreated_worker
         self.num_workers = self.config.num_env_runners if num_workers is None else num_workers
+        if worker_index == 0 and self.num_workers and num_workers and not self.config.create_local_env_runner:
+            self.config = replace(self.config, env=None)
+        self.spaces, self.dataset_shards = spaces, dataset_shards
         self.last_batch: Any = None
         self._read: list[Any] = []  # batches that have not been returned yet
         self._lock = threading.Lock()
+        self._callbacks = callbacks = WorkerCallbacks(self, self.config)
         mapping_fn = self.config.policy_mapping_fn
         of_runner = None if mapping_fn is None else for_runner(mapping_fn, self)
-        self._runner = MultiAgentEnvRunner(self.config.runner_config(of_runner))
+        called = {} if self.config.env is None else callbacks.of_runner()
+        self._runner = MultiAgentEnvRunner(self.config.runner_config(of_runner, called, spaces or {}))
         with contextlib.ExitStack() as undo:
             undo.callback(self._runner.stop)
             if validate_env is not None:
                 self.foreach_env_with_context(validate_env)
-            super().__init__(self._runner, self.config, default_policy_class)
-            self.sampler = self.env_runner
-            io_context = IOContext(log_dir, self.config, worker_index, self)
-            self.input_reader = make_input_reader(io_context)
-            self.output_writer = make_output_writer(io_context)
+            super().__init__(self._runner, self.config, default_policy_class or PPOTorchPolicy, callbacks)
+            self.sampler = None if self.config.env is None else self.env_runner
+            self.env_creator = None if self.config.env is None else creator_of(self.config.env)
+            self.env_context = self._context(0)
+            self._log_dir = log_dir
+            self.input_reader = make_input_reader(self.io_context)
+            self.output_writer = make_output_writer(self.io_context)
             undo.pop_all()
 
     def __enter__(self) -> Self:
@@ -103,16 +127,30 @@ class RolloutWorker(PolicyWorker):
 
     # Sampling.
 
-    def sample(self) -> Any:
+    def sample(self, **kwargs: Any) -> Any:
         """Return the next batch: `rollout_fragment_length` steps of each env, or at least as many in whole episodes.
+
+        Args:
+            kwargs: Ignored, as by RLlib.
 
         Returns:
             MultiAgentBatch, see `BatchBuilder.build()`; or a SampleBatch, if `input_` has such batches.
+
+        Raises:
+            ConfigError: If the worker has nothing to sample from.
         """
         config = self.config
         if config.fake_sampler and self.last_batch is not None:
             return self.last_batch
-        batch = self._next_batch()
+        if self.input_reader is None:
+            raise ConfigError("this worker has no env to sample; set env=..., or input_=... to read batches")
+        batch = self._next_batch(self.input_reader)
+        metrics = {"env_runner": self._runner, "metrics_logger": self._runner.metrics}
+        try:
+            self._callbacks.call("on_sample_end", samples=batch, **metrics)
+        except BaseException:
+            self._read = [batch]  # the next call returns it
+            raise
         self.output_writer.write(batch.to_rllib() if is_of_rllib(type(self.output_writer)) else batch)
         if config.compress_observations:
             batch.compress(bulk=config.compress_observations == "bulk")
@@ -120,12 +158,14 @@ class RolloutWorker(PolicyWorker):
             self.last_batch = batch
         return batch
 
-    def _next_batch(self) -> Any:
+    def _next_batch(self, reader: InputReader) -> Any:
         config = self.config
-        wanted = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
+        wanted = self.total_rollout_fragment_length
         is_full = config.batch_mode == "truncate_episodes" and config.input_ == "sampler"
         while not self._read or (not is_full and sum(map(self._steps_of, self._read)) < wanted):
-            self._read.append(from_rllib(self.input_reader.next()))
+            self._read.append(from_rllib(reader.next()))
+            if not self._steps_of(self._read[-1]):
+                break  # no agent was in training, which may stay so
         self.policy_map.forget_idle(self.env_runner.episodes_under_way())
         try:
             batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)
@@ -137,6 +177,10 @@ class RolloutWorker(PolicyWorker):
 
     def _steps_of(self, batch: Any) -> int:
         return batch.env_steps() if self.config.count_steps_by == "env_steps" else batch.agent_steps()
+
+    def sample_get_state_and_metrics(self) -> tuple[Any, dict[str, Any], list[RolloutMetrics]]:
+        """Return (`sample()`, `get_state()`, `get_metrics()`)."""
+        return self.sample(), self.get_state(), self.get_metrics()
 
     def sample_with_count(self) -> tuple[Any, int]:
         """Return (`sample()`, its number of env steps)."""
@@ -192,34 +236,97 @@ class RolloutWorker(PolicyWorker):
 
     def foreach_env_with_context(self, func: Callable[[Any, EnvContext], Any]) -> list[Any]:
         """Call func(env, context) for each env and return the list of results; see `foreach_env()`."""
-        config, envs = self.config, self._envs()
-        return [
-            func(
-                env,
-                EnvContext(
-                    config.env_config,
-                    config.worker_index,
-                    i,
-                    num_workers=self.num_workers,
-                    recreated_worker=self.recreated_worker,
-                    num_envs=len(envs),
-                ),
-            )
-            for i, env in enumerate(envs)
-        ]
+        return [func(env, self._context(i)) for i, env in enumerate(self._envs())]
+
+    def _context(self, vector_index: int) -> EnvContext:
+        return EnvContext(
+            self.config.env_config,
+            self.worker_index,
+            vector_index,
+            self.config.gym_env_vectorize_mode == "async",
+            self.num_workers,
+            self.recreated_worker,
+            num_envs=self._runner.num_envs,
+        )
 
     def _envs(self) -> list[Any]:
+        if self.config.env is None:
+            return []
         if self.config.gym_env_vectorize_mode != "sync":
             raise ConfigError('the envs are in worker processes; set gym_env_vectorize_mode="sync" to call them')
         return list(self._runner.env.envs)
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
         """Return (observation space, action space) by policy id, and those of an env under "__env__"."""
-        return self._runner.get_spaces()
+        spaces = self._runner.get_spaces()
+        return {id_: each for id_, each in spaces.items() if self.config.env is not None or not id_.startswith("__env")}
 
     def make_env(self) -> None:
-        """Close the envs and create them again; running episodes are dropped."""
+        """Close the envs and create them again; running episodes are dropped.
+
+        Raises:
+            ConfigError: If the worker has no envs.
+        """
+        if self.config.env is None:
+            raise ConfigError("this worker has no env, and its config can't change; make a worker with env=...")
         self._runner.make_env()
+
+    def make_module(self) -> None:
+        """Do nothing, as RLlib's method: policies have their modules from `policies`."""
+
+    @property
+    def io_context(self) -> IOContext:
+        """IOContext like that of the input reader and the output writer."""
+        return IOContext(self._log_dir, self.config, self.worker_index, self)
+
+    @property
+    def env(self) -> Any:
+        """The first env; None without envs."""
+        return None if self.config.env is None else self._runner.env.envs[0]
+
+    @property
+    def async_env(self) -> SubEnvironments | None:
+        """The vector of envs, with `get_sub_environments()`; None without envs."""
+        return None if self.config.env is None else SubEnvironments(self._runner.env)
+
+    def make_sub_env_fn(self, vector_index: int) -> Any:
+        """Make another env, which the caller closes.
+
+        Raises:
+            ConfigError: If the worker has no envs.
+        """
+        if self.env_creator is None:
+            raise ConfigError("this worker has no env; set env=...")
+        return self.env_creator(self._context(vector_index))
+
+    @property
+    def preprocessors(self) -> dict[str, None]:
+        """None by policy id: there are no preprocessors, but connectors."""
+        return dict.fromkeys(self.policy_map)
+
+    @property
+    def seed(self) -> int | None:
+        """RLlib's sum of `config.seed`, the worker index, and 10,000 in evaluation.
+
+        Random streams follow from the seed and the index themselves; None: no seed.
+        """
+        config = self.config
+        return None if config.seed is None else config.seed + self.worker_index + 10_000 * config.in_evaluation
+
+    @property
+    def total_rollout_fragment_length(self) -> int:
+        """Number of steps in a batch of all envs."""
+        return self.config.get_rollout_fragment_length() * self.config.num_envs_per_env_runner
+
+    @property
+    def metrics(self) -> MetricsLogger:
+        """Logger of callbacks' values, which `get_metrics()` reports in `custom_metrics`."""
+        return self._runner.metrics
+
+    @property
+    def num_env_steps_sampled_lifetime(self) -> int:
+        """Env steps of all calls, those that are in no batch yet included."""
+        return self._runner.num_env_steps_sampled_lifetime
 
     # The worker itself.
 
@@ -272,45 +379,3 @@ class RolloutWorker(PolicyWorker):
         if hasattr(self.output_writer, "close"):  # RLlib's writers have no close()
             self.output_writer.close()
         self._leave_process_group()
-
-
-def _whole_config(
-    config: RolloutWorkerConfig | Mapping[str, Any],
-    env_creator: Callable[[Any], Any] | None,
-    worker_index: int,
-    num_workers: int | None,
-    recreated_worker: bool,
-) -> RolloutWorkerConfig:
-    """Return the config with the values of the worker's other arguments."""
-    changes: dict[str, Any] = {"worker_index": worker_index}
-    if env_creator is not None:
-        changes["env"] = env_creator
-    if num_workers is not None:
-        changes["num_env_runners"] = max(1, num_workers)
-    if not isinstance(config, RolloutWorkerConfig):
-        config = RolloutWorkerConfig(**{**config, **changes})
-    if recreated_worker:
-        changes["incarnation"] = config.incarnation + 1
-    return replace(config, **changes)
-
-
-def make_output_writer(io_context: IOContext) -> OutputWriter:
-    """Make the writer for the option `output`.
-
-    Raises:
-        ConfigError: If `output` is invalid, or it is "logdir" and the worker has no `log_dir`.
-    """
-    config = io_context.config
-    given = config.output
-    if given is None:
-        return NoopOutput()
-    if callable(given):
-        return given(io_context)
-    if not isinstance(given, str | os.PathLike):
-        raise ConfigError(f"output must be None, a folder, \"logdir\" or a function (io_context) -> OutputWriter, got "
-                          f"{given!r}")  # fmt: skip
-    if given == "logdir":
-        if io_context.log_dir is None:
-            raise ConfigError('output="logdir" needs a log_dir: RolloutWorker(..., log_dir=...)')
-        given = io_context.log_dir
-    return JsonWriter(given, io_context, config.output_max_file_size, config.output_compress_columns)

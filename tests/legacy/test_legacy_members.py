@@ -1,6 +1,6 @@
-"""Each public member of RLlib's RolloutWorker and EnvRunnerV2 that `fastmarl.legacy` has: a test of its name each.
+"""Methods of RLlib's RolloutWorker and EnvRunnerV2 in `fastmarl.legacy`: a test of its name each.
 
-tests/rllib/test_legacy_migration.py holds this list, RLlib's classes and the table in docs/old_stack.md together.
+tests/rllib/test_legacy_api_table.py compares all members with RLlib's.
 """
 
 import platform

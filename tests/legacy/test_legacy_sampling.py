@@ -55,7 +55,7 @@ def expected_rows(world, chunks):
                 last = i == len(part.rewards) - 1
                 rows[chunk.id_, agent].append((
                     world.module_of[agent], part.obs[i], part.obs[i + 1], part.actions[i], part.rewards[i],
-                    last and part.terminated, last and part.truncated, part.env_ts[i], part.infos[i],
+                    last and part.terminated, last and part.truncated, part.env_ts[i + 1] - 1, part.infos[i],
                 ))  # fmt: skip
     return rows
 

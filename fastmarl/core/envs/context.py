@@ -4,7 +4,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from fastmarl.core.public import public
 
+
+@public("fastmarl.envs")
 class EnvContext(dict):
     """The `env_config` of an env, with the position of the env among the runner's `num_envs` envs.
 
@@ -13,9 +16,10 @@ class EnvContext(dict):
 
     Args:
         env_config: Options for the env.
-        worker_index, num_workers: Index of the runner, and number of runners.
+        worker_index: Index of the runner.
         vector_index: Index of the env in the runner.
         remote: True if the env will be in a worker process.
+        num_workers: Number of runners.
         recreated_worker: True if the runner replaces one that was lost.
         num_envs: Number of the runner's envs.
     """

@@ -41,6 +41,9 @@ class SampleBatch(StepColumns):
     Attributes:
         count: n, without padding.
         time_major, max_seq_len, zero_padded, is_training, num_grad_updates: The arguments of these names.
+        accessed_keys, added_keys, deleted_keys: Sets of the names of columns read, added and deleted by `batch[name]`
+            since the batch was made.
+        get_interceptor, intercepted_values: See `set_get_interceptor()`; its results by column.
 
     Raises:
         KeyError: If a column is named "dones", which is reserved: `batch["dones"]` returns "terminateds".
@@ -67,6 +70,10 @@ class SampleBatch(StepColumns):
     VALUES_BOOTSTRAPPED = "values_bootstrapped"
     PREV_ACTIONS = "prev_actions"
     PREV_REWARDS = "prev_rewards"
+    ACTION_DIST = "action_dist"
+    ATTENTION_MASKS = "attention_masks"
+    OBS_EMBEDS = "obs_embeds"
+    RETURNS_TO_GO = "returns_to_go"
 
     def as_multi_agent(self, module_id: str | None = None) -> "MultiAgentBatch":
         """Return a MultiAgentBatch that has this batch under `module_id`, or under "default_policy"."""
@@ -181,6 +188,19 @@ class MultiAgentBatch:
         """Pack `columns` of all policies in place, with `bulk` each as a whole; see `SampleBatch.compress()`."""
         for batch in self.policy_batches.values():
             batch.compress(bulk, columns)
+
+    def to_device(
+        self,
+        device: Any,
+        framework: str = "torch",
+        pin_memory: bool = False,
+        use_stream: bool = False,
+        stream: Any = None,
+    ) -> Self:
+        """Call `SampleBatch.to_device()` for all policies."""
+        for batch in self.policy_batches.values():
+            batch.to_device(device, framework, pin_memory, use_stream, stream)
+        return self
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
         """Unpack `columns` of all policies in place, see `SampleBatch.decompress_if_needed()`."""

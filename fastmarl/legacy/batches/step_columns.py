@@ -1,11 +1,13 @@
 """The base class of `SampleBatch`: slices, padding, shuffling and packing of columns."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from numbers import Number
 from typing import Any, Self
 
 import numpy as np
+import torch
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
@@ -40,6 +42,23 @@ def marks_of(batch: Any) -> dict[str, Any]:
 class StepColumns(dict[str, Any]):
     """The methods of `SampleBatch` on its own steps. Arguments and attributes are documented in that class."""
 
+    accessed_keys: set[str]
+    added_keys: set[str]
+    deleted_keys: set[str]
+    intercepted_values: dict[str, Any]
+    get_interceptor: Callable[[Any], Any] | None
+    _slices_sequences: bool
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an empty batch, to which pickle and copy add columns without calling `__init__()`."""
+        batch = super().__new__(cls)
+        batch._forget_uses()
+        batch.intercepted_values, batch.get_interceptor, batch._slices_sequences = {}, None, False
+        return batch
+
+    def _forget_uses(self) -> None:
+        self.accessed_keys, self.added_keys, self.deleted_keys = set(), set(), set()
+
     def __init__(
         self,
         *args: Any,
@@ -68,6 +87,7 @@ class StepColumns(dict[str, Any]):
             _max_seq_len = int(max(lengths))
         self.max_seq_len = _max_seq_len
         self.count = count_steps(self)
+        self._forget_uses()
 
     # Columns.
 
@@ -78,13 +98,29 @@ class StepColumns(dict[str, Any]):
         including, the one in which it ends.
         """
         if isinstance(key, slice):
+            if self._slices_sequences:
+                return self._sequences(key)
             return self._part(*key.indices(self.count))
-        return super().__getitem__(Columns.TERMINATEDS if key == DONES else key)
+        name = Columns.TERMINATEDS if key == DONES else key
+        column = super().__getitem__(name)
+        self.accessed_keys.add(name)
+        if self.get_interceptor is None:
+            return column
+        if name not in self.intercepted_values:
+            self.intercepted_values[name] = self.get_interceptor(column)
+        return self.intercepted_values[name]
 
     def __setitem__(self, key: str, item: Any) -> None:
         if key == DONES:
             raise _no_dones()
+        if key not in self:
+            self.added_keys.add(key)
         super().__setitem__(key, item)
+        self.intercepted_values.pop(key, None)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self.deleted_keys.add(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         try:
@@ -137,6 +173,20 @@ class StepColumns(dict[str, Any]):
         """Set the attribute `is_training` to `training`."""
         self.is_training = training
 
+    def set_get_interceptor(self, fn: Callable[[Any], Any] | None) -> None:
+        """Let `batch[name]` return `fn(column)`, computed once for each column; None: the column itself."""
+        if fn is not self.get_interceptor:
+            self.intercepted_values = {}
+        self.get_interceptor = fn
+
+    def enable_slicing_by_batch_id(self) -> None:
+        """Let slices of this batch, whose columns are [B, T, ...], count its B sequences instead of steps."""
+        self._slices_sequences = True
+
+    def disable_slicing_by_batch_id(self) -> None:
+        """Let slices of this batch count steps again."""
+        self._slices_sequences = False
+
     # New batches made of this one's steps.
 
     def copy(self, shallow: bool = False) -> Self:
@@ -183,6 +233,18 @@ class StepColumns(dict[str, Any]):
             edges = np.arange(len(edges)) * self._padded_length()
         columns = self._taken(slice(edges[first], edges[after]), slice(first, after))
         return self._like(columns, self.zero_padded, self.max_seq_len if self.zero_padded else None)
+
+    def _sequences(self, key: Any) -> Self:
+        """Return entries of columns [B, T, ...]; "infos" have one for each step."""
+        if Columns.SEQ_LENS not in self:
+            raise BatchError(f'slicing by batch id needs the column "{Columns.SEQ_LENS}"')
+        lengths = np.asarray(self[Columns.SEQ_LENS])
+        begin, end, _ = key.indices(len(lengths))
+        columns = self._taken(key)
+        if Columns.INFOS in self:
+            first = int(lengths[:begin].sum())
+            columns[Columns.INFOS] = self[Columns.INFOS][first : first + int(lengths[begin:end].sum())]
+        return self._like(columns)
 
     def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
         """Return all columns at these rows, and those with an entry per sequence at `sequences` (None: at `rows`)."""
@@ -281,6 +343,44 @@ class StepColumns(dict[str, Any]):
             return pack(leaf) if bulk else np.array([pack(entry) for entry in leaf])
 
         self.update({name: map_struct(packed, column) for name, column in self.items() if name in columns})
+        return self
+
+    def to_device(
+        self,
+        device: Any,
+        framework: str = "torch",
+        pin_memory: bool = False,
+        use_stream: bool = False,
+        stream: Any = None,
+    ) -> Self:
+        """Turn all numeric columns into tensors on `device`, in place; columns of objects stay.
+
+        Args:
+            device: The torch device.
+            framework: Only "torch".
+            pin_memory: Copy from pinned memory, which lets a GPU copy while the program goes on.
+            use_stream: Copy on `stream`.
+            stream: CUDA stream; None: the current one.
+
+        Raises:
+            BatchError: If `framework` is another.
+        """
+        if framework != "torch":
+            raise BatchError(f'to_device() takes framework="torch", got {framework!r}')
+
+        def moved(leaf: Any) -> Any:
+            if isinstance(leaf, np.ndarray):
+                if leaf.dtype.kind not in "fiub":
+                    return leaf
+                leaf = torch.as_tensor(leaf)
+            elif not isinstance(leaf, torch.Tensor):
+                return leaf
+            if leaf.dtype == torch.float64:
+                leaf = leaf.to(torch.float32)
+            return (leaf.pin_memory() if pin_memory else leaf).to(device, non_blocking=pin_memory)
+
+        with torch.cuda.stream(stream) if use_stream and stream is not None else nullcontext():
+            self.update({name: c if isinstance(c, list) else map_struct(moved, c) for name, c in self.items()})
         return self
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:

@@ -1,14 +1,22 @@
 """Makes the reader for a worker's option `input_`."""
 
+import importlib
 import math
+import os
 import random
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
+from fastmarl.legacy.files.dataset_reader import DatasetReader
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_reader import JsonReader
+
+CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+REGISTERED: dict[str, Callable[[IOContext], InputReader]] = {}
 
 
 @public("fastmarl.legacy")
@@ -16,20 +24,23 @@ class MixedInput(InputReader):
     """Reads each batch from a randomly drawn source.
 
     Args:
-        dist: Source -> its share; shares sum to 1. A source is "sampler", an input of `JsonReader`, or a function
-            `(io_context) -> InputReader`.
+        dist: Source -> its share; shares sum to 1. A source is any value of the option `input_` but a dict.
         ioctx: The worker's IOContext.
+
+    Attributes:
+        choices: The readers.
+        p: Their shares.
     """
 
     def __init__(self, dist: Mapping[Any, float], ioctx: IOContext):
         if not math.isclose(sum(dist.values()), 1.0) or min(dist.values()) < 0:
             raise ConfigError(f"expected shares that sum to 1, got {dict(dist)!r}")
-        self._readers = [_reader(given, ioctx) for given in dist]
-        self._shares = list(dist.values())
+        self.choices = [_reader(given, ioctx) for given in dist]
+        self.p = list(dist.values())
         self._random = random.Random(None if ioctx.config.seed is None else f"{ioctx.config.seed} mixed")
 
     def next(self) -> Any:
-        [reader] = self._random.choices(self._readers, self._shares)
+        [reader] = self._random.choices(self.choices, self.p)
         return reader.next()
 
 
@@ -41,27 +52,52 @@ class ShuffledInput(InputReader):
         child: Reader of the batches.
         n: Number of batches in the buffer; 1 or less: batches are returned in the order in which they are read.
         seed: Seed of the draws.
+
+    Attributes:
+        child, n: The arguments of these names.
+        buffer: The batches in the buffer.
     """
 
     def __init__(self, child: InputReader, n: int = 0, seed: int | None = None):
-        self._child, self._n = child, n
-        self._buffer: list[Any] = []
+        self.child, self.n = child, n
+        self.buffer: list[Any] = []
         self._random = random.Random(seed)
 
     def next(self) -> Any:
-        if self._n <= 1:
-            return self._child.next()
-        while len(self._buffer) < self._n:
-            self._buffer.append(self._child.next())
-        self._buffer[self._random.randrange(self._n)] = self._child.next()
-        return self._random.choice(self._buffer)
+        if self.n <= 1:
+            return self.child.next()
+        while len(self.buffer) < self.n:
+            self.buffer.append(self.child.next())
+        self.buffer[self._random.randrange(self.n)] = self.child.next()
+        return self._random.choice(self.buffer)
 
 
-def make_input_reader(io_context: IOContext) -> InputReader:
-    """Make the reader for the option `input_`; batches from files go through a buffer of `shuffle_buffer_size`."""
+def register_input(name: str, input_creator: Callable[[IOContext], InputReader]) -> None:
+    """Give an input reader a name for the option `input_`; it replaces an earlier one of that name.
+
+    Args:
+        name: The name.
+        input_creator: `(io_context) -> InputReader`
+
+    Raises:
+        ConfigError: If `input_creator` can't be called.
+    """
+    if not callable(input_creator):
+        raise ConfigError(f"register_input() takes a function (io_context) -> InputReader, got {input_creator!r}")
+    REGISTERED[name] = input_creator
+
+
+def make_input_reader(io_context: IOContext) -> InputReader | None:
+    """Make the reader for the option `input_`; batches from files go through a buffer of `shuffle_buffer_size`.
+
+    Returns:
+        The reader; None if it is the sampler of a worker without envs.
+    """
     config = io_context.config
     if isinstance(config.input_, Mapping):
         reader: InputReader = MixedInput(config.input_, io_context)
+    elif config.input_ == "sampler":
+        return io_context.default_sampler_input()
     else:
         reader = _reader(config.input_, io_context)
     if isinstance(reader, MixedInput | JsonReader):
@@ -71,7 +107,56 @@ def make_input_reader(io_context: IOContext) -> InputReader:
 
 def _reader(given: Any, io_context: IOContext) -> InputReader:
     if given == "sampler":
-        return io_context.default_sampler_input()
+        sampler = io_context.default_sampler_input()
+        if sampler is None:
+            raise ConfigError('the worker has no env, so "sampler" can\'t be an input')
+        return sampler
     if callable(given):
         return given(io_context)
+    if given == "dataset":
+        return DatasetReader(_shard(io_context), io_context)
+    if isinstance(given, str) and (creator := _registered(given)) is not None:
+        return creator(io_context)
+    if isinstance(given, str) and (reader_class := _class_at(given)) is not None:
+        return reader_class(ioctx=io_context)
+    if isinstance(given, str) and CLASS_PATH.fullmatch(given) and not os.path.exists(given) and "." not in given:
+        raise ConfigError(f"input_={given!r} is neither a file nor a folder, nor among the registered inputs "
+                          f"{sorted(REGISTERED)}; see register_input()")  # fmt: skip
     return JsonReader(given, io_context)
+
+
+def _shard(io_context: IOContext) -> Any:
+    shards, index = io_context.worker.dataset_shards, io_context.worker_index
+    if shards is None or not 0 <= index < len(shards):
+        raise ConfigError(f'input_="dataset" needs RolloutWorker(dataset_shards=[...]) with an entry {index}, got '
+                          f"{'none' if shards is None else f'{len(shards)} entries'}")  # fmt: skip
+    return shards[index]
+
+
+def _registered(name: str) -> Callable[[IOContext], InputReader] | None:
+    """Return what `register_input()` was given under this name, ours or Ray's."""
+    of_ray: Any = sys.modules.get("ray.tune.registry")
+    if name in REGISTERED or of_ray is None or not of_ray.registry_contains_input(name):
+        return REGISTERED.get(name)
+    creator: Callable[[IOContext], InputReader] = of_ray.registry_get_input(name)
+    return creator
+
+
+def _class_at(path: str) -> Any:
+    """Return the class at a path such as "package.module.Reader"; None if it is not such a path.
+
+    Raises:
+        ConfigError: If the module has no such class.
+    """
+    module, _, name = path.rpartition(".")
+    if not module or not CLASS_PATH.fullmatch(path) or os.path.exists(path):
+        return None
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            return None
+        raise
+    if not hasattr(found, name):
+        raise ConfigError(f"input_={path!r}: the module {module} has no {name!r}")
+    return getattr(found, name)

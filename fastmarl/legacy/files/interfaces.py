@@ -48,11 +48,28 @@ class IOContext:
         worker: The RolloutWorker.
     """
 
-    log_dir: str | None
-    config: Any
-    worker_index: int
-    worker: Any
+    log_dir: str | None = None
+    config: Any = None
+    worker_index: int = 0
+    worker: Any = None
 
     def default_sampler_input(self) -> Any:
-        """Return the reader of the batches that the worker itself samples."""
+        """Return the reader of the batches that the worker itself samples; None if it has no env."""
         return self.worker.sampler
+
+    @property
+    def input_config(self) -> Any:
+        """The option `input_config` of the worker."""
+        return getattr(self.config, "input_config", {})
+
+    @property
+    def output_config(self) -> Any:
+        """The option `output_config` of the worker."""
+        return getattr(self.config, "output_config", {})
+
+    def spaces(self) -> dict[str, Any] | None:
+        """Return policy id -> (observation space, action space) of the worker's policies; None without a worker."""
+        if self.worker is None:
+            return None
+        policies = self.worker.policy_map.items()
+        return {policy_id: (policy.observation_space, policy.action_space) for policy_id, policy in policies}

@@ -71,11 +71,15 @@ def from_json(line: str, spaces: Mapping[str, Spaces] | None = None) -> Any:
     Raises:
         BatchError, ValueError: If the line holds no batch.
     """
-    record = json.loads(line)
-    kind = record.pop("type", None) if isinstance(record, dict) else None
+    return from_record(json.loads(line), spaces)
+
+
+def from_record(record: Any, spaces: Mapping[str, Spaces] | None = None) -> Any:
+    """Return the batch in a line that was parsed, or in a row of a data set; see `from_json()`."""
+    kind = record.get("type") if isinstance(record, dict) else None
     if kind == "SampleBatch":
         of_one = next(iter(spaces.values())) if spaces else (None, None)
-        return SampleBatch(_columns(record, of_one))
+        return SampleBatch(_columns({name: column for name, column in record.items() if name != "type"}, of_one))
     if kind != "MultiAgentBatch":
         raise BatchError(f'expected the "type" SampleBatch or MultiAgentBatch, got {kind!r}')
     batches = {

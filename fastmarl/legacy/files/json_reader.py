@@ -11,7 +11,7 @@ from typing import Any
 
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
-from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples
+from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID, MultiAgentBatch, concat_samples
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_format import checksum, checksums_file, checksums_of, from_json
 
@@ -31,18 +31,37 @@ class JsonReader(InputReader):
         inputs: A folder of *.json and *.zip files, a file, a glob, or a list of files.
         ioctx: IOContext of the worker whose policies the batches are for; each worker begins with a different file.
 
+    Attributes:
+        files: Paths of the files.
+        ioctx: The argument of that name.
+        cur_file: Path of the file that the last batch came from; None before it.
+        batch_size: Least number of lines in a batch, which is 1.
+
     Raises:
         ConfigError: If there are no such files.
     """
 
+    batch_size = 1
+
     def __init__(
         self, inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], ioctx: IOContext | None = None
     ):
-        self._ioctx = ioctx
-        self._files = _files_of(inputs)
-        seed = None if ioctx is None or ioctx.config.seed is None else f"{ioctx.config.seed} {ioctx.worker_index}"
-        self._random = random.Random(seed)
+        self.ioctx = ioctx
+        self.files = _files_of(inputs)
+        seed = None if ioctx is None else getattr(ioctx.config, "seed", None)
+        self.cur_file: Path | None = None
+        self._random = random.Random(None if ioctx is None or seed is None else f"{seed} {ioctx.worker_index}")
         self._lines = self._endless()
+
+    @property
+    def policy_map(self) -> Any:
+        """The worker's policies; None without a worker."""
+        return None if self.ioctx is None or self.ioctx.worker is None else self.ioctx.worker.policy_map
+
+    @property
+    def default_policy(self) -> Any:
+        """The worker's "default_policy"; None if there is none."""
+        return None if self.policy_map is None else self.policy_map.get(DEFAULT_POLICY_ID)
 
     def next(self) -> Any:
         """Return the next SampleBatch or MultiAgentBatch.
@@ -54,11 +73,11 @@ class JsonReader(InputReader):
             batch = self._parsed(*self._next_line())
             if batch is not None:
                 return self._postprocessed(batch)
-        raise BatchError(f"{MOST_BAD_LINES} lines of {self._files} hold no batch; the warnings say why")
+        raise BatchError(f"{MOST_BAD_LINES} lines of {self.files} hold no batch; the warnings say why")
 
     def read_all_files(self) -> Iterator[Any]:
         """Yield the batches of all files once, in the order of the files."""
-        for path in self._files:
+        for path in self.files:
             for number, line in _lines_of(path):
                 batch = self._parsed(path, number, line)
                 if batch is not None:
@@ -69,6 +88,7 @@ class JsonReader(InputReader):
         if line is None:  # an error or an interrupt ended the generator
             self._lines = self._endless()
             line = next(self._lines)
+        self.cur_file = line[0]
         return line
 
     def _endless(self) -> Iterator[tuple[Path, int, bytes]]:
@@ -80,35 +100,29 @@ class JsonReader(InputReader):
                 yield path, number, line
             if not number:
                 yield path, 0, b""
-            path = self._random.choice(self._files)
+            path = self._random.choice(self.files)
 
     def _first_file(self) -> Path:
-        if self._ioctx is None:
-            return self._files[0]
-        share = self._ioctx.worker_index / (self._ioctx.worker.num_workers or 1)
-        return self._files[round((len(self._files) - 1) * min(share, 1.0))]
+        if self.ioctx is None or self.ioctx.worker is None:
+            return self.files[0]
+        share = self.ioctx.worker_index / (self.ioctx.worker.num_workers or 1)
+        return self.files[round((len(self.files) - 1) * min(share, 1.0))]
 
     def _parsed(self, path: Path, number: int, line: bytes) -> Any:
         if not line.strip():
             return None
         try:
-            batch = from_json(line.decode(), self._spaces())
+            batch = from_json(line.decode(), None if self.ioctx is None else self.ioctx.spaces())
         except Exception as error:  # a broken line may cause any error
             logger.warning("%s, line %d holds no batch: %s: %s", path, number, type(error).__name__, error)
             return None
         self._check_policies(path, number, batch)
         return batch
 
-    def _spaces(self) -> dict[str, Any] | None:
-        if self._ioctx is None:
-            return None
-        policies = self._ioctx.worker.policy_map.items()
-        return {policy_id: (policy.observation_space, policy.action_space) for policy_id, policy in policies}
-
     def _check_policies(self, path: Path, number: int, batch: Any) -> None:
-        if self._ioctx is None:
+        if self.policy_map is None:
             return
-        here = list(self._ioctx.worker.policy_map)
+        here = list(self.policy_map)
         if isinstance(batch, MultiAgentBatch):
             if unknown := [policy_id for policy_id in batch.policy_batches if policy_id not in here]:
                 raise BatchError(f"{path}, line {number}: it is for the policies {unknown}, but there are {here}")
@@ -117,9 +131,9 @@ class JsonReader(InputReader):
 
     def _postprocessed(self, batch: Any) -> Any:
         """With `postprocess_inputs`, call the policy's `postprocess_trajectory()` with each episode of the batch."""
-        if self._ioctx is None or not self._ioctx.config.postprocess_inputs:
+        if self.ioctx is None or self.policy_map is None or not self.ioctx.config.postprocess_inputs:
             return batch
-        policies = self._ioctx.worker.policy_map
+        policies = self.policy_map
         if len(policies) > 1:
             raise BatchError("postprocess_inputs=True needs a single policy: files don't say which steps of several "
                              "policies belong together")  # fmt: skip

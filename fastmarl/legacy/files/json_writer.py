@@ -25,9 +25,16 @@ class JsonWriter(OutputWriter):
         max_file_size: Size in bytes after which a new file is begun.
         compress_columns: Names of columns to pack, which requires lz4. None: "obs" and "new_obs" if lz4 is installed.
 
+    Attributes:
+        path, ioctx, max_file_size, compress_columns: The arguments of these names.
+        file_index: Number of files begun.
+        path_is_uri: False; files are local.
+
     Raises:
         ConfigError: If `compress_columns` names columns, but lz4 is not installed.
     """
+
+    path_is_uri = False
 
     def __init__(
         self,
@@ -40,16 +47,27 @@ class JsonWriter(OutputWriter):
             compress_columns = (Columns.OBS, Columns.NEXT_OBS) if can_pack() else ()
         elif compress_columns:
             check_can_pack("compress_columns")
-        self._compress_columns, self._max_file_size = compress_columns, max_file_size
+        self.compress_columns, self.max_file_size = compress_columns, max_file_size
+        self.ioctx = ioctx
         self._worker_index = 0 if ioctx is None else ioctx.worker_index
-        self._folder = Path(path).expanduser()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._n_files = 0
+        self.path = Path(path).expanduser()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.file_index = 0
         self._files: tuple[BinaryIO, BinaryIO] | None = None  # (lines, checksums)
 
+    @property
+    def cur_file(self) -> BinaryIO | None:
+        """The file of lines that is open; None before the first batch and after `close()`."""
+        return None if self._files is None else self._files[0]
+
+    @property
+    def bytes_written(self) -> int:
+        """Size in bytes of the lines in the open file."""
+        return 0 if self._files is None else self._files[0].tell()
+
     def write(self, sample_batch: Any) -> None:
-        line = to_json(sample_batch, self._compress_columns).encode() + b"\n"
-        if self._files is None or self._files[0].tell() >= self._max_file_size:
+        line = to_json(sample_batch, self.compress_columns).encode() + b"\n"
+        if self._files is None or self.bytes_written >= self.max_file_size:
             self.close()
             file = self._new_file()
             self._files = file, checksums_file(Path(file.name)).open("wb")
@@ -72,9 +90,9 @@ class JsonWriter(OutputWriter):
         """Create a new file, even if other processes write to the same folder."""
         began = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         while True:
-            name = f"output-{began}_worker-{self._worker_index}_{self._n_files}.json"
-            self._n_files += 1
+            name = f"output-{began}_worker-{self._worker_index}_{self.file_index}.json"
+            self.file_index += 1
             try:
-                return (self._folder / name).open("xb")
+                return (self.path / name).open("xb")
             except FileExistsError:
                 continue

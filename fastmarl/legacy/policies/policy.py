@@ -1,15 +1,34 @@
 """The base class of policies: a module and its learning algorithm."""
 
+import os
+import pickle
 import platform
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import torch
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.base import AdaptedModule, RLModule, as_rl_module, copied
+from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.public import public
+from fastmarl.core.sealed_json import replace_file
+from fastmarl.legacy.policies.policy_spec import PolicySpec, as_policy_spec
+
+CHECKPOINT = "policy_state.pkl"
+
+
+class _NoCallbacks:
+    """Callbacks of a policy that has no worker."""
+
+    def on_learn_on_batch(self, **arguments: Any) -> None:
+        pass
+
+
+NO_CALLBACKS = _NoCallbacks()
 
 
 @public("fastmarl.legacy")
@@ -24,6 +43,9 @@ class Policy:
         config: Dict, the options in force.
         global_timestep: int, env steps sampled by all workers, as of the last `on_global_var_update()`.
         num_grad_updates: int, number of this policy's updates.
+        framework: The string "torch".
+        callbacks: Has the method `on_learn_on_batch(policy=, train_batch=, result=)`; a worker's policies have one that
+            calls the worker's callbacks.
 
     Raises:
         ConfigError: If an option is not among `DEFAULTS`.
@@ -31,6 +53,9 @@ class Policy:
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}
     """All options, with their defaults. A subclass adds its own to its parent's: {**Parent.DEFAULTS, ...}."""
+
+    framework = "torch"
+    callbacks: Any = NO_CALLBACKS
 
     def __init__(self, module: RLModule, config: Mapping[str, Any] | None = None):
         if unknown := sorted((config or {}).keys() - self.DEFAULTS.keys()):
@@ -49,6 +74,16 @@ class Policy:
     @property
     def action_space(self) -> gym.Space | None:
         return self.module.action_space
+
+    @property
+    def observation_space_struct(self) -> Any:
+        """The observation space, as dicts and tuples of spaces."""
+        return space_struct(self.observation_space)
+
+    @property
+    def action_space_struct(self) -> Any:
+        """The action space, as dicts and tuples of spaces."""
+        return space_struct(self.action_space)
 
     def postprocess_trajectory(
         self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
@@ -91,18 +126,118 @@ class Policy:
         self.module.set_state(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the weights and counters."""
+        """Return the weights, counters, and a spec that makes a policy like this one."""
         return {
             "weights": self.get_weights(),
             "global_timestep": self.global_timestep,
             "num_grad_updates": self.num_grad_updates,
+            "policy_spec": spec_of(self),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `get_state()`."""
+        """Restore a state from `get_state()`; what it lacks, other than the weights, stays as it is."""
+        if "weights" not in state:
+            raise ConfigError(f'expected a state with "weights", got one with {list(state)}')
         self.set_weights(state["weights"])
-        self.global_timestep = state["global_timestep"]
-        self.num_grad_updates = state["num_grad_updates"]
+        self.global_timestep = state.get("global_timestep", self.global_timestep)
+        self.num_grad_updates = state.get("num_grad_updates", self.num_grad_updates)
+
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> "Policy":
+        """Make a policy of a state from `get_state()`.
+
+        Raises:
+            ConfigError: If the state has no "policy_spec".
+        """
+        if state.get("policy_spec") is None:
+            raise ConfigError('expected a state with a "policy_spec"; restore others with policy.set_state(state)')
+        spec = as_policy_spec("policy_spec", state["policy_spec"])
+        given = spec.module_spec()
+        module = given.build() if isinstance(given, RLModuleSpec) else copied(given)
+        policy: Policy = spec.policy_class(as_rl_module(module, *spec.spaces("policy_spec")), spec.config)
+        policy.set_state(state)
+        return policy
+
+    def export_checkpoint(
+        self,
+        export_dir: str | os.PathLike[str],
+        filename_prefix: Any = None,
+        *,
+        policy_state: Mapping[str, Any] | None = None,
+        checkpoint_format: str = "cloudpickle",
+    ) -> None:
+        """Write the state to a file in a folder, which is created if needed, for `from_checkpoint()`.
+
+        Args:
+            export_dir: The folder.
+            filename_prefix: Ignored, as by RLlib.
+            policy_state: The state to write; None: that of `get_state()`.
+            checkpoint_format: Only "cloudpickle", which is also what pickle reads.
+
+        Raises:
+            ConfigError: If the format is another.
+        """
+        if checkpoint_format != "cloudpickle":
+            raise ConfigError(f'checkpoint_format must be "cloudpickle", got {checkpoint_format!r}')
+        folder = Path(export_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / CHECKPOINT, pickled(self.get_state() if policy_state is None else policy_state))
+
+    @staticmethod
+    def from_checkpoint(
+        checkpoint: str | os.PathLike[str], policy_ids: Collection[str] | None = None
+    ) -> "Policy | dict[str, Policy]":
+        """Make the policy that `export_checkpoint()` wrote; unpickles the file, which may run any code in it.
+
+        Args:
+            checkpoint: The folder; or a folder with one folder for each policy, by policy id.
+            policy_ids: Ids of the policies to make of the latter; None: all.
+
+        Raises:
+            ConfigError: If there is no checkpoint.
+        """
+        folder = Path(checkpoint)
+        if (folder / CHECKPOINT).is_file() and policy_ids is None:
+            return Policy.from_state(pickle.loads((folder / CHECKPOINT).read_bytes()))
+        found = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{CHECKPOINT}"))}
+        wanted = list(found) if policy_ids is None else list(policy_ids)
+        if not wanted or (missing := [policy_id for policy_id in wanted if policy_id not in found]):
+            raise ConfigError(f"expected {CHECKPOINT} in {folder}, or in folders of policies in it; it has the "
+                              f"policies {list(found)}" + (f", not {missing}" if wanted else ""))  # fmt: skip
+        return {policy_id: Policy.from_checkpoint(found[policy_id]) for policy_id in wanted}  # type: ignore[misc]
+
+    def export_model(self, export_dir: str | os.PathLike[str], onnx: int | None = None) -> None:
+        """Write the module to "model.pt" in a folder, which is created if needed; read it with `torch.load()`.
+
+        Raises:
+            ConfigError: If `onnx` is given.
+        """
+        if onnx is not None:
+            raise ConfigError("fastmarl.Policy writes ONNX: see docs/deploy.md; onnx must be None here")
+        folder = Path(export_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(self.module, folder / "model.pt")
+
+    # Members of RLlib's class that have the same answer for each policy here.
+
+    def get_session(self) -> None:
+        """Return None, because there is no TensorFlow session."""
+        return
+
+    def get_exploration_state(self) -> dict[str, Any]:
+        """Return an empty dict: the module's distribution explores, which has no state."""
+        return {}
+
+    def get_connector_metrics(self) -> dict[str, Any]:
+        """Return an empty dict: connectors are part of the runner, whose metrics have their times."""
+        return {}
+
+    def reset_connectors(self, env_id: Any) -> None:
+        """Do nothing: the runner resets its connectors with each episode."""
+
+    def maybe_remove_time_dimension(self, input_dict: Any) -> Any:
+        """Return `input_dict` as it is, which has no time dimension."""
+        return input_dict
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
         """Set the counters from `global_vars`: {"timestep": ..., "num_grad_updates": ... or None}."""
@@ -117,3 +252,34 @@ class Policy:
     def get_host(self) -> str:
         """Return the name of the machine."""
         return platform.node()
+
+
+def spec_of(policy: Policy) -> PolicySpec:
+    """Return a spec that makes a policy like this one."""
+    module: Any = policy.module
+    if isinstance(module, AdaptedModule):
+        made_by: Any = copied(module.module)
+    elif module.kwargs:  # arguments that specs can't hold
+        made_by = copied(module)
+    else:
+        made_by = RLModuleSpec(module_class=type(module), model_config=module.model_config)
+    spaces = policy.observation_space, policy.action_space
+    return PolicySpec(type(policy), *spaces, dict(policy.config), module=made_by)
+
+
+def space_struct(space: gym.Space | None) -> Any:
+    """Return a space as dicts and tuples of spaces that are neither."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: space_struct(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(map(space_struct, space.spaces))
+    return space
+
+
+def pickled(data: Any) -> bytes:
+    """Return a pickle, by cloudpickle if it is installed, which takes lambdas and classes of the main module, too."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        return pickle.dumps(data)
+    return bytes(cloudpickle.dumps(data))

@@ -1,13 +1,18 @@
 """A worker's policies, their mapping function, and the choice of those that learn."""
 
+import math
+import weakref
 from collections import ChainMap
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from fastmarl.core.errors import ConfigError, misfit
 from fastmarl.core.modules.base import RLModule
-from fastmarl.legacy.config import PolicySpec
+from fastmarl.core.rllib_classes import is_of_rllib
 from fastmarl.legacy.policies.policy import Policy
+from fastmarl.legacy.policies.policy_spec import PolicySpec
+from fastmarl.legacy.sampling.episode_view import EpisodeV2
+from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
 
 MappingFn = Callable[..., str]
 ToTrain = Collection[str] | Callable[..., bool]
@@ -22,25 +27,56 @@ class PolicyMap(dict[str, Policy]):
         policy_config: Options of all policies.
         default_policy_class: `(module, config) -> Policy`, for specs without a class.
         max_seq_len: Passed to policies whose class has an option of this name.
+        callbacks: The worker's callbacks, `callbacks` of the policies.
+
+    Attributes:
+        capacity: Most policies in memory, which is not limited.
+        policy_states_are_swappable: False; no policy takes over another's object.
     """
 
-    def __init__(self, policy_config: Mapping[str, Any], default_policy_class: Any, max_seq_len: int):
+    capacity = math.inf
+    policy_states_are_swappable = False
+
+    def __init__(
+        self,
+        policy_config: Mapping[str, Any],
+        default_policy_class: Any,
+        max_seq_len: int,
+        callbacks: WorkerCallbacks,
+    ):
         super().__init__()
         self._config, self._default_class = policy_config, default_policy_class
-        self._max_seq_len = max_seq_len
+        self._max_seq_len, self._callbacks = max_seq_len, callbacks
         self._leaving: dict[str, Policy] = {}
         self._episodes_of: dict[str, Collection[str]] = {}
+
+    @property
+    def cache(self) -> "PolicyMap":
+        """The policies in memory, which are all."""
+        return self
 
     @property
     def acting(self) -> Mapping[str, Policy]:
         """All policies that act, removed ones in running episodes included; a view."""
         return ChainMap(self, self._leaving)
 
+    def __setitem__(self, policy_id: str, policy: Policy) -> None:
+        if self._callbacks.has("on_learn_on_batch"):
+            policy.callbacks = PolicyCallbacks(self._callbacks)
+        super().__setitem__(policy_id, policy)
+
     def make(self, policy_id: str, spec: PolicySpec, module: RLModule) -> Policy:
-        """Make the policy of a spec, without adding it to the map."""
+        """Make the policy of a spec, without adding it to the map.
+
+        Raises:
+            ConfigError: If its class is one of RLlib's.
+        """
         policy_class = spec.policy_class or self._default_class
-        config = {**self._config, **spec.config}
-        if "max_seq_len" in policy_class.DEFAULTS:
+        if isinstance(policy_class, type) and is_of_rllib(policy_class):
+            raise ConfigError(f"policy {policy_id!r}: {policy_class.__name__} is RLlib's, and makes its own "
+                              "model; derive one from fastmarl.legacy.TorchPolicy")  # fmt: skip
+        config = {**self._config, **(spec.config or {})}
+        if "max_seq_len" in getattr(policy_class, "DEFAULTS", ()):
             config["max_seq_len"] = self._max_seq_len
         return policy_class(module, config)
 
@@ -54,6 +90,16 @@ class PolicyMap(dict[str, Policy]):
         for policy_id, episodes in list(self._episodes_of.items()):
             if set(episodes).isdisjoint(under_way):
                 del self._leaving[policy_id], self._episodes_of[policy_id]
+
+
+class PolicyCallbacks:
+    """The part of a worker's callbacks that its policies call."""
+
+    def __init__(self, callbacks: WorkerCallbacks):
+        self._callbacks = callbacks
+
+    def on_learn_on_batch(self, **arguments: Any) -> None:
+        self._callbacks.call("on_learn_on_batch", **arguments)
 
 
 def learns_if(to_train: ToTrain) -> Callable[..., bool]:
@@ -87,12 +133,14 @@ def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
     """
     if not callable(mapping_fn):
         raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
-    if not misfit(mapping_fn, "agent_id", None):
-        return mapping_fn
     if reason := misfit(mapping_fn, "agent_id", None, worker=None):
+        if not misfit(mapping_fn, "agent_id", None):
+            return mapping_fn
         raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode, worker=worker): {reason}")
 
+    find = weakref.ref(worker)  # the worker's runner holds the function
+
     def with_worker(agent_id: Hashable, episode: Any) -> str:
-        return mapping_fn(agent_id, episode, worker=worker)
+        return mapping_fn(agent_id, EpisodeV2(episode, find()), worker=find())
 
     return with_worker

@@ -252,7 +252,7 @@ class PPOTorchPolicy(TorchPolicy):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
-        self.kl_coeff = state["current_kl_coeff"]
+        self.kl_coeff = state.get("current_kl_coeff", self.kl_coeff)
 
 
 def _mean_over_steps(train_batch: Any, n_rows: int) -> Callable[[Tensor], Tensor]:

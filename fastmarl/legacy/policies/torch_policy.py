@@ -40,7 +40,7 @@ class TorchPolicy(Policy):
         distributed_world_size: Number of processes among which gradients are averaged; None: no averaging.
     """
 
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20}
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20, "minibatch_size": 128}
 
     def __init__(self, module: RLModule, config: Mapping[str, Any] | None = None):
         super().__init__(module, config)
@@ -48,6 +48,7 @@ class TorchPolicy(Policy):
         self.dist_class: Callable[..., Distribution] = _distribution_of(module)
         self.distributed_world_size: int | None = None
         self._optimizer = self.optimizer()
+        self._loaded: dict[int, Any] = {}  # batches by buffer
 
     # Subclasses implement or override these.
 
@@ -98,6 +99,8 @@ class TorchPolicy(Policy):
         Returns:
             Statistics under "learner_stats", and counts under RLlib's names.
         """
+        custom_metrics: dict[str, Any] = {}
+        self.callbacks.on_learn_on_batch(policy=self, train_batch=samples, result=custom_metrics)
         info = self._compute_gradients(samples)
         self._optimizer.step()
         self.num_grad_updates += 1
@@ -107,7 +110,27 @@ class TorchPolicy(Policy):
             "num_grad_updates_lifetime": self.num_grad_updates,
             "diff_num_grad_updates_vs_sampler_policy": behind,
         }
-        return {LEARNER_STATS: info, **counts}
+        return {LEARNER_STATS: info, "custom_metrics": custom_metrics, **counts}
+
+    def load_batch_into_buffer(self, batch: Any, buffer_index: int = 0) -> int:
+        """Keep a SampleBatch for `learn_on_loaded_batch()`, and return its number of steps."""
+        self._loaded[buffer_index] = batch
+        return int(batch.count)
+
+    def get_num_samples_loaded_into_buffer(self, buffer_index: int = 0) -> int:
+        """Return the number of steps in the batch that was last loaded into the buffer; 0 without one."""
+        return int(self._loaded[buffer_index].count) if buffer_index in self._loaded else 0
+
+    def learn_on_loaded_batch(self, offset: int = 0, buffer_index: int = 0) -> dict[str, Any]:
+        """Call `learn_on_batch()` with `minibatch_size` steps, from step `offset`, of the loaded batch.
+
+        Raises:
+            BatchError: If no batch was loaded into the buffer.
+        """
+        if buffer_index not in self._loaded:
+            raise BatchError(f"no batch is loaded into buffer {buffer_index}; call load_batch_into_buffer() before")
+        batch, size = self._loaded[buffer_index], self.config["minibatch_size"]
+        return self.learn_on_batch(batch if size >= batch.count else batch[offset : offset + size])
 
     def compute_gradients(self, postprocessed_batch: Any) -> tuple[Gradients, dict[str, Any]]:
         """Compute gradients on the SampleBatch `postprocessed_batch`, without an update.
@@ -175,18 +198,30 @@ class TorchPolicy(Policy):
     # Acting outside of the runner.
 
     def compute_actions(
-        self, obs_batch: Any, state_batches: Sequence[Any] | None = None, explore: bool = True
+        self,
+        obs_batch: Any,
+        state_batches: Sequence[Any] | None = None,
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        info_batch: Any = None,
+        episodes: Any = None,
+        explore: bool | None = None,
+        timestep: int | None = None,
+        **kwargs: Any,
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Compute actions for preprocessed observations.
+
+        Other arguments than these are unused: modules don't take them.
 
         Args:
             obs_batch: [n, ...], nested like the module's observation space.
             state_batches: If the policy is recurrent, its states [n, ...] each; None: the initial ones.
-            explore: Draw actions if true, or else take the most likely ones.
+            explore: Draw actions if true or None, or else take the most likely ones.
 
         Returns:
             (actions [n, ...], next states [n, ...] each, the module's other outputs [n, ...])
         """
+        explore = explore is None or explore
         batch = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
         if self.is_recurrent():
             batch = self._with_state(batch, state_batches)
@@ -209,34 +244,92 @@ class TorchPolicy(Policy):
         return {Columns.OBS: obs, Columns.STATE_IN: self.model.nested_state(states)}
 
     def _choose(self, outputs: dict[str, Any], explore: bool) -> tuple[Any, dict[str, Any]]:
-        """Return (actions, the module's other outputs, to which exploration adds "action_logp")."""
+        """Return (actions, the module's other outputs with "action_logp" and "action_prob").
+
+        An action that is not drawn has the probability 1, as in RLlib.
+        """
         if Columns.ACTIONS in outputs:
             actions = outputs.pop(Columns.ACTIONS)
             return actions, outputs
         distribution = self.dist_class(outputs[Columns.ACTION_DIST_INPUTS], self.model)
         actions = (distribution if explore else distribution.to_deterministic()).sample()
-        if explore:
-            outputs[Columns.ACTION_LOGP] = distribution.logp(actions)
+        logp = distribution.logp(actions)
+        outputs[Columns.ACTION_LOGP] = logp if explore else torch.zeros_like(logp)
+        outputs[SampleBatch.ACTION_PROB] = outputs[Columns.ACTION_LOGP].exp()
         return actions, outputs
 
-    def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = True) -> tuple:
+    def compute_actions_from_input_dict(
+        self,
+        input_dict: Mapping[str, Any],
+        explore: bool | None = None,
+        timestep: int | None = None,
+        episodes: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        """Compute actions like `compute_actions()` for the columns "obs" and, if recurrent, "state_in_0" and so on."""
+        states = [input_dict[f"state_in_{i}"] for i in range(self.num_state_tensors()) if f"state_in_{i}" in input_dict]
+        return self.compute_actions(input_dict[Columns.OBS], states or None, explore=explore)
+
+    def compute_single_action(
+        self,
+        obs: Any = None,
+        state: Sequence[Any] | None = None,
+        *,
+        prev_action: Any = None,
+        prev_reward: Any = None,
+        info: Any = None,
+        input_dict: Mapping[str, Any] | None = None,
+        episode: Any = None,
+        explore: bool | None = None,
+        timestep: int | None = None,
+        **kwargs: Any,
+    ) -> tuple:
         """Compute the action for one observation, like `compute_actions()` without the axis n.
+
+        Other arguments than these are unused.
 
         Args:
             obs: The observation.
             state: Leaves of the recurrent state; None for the initial one.
-            explore: Sample the action; False: take the most likely one.
+            input_dict: Replaces `obs` and `state`: columns of one row, see `compute_actions_from_input_dict()`.
+            explore: Sample the action if true or None; False: take the most likely one.
         """
-        rows = map_struct(lambda leaf: np.asarray(leaf)[None], obs)
-        states = None if state is None else [np.asarray(leaf)[None] for leaf in state]
-        actions, states_out, extra = self.compute_actions(rows, states, explore)
+        if input_dict is not None:
+            actions, states_out, extra = self.compute_actions_from_input_dict(input_dict, explore)
+        else:
+            rows = map_struct(lambda leaf: np.asarray(leaf)[None], obs)
+            states = None if state is None else [np.asarray(leaf)[None] for leaf in state]
+            actions, states_out, extra = self.compute_actions(rows, states, explore=explore)
         first = {name: map_struct(lambda leaf: leaf[0], output) for name, output in extra.items()}
         return map_struct(lambda leaf: leaf[0], actions), [leaf[0] for leaf in states_out], first
 
-    def compute_log_likelihoods(self, actions: Any, obs_batch: Any) -> np.ndarray:
-        """Return the log-probabilities, float32 [n], of actions [n, ...] on `obs_batch` [n, ...]; not recurrent."""
+    def compute_log_likelihoods(
+        self,
+        actions: Any,
+        obs_batch: Any,
+        state_batches: Sequence[Any] | None = None,
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        actions_normalized: bool = True,
+        in_training: bool = True,
+    ) -> np.ndarray:
+        """Return the log-probabilities, float32 [n], of actions [n, ...] on `obs_batch` [n, ...].
+
+        Other arguments than these are unused.
+
+        Args:
+            actions: As the module's distribution has them.
+            obs_batch: See `compute_actions()`.
+            state_batches: See `compute_actions()`.
+        """
+        columns = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
+        if self.is_recurrent():
+            n = len(flatten_struct(columns[Columns.OBS])[0][1])
+            states = state_batches or [leaf.expand(n, *leaf.shape) for leaf in self.model.get_initial_state()]
+            columns |= {f"state_in_{i}": self._tensor(leaf) for i, leaf in enumerate(states)}
+            columns[Columns.SEQ_LENS] = torch.ones(n, dtype=torch.int64)
         with torch.no_grad():
-            logits, _ = self.model({Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)})
+            logits, _ = self.model(columns)
             return _array(self.dist_class(logits, self.model).logp(map_struct(torch.as_tensor, actions)))
 
     def get_initial_state(self) -> list[np.ndarray]:
@@ -254,7 +347,7 @@ class TorchPolicy(Policy):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
-        for variables in state["_optimizer_variables"]:
+        for variables in state.get("_optimizer_variables", ()):
             self._optimizer.load_state_dict(deepcopy(variables))  # torch doesn't copy the tensors
 
 

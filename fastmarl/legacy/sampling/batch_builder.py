@@ -20,7 +20,9 @@ from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch, c
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
+from fastmarl.legacy.sampling.episode_view import EpisodeV2
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay
+from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
 
 AGENT_INDEX, T, UNROLL_ID = "agent_index", "t", "unroll_id"
 PreBatches = dict[Hashable, tuple[str, Policy, Any]]  # agent id -> (policy id, policy, SampleBatch)
@@ -70,13 +72,22 @@ class PolicyColumns:
         columns |= trajectories.end_flags()
         columns[Columns.NEXT_OBS] = trajectories.obs_after(steps)
         columns[Columns.INFOS] = _infos(agent_episodes, int(length_S.sum()))
-        columns[T] = trajectories.env_ts(steps)
+        columns[T] = self._ts(steps)
         episode_S = [episodes[chunk.id_] for chunk in chunks]
         index_S = [episode.agent_index[agent_id] for episode, agent_id in zip(episode_S, self.agent_ids, strict=True)]
         columns[Columns.EPS_ID] = np.repeat([episode.number for episode in episode_S], length_S)
         columns[UNROLL_ID] = np.repeat(np.arange(first_unroll_id, first_unroll_id + len(length_S)), length_S)
         columns[AGENT_INDEX] = np.repeat(index_S, length_S)
         self.columns: dict[str, Any] = columns
+
+    def _ts(self, steps: np.ndarray) -> np.ndarray:
+        """Return the env step before that of each step's next observation, int64 [n]: the one in which it was made."""
+        trajectories = self._trajectories
+        arrived = trajectories.env_ts(steps)
+        following = np.empty_like(arrived)
+        following[:-1] = arrived[1:]
+        following[np.cumsum(self.length_S) - 1] = trajectories.final_env_t()
+        return following - 1
 
     def final_obs(self) -> Any:
         """Return the observation after each trajectory's last step, [s, ...]."""
@@ -136,21 +147,22 @@ class BatchBuilder:
     Args:
         policies: Policy id -> policy; the policies may change between batches.
         max_seq_len: Most steps of a recurrent policy's sequence.
+        callbacks: The worker's callbacks.
     """
 
-    def __init__(self, policies: Mapping[str, Policy], max_seq_len: int):
-        self._policies, self._max_seq_len = policies, max_seq_len
+    def __init__(self, policies: Mapping[str, Policy], max_seq_len: int, callbacks: WorkerCallbacks):
+        self._policies, self._max_seq_len, self._callbacks = policies, max_seq_len, callbacks
         self._n_unrolls = 0
 
     def build(self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]) -> Any:
         """Build a batch of all steps: trajectories in order of the chunks and, in each, of agents' appearance.
 
-        A policy's columns are:
+        Agents whose last info in a chunk has "training_enabled": False are left out. A policy's columns are:
 
         - "obs", "new_obs", "actions", "infos" (those that came with "obs"), and the module's outputs, [n, ...]
         - "rewards" float32, "terminateds" and "truncateds" bool, [n]
-        - "t" (env step of "obs"), "eps_id", "unroll_id" (number of the trajectory) and "agent_index" (order of
-          appearance in the episode), int64 [n]
+        - "t" (the env step before that of "new_obs"), "eps_id", "unroll_id" (number of the trajectory) and
+          "agent_index" (order of appearance in the episode), int64 [n]
         - if the policy is recurrent, "seq_lens" int32 [q], and "state_in_0" and so on [q, ...]
         - those that the policy's `postprocess_trajectory()` adds
 
@@ -161,13 +173,14 @@ class BatchBuilder:
         Returns:
             MultiAgentBatch
         """
-        by_policy = self._columns(chunks, episodes)
-        hooked = [id_ for id_ in by_policy if _at_once(self._policies[id_]) is None]
-        post_batches = self._hooked(by_policy, hooked) if hooked else {}
+        by_policy = self._columns(chunks, episodes, in_training=True)
+        at_once_of = {id_: self._at_once(self._policies[id_]) for id_ in by_policy}
+        hooked = [id_ for id_, at_once in at_once_of.items() if at_once is None]
+        others = self._columns(chunks, episodes, in_training=False) if hooked else {}
+        post_batches = self._hooked(chunks, by_policy, others, hooked) if hooked else {}
         batches = {}
         for policy_id, columns in by_policy.items():
-            policy = self._policies[policy_id]
-            at_once = _at_once(policy)
+            policy, at_once = self._policies[policy_id], at_once_of[policy_id]
             if at_once is None:
                 batch = concat_samples(post_batches[policy_id])
             else:
@@ -178,14 +191,14 @@ class BatchBuilder:
         return MultiAgentBatch(batches, sum(map(len, chunks)))
 
     def _columns(
-        self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]
+        self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay], *, in_training: bool
     ) -> dict[str, PolicyColumns]:
-        """Return the columns of each policy that has steps."""
+        """Return the columns of each policy that has steps of agents that are in training, or of those that are not."""
         agent_episodes: defaultdict[str, list[SingleAgentEpisode]] = defaultdict(list)
         chunk_of: defaultdict[str, list[MultiAgentEpisode]] = defaultdict(list)
         for chunk in chunks:
             for agent_id, agent_episode in chunk.agent_episodes.items():
-                if len(agent_episode):
+                if len(agent_episode) and _is_in_training(agent_episode) == in_training:
                     policy_id = chunk.module_for(agent_id)
                     agent_episodes[policy_id].append(agent_episode)
                     chunk_of[policy_id].append(chunk)
@@ -198,24 +211,69 @@ class BatchBuilder:
             )
         return columns
 
-    def _hooked(self, by_policy: Mapping[str, PolicyColumns], hooked: list[str]) -> dict[str, list[Any]]:
-        """Call `postprocess_trajectory()` of the `hooked` policies; returns their results for each trajectory."""
+    def _at_once(self, policy: Policy) -> Callable[[Any, PolicyColumns], None] | None:
+        return None if self._callbacks.has("on_postprocess_trajectory") else _at_once(policy)
+
+    def _hooked(
+        self,
+        chunks: list[MultiAgentEpisode],
+        by_policy: Mapping[str, PolicyColumns],
+        others: Mapping[str, PolicyColumns],
+        hooked: list[str],
+    ) -> dict[str, list[Any]]:
+        """Call `postprocess_trajectory()` of the `hooked` policies; returns their results for each trajectory.
+
+        Args:
+            chunks: The chunks, whose agents are processed in turn.
+            by_policy: Columns of agents that are in training.
+            others: Columns of agents that are not.
+            hooked: Ids of the policies.
+        """
         in_chunk: defaultdict[int, PreBatches] = defaultdict(dict)
-        for policy_id, columns in by_policy.items():
+        for policy_id, columns in [*by_policy.items(), *others.items()]:
             rows = zip(columns.chunks, columns.agent_ids, columns.trajectories(), strict=True)
             for chunk, agent_id, batch in rows:
                 in_chunk[id(chunk)][agent_id] = policy_id, self._policies[policy_id], batch
         post_batches: dict[str, list[Any]] = {policy_id: [] for policy_id in hooked}
-        for policy_id in hooked:
-            columns, policy = by_policy[policy_id], self._policies[policy_id]
-            for chunk, agent_id in zip(columns.chunks, columns.agent_ids, strict=True):
-                others = dict(in_chunk[id(chunk)])
-                _, _, batch = others.pop(agent_id)
-                post_batch = policy.postprocess_trajectory(batch, others, chunk)
+        for chunk in chunks:
+            of_chunk = in_chunk[id(chunk)]
+            for agent_id, agent_episode in chunk.agent_episodes.items():
+                if agent_id not in of_chunk or not _is_in_training(agent_episode):
+                    continue
+                policy_id, policy, batch = of_chunk[agent_id]
+                if policy_id not in post_batches:
+                    continue
+                of_others = {other: each for other, each in of_chunk.items() if other != agent_id}
+                post_batch = policy.postprocess_trajectory(batch, of_others, chunk)
+                self._call_back(policy_id, agent_id, chunk, post_batch, of_chunk)
                 for name in [name for name in post_batch if name.startswith("state_out_")]:
                     del post_batch[name]
                 post_batches[policy_id].append(post_batch)
         return post_batches
+
+    def _call_back(
+        self, policy_id: str, agent_id: Hashable, chunk: MultiAgentEpisode, post_batch: Any, pre_batches: PreBatches
+    ) -> None:
+        if self._callbacks.has("on_postprocess_trajectory"):
+            self._callbacks.call(
+                "on_postprocess_trajectory",
+                episode=EpisodeV2(chunk, self._callbacks.worker()),
+                agent_id=agent_id,
+                policy_id=policy_id,
+                policies=self._policies,
+                postprocessed_batch=post_batch,
+                original_batches=pre_batches,
+            )
+
+
+def _is_in_training(agent_episode: SingleAgentEpisode) -> bool:
+    info = agent_episode.get_infos(-1)
+    flag = info.get("training_enabled", True) if isinstance(info, Mapping) else True
+    try:
+        return bool(flag)
+    except ValueError as error:
+        raise BatchError(f"the info of agent {agent_episode.agent_id!r} has training_enabled={flag!r:.99}; it must be "
+                         f"True or False") from error  # fmt: skip
 
 
 def _nothing(policy: Any, columns: PolicyColumns) -> None:

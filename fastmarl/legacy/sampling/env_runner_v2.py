@@ -9,11 +9,13 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.public import public
+from fastmarl.core.runner.nested import leaves_of
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.files.interfaces import InputReader
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay, RolloutMetrics, joined
+from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
 
 PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
 LEAST_SHARE = 8  # while waiting for episodes to end, each call samples 1 / LEAST_SHARE of a batch or more
@@ -35,6 +37,7 @@ class EnvRunnerV2(InputReader):
         runner: Samples the episodes; its `sample()` must not be called elsewhere.
         policies: Policy id -> policy, one for each module that acts.
         max_seq_len: Most steps of a recurrent policy's sequence.
+        callbacks: The worker's callbacks.
 
     Attributes:
         perf_stats: Mean duration in milliseconds of a step of all envs, between the last two batches:
@@ -43,13 +46,20 @@ class EnvRunnerV2(InputReader):
         unreturned: Batches and metrics that have been made but not returned.
     """
 
-    def __init__(self, runner: MultiAgentEnvRunner, policies: Mapping[str, Policy], max_seq_len: int):
+    def __init__(
+        self,
+        runner: MultiAgentEnvRunner,
+        policies: Mapping[str, Policy],
+        max_seq_len: int,
+        callbacks: WorkerCallbacks,
+    ):
         self._runner = runner
         self._wants_whole = runner.config.batch_mode == "complete_episodes"
-        self._builder = BatchBuilder(policies, max_seq_len)
+        self._builder = BatchBuilder(policies, max_seq_len, callbacks)
         self._episodes: dict[str, EpisodeUnderWay] = {}  # by id: running, or with chunks for a batch
         self._sampled: list[MultiAgentEpisode] = []  # chunks to be added to _episodes
         self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
+        self._logged: dict[str, Any] = {}  # values that callbacks have logged since episodes were last reported
         self.unreturned: list[Any] = []
         self._passed: list[RolloutMetrics] = []  # metrics that `next()` has skipped
         self._building: weakref.ref[_Building] | None = None
@@ -102,6 +112,10 @@ class EnvRunnerV2(InputReader):
         """Return the ids of episodes that are running, or have chunks that wait for a batch."""
         return self._runner.running_episodes | {id_ for id_, episode in self._episodes.items() if episode.chunks}
 
+    def under_way(self, episode_id: str) -> EpisodeUnderWay | None:
+        """Return the episode as of the last call of the runner; None if it has begun since."""
+        return self._episodes.get(episode_id)
+
     def _n_pending(self) -> int:
         chunks = [chunk for episode in self._episodes.values() for chunk in episode.chunks]
         if self._runner.config.count_steps_by == "env_steps":
@@ -123,7 +137,8 @@ class EnvRunnerV2(InputReader):
         episodes = self._episodes | {id_: replace(episode, chunks=()) for id_, episode in ready.items()}
         metrics = self._new_metrics()
         # One atomic update: an interrupt can come only before or after it.
-        self.__dict__.update(unreturned=[*self.unreturned, *metrics, *batches], _episodes=episodes, _metrics=[])
+        self.__dict__.update(unreturned=[*self.unreturned, *metrics, *batches], _episodes=episodes, _metrics=[],
+                             _logged={} if self._metrics else self._logged)  # fmt: skip
 
     def _is_ready(self, episode: EpisodeUnderWay) -> bool:
         """Return true if the episode's chunks may become part of a batch."""
@@ -154,8 +169,15 @@ class EnvRunnerV2(InputReader):
             self._building = None
 
     def _new_metrics(self) -> list[RolloutMetrics]:
-        """Return the metrics of ended episodes and failed envs, with the times since the last report."""
+        """Return the metrics of ended episodes and failed envs, with times and logged values since the last report."""
+        names = list(self._runner.metrics.stats)
         report = self._runner.get_metrics()
+        values = leaves_of({name: report[str(name)] for name in names}, ())
+        self._logged = {**self._logged, **{"/".join(map(str, path)): value for path, value in values if value == value}}
         self.perf_stats = {name: report[name] for name in PERF_STATS}
         faulty = [RolloutMetrics.of_failure()] * report["num_env_failures"]
-        return [*faulty, *(metrics._replace(perf_stats=self.perf_stats) for metrics in self._metrics)]
+        ended = [
+            metrics._replace(perf_stats=self.perf_stats, custom_metrics={**self._logged, **metrics.custom_metrics})
+            for metrics in self._metrics
+        ]
+        return [*faulty, *ended]

@@ -19,23 +19,24 @@ class RolloutMetrics(NamedTuple):
         episode_length: Number of env steps.
         episode_reward: Sum of all agents' recorded rewards.
         agent_rewards: (agent id, policy id) -> sum of the agent's recorded rewards.
-        custom_metrics: Values that callbacks stored in `episode.custom_data` under this name.
+        custom_metrics: Values that callbacks stored in `episode.custom_metrics`, and those that they logged with
+            `metrics_logger.log_value()` since the last episodes were reported; keys of several names are joined by "/".
         perf_stats: See `EnvRunnerV2.perf_stats`.
-        hist_data: Values that callbacks stored like `custom_metrics`.
-        media: Values that callbacks stored like `custom_metrics`.
+        hist_data: Values that callbacks stored in `episode.hist_data`.
+        media: Values that callbacks stored in `episode.media`.
         episode_faulty: True if an env has failed; all other fields are then empty.
         connector_metrics: Always empty.
     """
 
-    episode_length: int
-    episode_reward: float
-    agent_rewards: dict[tuple[Hashable, str], float]
-    custom_metrics: dict[str, float]
-    perf_stats: dict[str, float]
-    hist_data: dict[str, list[float]]
-    media: dict[str, Any]
-    episode_faulty: bool
-    connector_metrics: dict[str, Any]
+    episode_length: int = 0
+    episode_reward: float = 0.0
+    agent_rewards: dict[tuple[Hashable, str], float] = {}  # noqa: RUF012
+    custom_metrics: dict[str, float] = {}  # noqa: RUF012
+    perf_stats: dict[str, float] = {}  # noqa: RUF012
+    hist_data: dict[str, list[float]] = {}  # noqa: RUF012
+    media: dict[str, Any] = {}  # noqa: RUF012
+    episode_faulty: bool = False
+    connector_metrics: dict[str, Any] = {}  # noqa: RUF012
 
     @classmethod
     def of_failure(cls) -> Self:
@@ -54,6 +55,7 @@ class EpisodeUnderWay:
         env_t: Number of env steps so far; None: a chunk is missing, dropped by an interrupted call.
         agent_index: Agent id -> index, in order of appearance.
         agent_rewards: See `RolloutMetrics`.
+        agent_steps: Number of steps of all agents so far.
         chunks: Chunks that wait for a batch.
     """
 
@@ -61,6 +63,7 @@ class EpisodeUnderWay:
     env_t: int | None = 0
     agent_index: dict[Hashable, int] = field(default_factory=dict)
     agent_rewards: dict[tuple[Hashable, str], float] = field(default_factory=dict)
+    agent_steps: int = 0
     chunks: tuple[MultiAgentEpisode, ...] = ()
 
     @classmethod
@@ -85,6 +88,7 @@ class EpisodeUnderWay:
             env_t=chunk.env_t if follows else None,
             agent_index=agent_index,
             agent_rewards=agent_rewards,
+            agent_steps=self.agent_steps + chunk.agent_steps(),
             chunks=(*self.chunks, chunk) if follows or not only_whole else (),
         )
 

@@ -1,0 +1,50 @@
+"""Reads batches from the rows of a data set."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
+from fastmarl.legacy.files.interfaces import InputReader, IOContext
+from fastmarl.legacy.files.json_format import from_record
+
+
+@public("fastmarl.legacy")
+class DatasetReader(InputReader):
+    """Reads the rows of a data set in random order, endlessly; each row is a batch in the form of a line of JSON.
+
+    Args:
+        ds: `ray.data.Dataset`, or a sequence of dicts such as {"type": "SampleBatch", "obs": [...], ...}.
+        ioctx: IOContext of the worker whose policies the batches are for.
+
+    Attributes:
+        count: Number of rows.
+
+    Raises:
+        ConfigError: If there are no rows.
+    """
+
+    def __init__(self, ds: Any, ioctx: IOContext | None = None):
+        self._ds, self._ioctx = ds, ioctx or IOContext()
+        self.count: int = ds.count() if hasattr(ds, "iter_rows") else len(ds)
+        if not self.count:
+            raise ConfigError("the data set has no rows")
+        self._seed = None if self._ioctx.config is None else self._ioctx.config.seed
+        self._rows = self._endless()
+
+    def _endless(self) -> Iterator[Any]:
+        draws = random.Random(self._seed)
+        while True:
+            if hasattr(self._ds, "iter_rows"):
+                yield from self._ds.random_shuffle(seed=self._seed).iter_rows()
+            else:
+                yield from draws.sample(list(self._ds), self.count)
+
+    def next(self) -> Any:
+        """Return the batch of the next row.
+
+        Raises:
+            BatchError: If the row holds no batch.
+        """
+        return from_record(next(self._rows), self._ioctx.spaces())

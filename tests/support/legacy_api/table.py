@@ -1,0 +1,150 @@
+"""All rows of the table, and why some members are not there."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from support.legacy_api import of_batches, of_episodes, of_files, of_policies, of_workers
+from support.legacy_api.faces import Ours, Theirs, alike
+from support.legacy_api.names import CLASSES, CONSTRUCTED, all_names
+from support.rllib_api.members import parameters_of
+
+BOTH: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "RolloutWorker": of_workers.OF_WORKERS,
+    "EnvRunnerV2": of_workers.OF_RUNNERS,
+    "EpisodeV2": of_episodes.OF_EPISODES,
+    "RolloutMetrics": of_episodes.OF_METRICS,
+    "SampleBatch": of_batches.OF_SAMPLE_BATCHES,
+    "MultiAgentBatch": of_batches.OF_MULTI_AGENT_BATCHES,
+    "Policy": of_policies.OF_POLICIES,
+    "PolicyMap": of_policies.OF_POLICY_MAPS,
+    "PolicySpec": of_batches.OF_SPECS,
+    "EnvContext": of_batches.OF_CONTEXTS,
+    "MeanStdFilter": of_batches.OF_FILTERS,
+    "IOContext": of_files.OF_IO_CONTEXTS,
+    "JsonReader": of_files.OF_READERS,
+    "JsonWriter": of_files.OF_WRITERS,
+    "MixedInput": of_files.OF_MIXED_INPUTS,
+    "ShuffledInput": of_files.OF_SHUFFLED_INPUTS,
+    "RLlibCallback": of_episodes.OF_CALLBACKS,
+}
+"""Class -> member -> its answer on a face, which is the same on both."""
+ALONE: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "RolloutWorker": of_workers.WORKERS_ALONE,
+    "RolloutMetrics": of_episodes.METRICS_ALONE,
+    "Policy": of_policies.POLICIES_ALONE,
+    "PolicyMap": of_policies.POLICY_MAPS_ALONE,
+    "MeanStdFilter": of_batches.FILTERS_ALONE,
+    "JsonReader": of_files.READERS_ALONE,
+}
+"""Class -> member -> true if it holds; RLlib's raises, or answers otherwise for the reason in `NOTES`."""
+
+BY_THE_RUNNER = "the runner begins, steps and ends episodes itself; callbacks see them"
+VIEWS = "modules have no view requirements: recurrent states and connectors stand for earlier steps"
+CONNECTORS = "connectors are part of the runner, and its state, not of policies: [connectors](connectors.md)"
+NOT_THERE = {
+    "EnvRunnerV2.create_episode": BY_THE_RUNNER,
+    "EnvRunnerV2.end_episode": BY_THE_RUNNER,
+    "EpisodeV2.add_action_reward_done_next_obs": BY_THE_RUNNER,
+    "EpisodeV2.add_init_obs": BY_THE_RUNNER,
+    "EpisodeV2.postprocess_episode": BY_THE_RUNNER,
+    "EpisodeV2.set_last_info": BY_THE_RUNNER,
+    "EpisodeV2.step": BY_THE_RUNNER,
+    "SampleBatch.get_single_step_input_dict": VIEWS,
+    "Policy.init_view_requirements": VIEWS,
+    "Policy.view_requirements": VIEWS,
+    "Policy.action_connectors": CONNECTORS,
+    "Policy.agent_connectors": CONNECTORS,
+    "Policy.restore_connectors": CONNECTORS,
+    "Policy.learn_on_batch_from_replay_buffer": "it calls an actor of Ray; pass a batch to `learn_on_batch()`",
+}
+NOTES = {
+    "RolloutWorker.make_env": "RLlib's raises; here it makes the environments again",
+    "RolloutWorker.sample_get_state_and_metrics": "RLlib's raises; here (batch, state, metrics)",
+    "RolloutWorker.preprocessing_enabled": "False: modules take observations as they are, or by connectors",
+    "RolloutWorker.preprocessors": "None for each policy",
+    "RolloutWorker.foreach_env": 'for environments in this process (`gym_env_vectorize_mode="sync"`)',
+    "RolloutWorker.sample_and_learn": "statistics are means over all minibatches",
+    "RolloutWorker.sample": "keyword arguments have no effect, as in RLlib",
+    "RolloutWorker.set_state": "after an error, nothing has changed",
+    "RolloutWorker.config": "a `RolloutWorkerConfig`",
+    "RolloutWorker.default_policy_class": "`(module, config) -> Policy`",
+    "RolloutWorker.remove_policy": "in running episodes the policy acts on",
+    "RolloutWorker.seed": "RLlib's sum; random streams derive from its parts",
+    "EpisodeV2.has_init_obs": "true already in `on_episode_start`",
+    "EpisodeV2.policy_for": "`refresh=True` asks the mapping function, but the agent keeps its policy",
+    "EpisodeV2.is_done": "without an agent id, a flag of the episode; likewise the other two",
+    "RolloutMetrics.custom_metrics": "and what callbacks log with `metrics_logger.log_value()`",
+    "RolloutMetrics.connector_metrics": "empty; `perf_stats` has the connectors' times",
+    "Policy.callbacks": "only for `on_learn_on_batch()`",
+    "Policy.maybe_remove_time_dimension": "RLlib's raises; here the argument itself",
+    "Policy.reset_connectors": "the runner resets them with each episode",
+    "Policy.get_connector_metrics": "empty; `perf_stats` has the connectors' times",
+    "Policy.get_exploration_state": "empty: distributions explore, without state",
+    "Policy.export_model": "no ONNX, which [`fastmarl.Policy`](deploy.md) writes",
+    "PolicyMap.capacity": "infinite: all policies stay in memory",
+    "MeanStdFilter.destd": "by the standard deviation of the population (n), where RLlib divides by n - 1",
+    "MeanStdFilter.running_stats": "a list with an entry for each Box of the space; `buffer` as well",
+    "MeanStdFilter.shape": "a list with an entry for each Box of the space",
+    "MeanStdFilter.no_preprocessor": "True: each Box of a nested space has its own statistics",
+    "JsonReader.next": "one line; `worker.sample()` concatenates",
+    "JsonReader.cur_file": "the path",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A member of one of RLlib's classes."""
+
+    cls: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.cls}.{self.name}"
+
+    def error(self) -> Exception | None:
+        """Return the error of its check; None: it holds."""
+        try:
+            self._check()
+        except Exception as error:
+            return error
+        return None
+
+    def _check(self) -> None:
+        theirs, ours = faces()
+        if self.name in ALONE.get(self.cls, {}):
+            assert ALONE[self.cls][self.name](ours) is True
+        else:
+            answers = [BOTH[self.cls][self.name](face) for face in (theirs, ours)]
+            assert alike(*answers), answers
+        self._check_parameters(ours)
+
+    def _check_parameters(self, ours: Any) -> None:
+        """Raise AssertionError if our method lacks an argument of RLlib's."""
+        if self.cls not in CLASSES or (self.name == "__init__" and self.cls not in CONSTRUCTED):
+            return
+        owner = type(ours.policy) if self.cls == "Policy" else getattr(ours, self.cls)
+        theirs_method, method = (getattr(each, self.name, None) for each in (CLASSES[self.cls], owner))
+        if inspect.isroutine(theirs_method) and inspect.isroutine(method) and self.cls != "PolicyMap":  # dict's own
+            missing = parameters_of(theirs_method).keys() - parameters_of(method).keys()
+            assert not missing, missing
+
+
+@cache
+def faces() -> tuple[Theirs, Ours]:
+    """Return both faces, whose workers all checks share."""
+    return Theirs(), Ours()
+
+
+@cache
+def all_rows() -> tuple[Row, ...]:
+    """Return the rows in the order of the page."""
+    return tuple(_rows())
+
+
+def _rows() -> Iterator[Row]:
+    for cls, names in all_names().items():
+        yield from (Row(cls, name) for name in names)
