@@ -72,11 +72,10 @@ cdef class Steps:
         return max(0, self.n_initial - (len(self.times) - self.before))
 
     cdef int add(self, obs, reward, terminated, truncated, info, t) except -1:
-        cdef Py_ssize_t i
         if self.is_built:
             self.begin_unroll()
         if not self.rows:   # RLlib has the first step twice, which can show in the dtype
-            for i in range(self.before):
+            for _ in range(self.before):
                 self.add_outcome(reward if self.first_reward is None else self.first_reward, terminated, truncated)
         if isinstance(obs, list):
             obs = np.array(obs)
