@@ -78,7 +78,7 @@ class PolicyWorker:
         return {policy_id: spec_of(policy) for policy_id, policy in self.policy_map.items()}
 
     def mapped(self, agent_id: Hashable, episode: EpisodeV2) -> str:
-        """Return the policy id that the mapping function gives an agent."""
+        """Return the policy id that the mapping function gives the agent `agent_id` of `episode`."""
         if self.policy_mapping_fn is None:
             return next(iter(self.policy_map))
         return for_runner(self.policy_mapping_fn, self)(agent_id, episode.episode)

@@ -292,6 +292,9 @@ class RolloutWorker(ExchangingWorker):
     def make_sub_env_fn(self, vector_index: int) -> Any:
         """Make another env, which the caller closes.
 
+        Args:
+            vector_index: In the env's context.
+
         Raises:
             ConfigError: If the worker has no envs.
         """

@@ -52,7 +52,10 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> "EnvContext":
-        """Return a copy with the given values replaced; `env_config` is replaced as a whole."""
+        """Return a copy with the given values replaced; `env_config` is replaced as a whole.
+
+        `worker_index`, `vector_index`, `remote`, `num_workers` and `recreated_worker` stay as they are if None.
+        """
         given: dict[str, Any] = {
             "worker_index": worker_index,
             "vector_index": vector_index,
@@ -65,7 +68,7 @@ class EnvContext(dict):
         return EnvContext(options, **{**given, **own}, num_envs=self.num_envs)
 
     def set_defaults(self, defaults: Mapping) -> None:
-        """Set missing options to these values."""
+        """Set missing options to the values of `defaults`."""
         for name, value in defaults.items():
             self.setdefault(name, value)
 

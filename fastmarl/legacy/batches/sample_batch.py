@@ -197,7 +197,10 @@ class MultiAgentBatch:
         use_stream: bool = False,
         stream: Any = None,
     ) -> Self:
-        """Call `SampleBatch.to_device()` for all policies."""
+        """Call `SampleBatch.to_device()` for all policies.
+
+        It gets `device`, `framework`, `pin_memory`, `use_stream` and `stream`.
+        """
         for batch in self.policy_batches.values():
             batch.to_device(device, framework, pin_memory, use_stream, stream)
         return self

@@ -207,7 +207,7 @@ class Policy:
         return {policy_id: Policy.from_checkpoint(found[policy_id]) for policy_id in wanted}  # type: ignore[misc]
 
     def export_model(self, export_dir: str | os.PathLike[str], onnx: int | None = None) -> None:
-        """Write the module to "model.pt" in a folder, which is created if needed; read it with `torch.load()`.
+        """Write the module to "model.pt" in `export_dir`, which is created if needed; read it with `torch.load()`.
 
         Raises:
             ConfigError: If `onnx` is given.
@@ -233,7 +233,7 @@ class Policy:
         return {}
 
     def reset_connectors(self, env_id: Any) -> None:
-        """Do nothing: the runner resets its connectors with each episode."""
+        """Do nothing, whatever `env_id` is: the runner resets its connectors with each episode."""
 
     def maybe_remove_time_dimension(self, input_dict: Any) -> Any:
         """Return `input_dict` as it is, which has no time dimension."""

@@ -42,7 +42,7 @@ class PolicySpec:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any] | tuple[Any, ...]) -> Self:
-        """Make a spec of a dict of its fields, or of a tuple from `get_state()`."""
+        """Make a spec of `state`, a dict of its fields or a tuple from `get_state()`."""
         return cls(**state) if isinstance(state, Mapping) else cls(*state)
 
     def serialize(self) -> dict[str, Any]:
@@ -65,6 +65,9 @@ class PolicySpec:
 
     def spaces(self, policy_id: str) -> tuple[gym.Space, gym.Space]:
         """Return the spaces of the policy's module.
+
+        Args:
+            policy_id: Named in the error.
 
         Raises:
             ConfigError: If the spec has none.

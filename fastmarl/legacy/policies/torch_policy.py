@@ -113,16 +113,16 @@ class TorchPolicy(Policy):
         return {LEARNER_STATS: info, "custom_metrics": custom_metrics, **counts}
 
     def load_batch_into_buffer(self, batch: Any, buffer_index: int = 0) -> int:
-        """Keep a SampleBatch for `learn_on_loaded_batch()`, and return its number of steps."""
+        """Keep the SampleBatch `batch` as number `buffer_index`, and return its number of steps."""
         self._loaded[buffer_index] = batch
         return int(batch.count)
 
     def get_num_samples_loaded_into_buffer(self, buffer_index: int = 0) -> int:
-        """Return the number of steps in the batch that was last loaded into the buffer; 0 without one."""
+        """Return the number of steps in the batch that was last loaded as number `buffer_index`; 0 without one."""
         return int(self._loaded[buffer_index].count) if buffer_index in self._loaded else 0
 
     def learn_on_loaded_batch(self, offset: int = 0, buffer_index: int = 0) -> dict[str, Any]:
-        """Call `learn_on_batch()` with `minibatch_size` steps, from step `offset`, of the loaded batch.
+        """Call `learn_on_batch()` with `minibatch_size` steps of loaded batch `buffer_index`, from step `offset`.
 
         Raises:
             BatchError: If no batch was loaded into the buffer.
@@ -211,7 +211,8 @@ class TorchPolicy(Policy):
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Compute actions for preprocessed observations.
 
-        Other arguments than these are unused: modules don't take them.
+        `prev_action_batch`, `prev_reward_batch`, `info_batch`, `episodes` and `timestep` are unused: modules don't take
+        them.
 
         Args:
             obs_batch: [n, ...], nested like the module's observation space.
@@ -266,7 +267,12 @@ class TorchPolicy(Policy):
         episodes: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
-        """Compute actions like `compute_actions()` for the columns "obs" and, if recurrent, "state_in_0" and so on."""
+        """Compute actions like `compute_actions()`; `timestep` and `episodes` are unused.
+
+        Args:
+            input_dict: The columns "obs" and, if the policy is recurrent, "state_in_0" and so on.
+            explore: See there.
+        """
         states = [input_dict[f"state_in_{i}"] for i in range(self.num_state_tensors()) if f"state_in_{i}" in input_dict]
         return self.compute_actions(input_dict[Columns.OBS], states or None, explore=explore)
 
@@ -286,7 +292,7 @@ class TorchPolicy(Policy):
     ) -> tuple:
         """Compute the action for one observation, like `compute_actions()` without the axis n.
 
-        Other arguments than these are unused.
+        `prev_action`, `prev_reward`, `info`, `episode` and `timestep` are unused.
 
         Args:
             obs: The observation.
@@ -315,7 +321,7 @@ class TorchPolicy(Policy):
     ) -> np.ndarray:
         """Return the log-probabilities, float32 [n], of actions [n, ...] on `obs_batch` [n, ...].
 
-        Other arguments than these are unused.
+        `prev_action_batch`, `prev_reward_batch`, `actions_normalized` and `in_training` are unused.
 
         Args:
             actions: As the module's distribution has them.

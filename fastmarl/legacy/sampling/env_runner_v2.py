@@ -113,7 +113,7 @@ class EnvRunnerV2(InputReader):
         return self._runner.running_episodes | {id_ for id_, episode in self._episodes.items() if episode.chunks}
 
     def under_way(self, episode_id: str) -> EpisodeUnderWay | None:
-        """Return the episode as of the last call of the runner; None if it has begun since."""
+        """Return the episode `episode_id` as of the last call of the runner; None if it has begun since."""
         return self._episodes.get(episode_id)
 
     def _n_pending(self) -> int:

@@ -170,7 +170,7 @@ class EpisodeV2:
         return list(self._whole().agent_index)
 
     def agent_index(self, agent_id: Hashable) -> int:
-        """Return the index of an agent, in order of appearance; the next free one if it has not appeared."""
+        """Return the index of `agent_id`, in order of appearance; the next free one if it has not appeared."""
         indices = self._whole().agent_index
         return indices.get(agent_id, len(indices))
 
@@ -186,12 +186,12 @@ class EpisodeV2:
         return str(self.worker.mapped(agent_id, self))
 
     def has_init_obs(self, agent_id: Hashable | None = None) -> bool:
-        """Return true if the agent, or any agent, has an observation."""
+        """Return true if the agent `agent_id`, or with None any agent, has an observation."""
         agents = self._whole().agent_index
         return bool(agents) if agent_id is None else agent_id in agents
 
     def last_info_for(self, agent_id: Hashable = ONLY_AGENT) -> dict[str, Any] | None:
-        """Return the info that came with the agent's last observation; None before its first step."""
+        """Return the info that came with the last observation of `agent_id`; None before its first step."""
         steps = self.episode.agent_episodes.get(agent_id)
         if steps is None or not len(steps):
             return None
