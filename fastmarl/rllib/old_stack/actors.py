@@ -226,9 +226,11 @@ class FastActor:
         """
         if self._plain is not None:
             outputs = self._plain.act(self._inputs.observations(acting))
+            are_arrays = True
         else:
             outputs = _outputs_of(self._answer(acting, episodes))
-        if not (self._are_arrays(outputs) and self.outputs.fits(outputs, len(acting))):
+            are_arrays = self._are_arrays(outputs)
+        if not (are_arrays and self.outputs.fits(outputs, len(acting))):
             raise UnfitAnswerError(_answer_of(outputs))
         choose_rows(acting, self.outputs.add(outputs, len(acting)))
         return outputs[ACTIONS]
