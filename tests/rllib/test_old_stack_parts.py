@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 from ray.rllib.evaluation.postprocessing import discount_cumsum
+from ray.rllib.models.torch.torch_action_dist import TorchCategorical
 from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.policy.view_requirement import ViewRequirement
+from rllib.old_stack.cases import CASES
+from rllib.old_stack.runs import differences, play
+from rllib.old_stack.subject import SUBJECT
+from torch import nn
 
 from fastmarl.core.kernels.returns import discounted_sums
+from fastmarl.rllib.inference.lstm_step import quick_layers
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.views import Views
 
@@ -105,3 +111,24 @@ def test_views_without_observations_are_left_to_rllib():
 
 def policy_with(requirements):
     return SimpleNamespace(view_requirements=requirements, config={}, is_recurrent=lambda: False)
+
+
+def test_replaced_draws_are_called(monkeypatch):
+    """With a model whose own call computes the logits."""
+    case = CASES["model: noting"]
+    drawn = play(case)
+    monkeypatch.setattr(TorchCategorical, "sample", lambda self: self.deterministic_sample())
+    want, got = play(case), play(case, SUBJECT)
+    assert [*differences(drawn, want)]
+    assert not [*differences(want, got)]
+
+
+def test_quick_layers_leave_nothing_behind():
+    layers = [nn.Linear(2, 2) for _ in range(3)]
+    with pytest.raises(ArithmeticError), quick_layers({layer: SimpleNamespace(forward=abs) for layer in layers}):  # noqa: PT012
+        assert layers[0](-1.0) == 1.0
+        layers[1].forward = round  # by user code
+        del layers[2].forward
+        raise ArithmeticError
+    assert ["forward" in vars(layer) for layer in layers] == [False, True, False]
+    assert layers[1].forward is round

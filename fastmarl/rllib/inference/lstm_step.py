@@ -81,15 +81,21 @@ def has_quick_step(part: nn.Module) -> bool:
 
 
 @contextmanager
-def quick_steps(steps: Mapping[Any, Any]) -> Iterator[None]:
-    """Let these layers compute by the forward() of their steps as long as the context is open."""
-    for layer, of_layer in steps.items():
-        vars(layer)["forward"] = of_layer.forward
+def quick_layers(steps: Mapping[Any, Any]) -> Iterator[None]:
+    """Let layers compute by the forward() of other objects as long as the context is open.
+
+    Args:
+        steps: Layer -> object with its forward(), such as an `LSTMStep`.
+    """
+    forwards = {layer: step.forward for layer, step in steps.items()}
     try:
+        for layer, forward in forwards.items():
+            vars(layer)["forward"] = forward
         yield
     finally:
-        for layer in steps:
-            vars(layer).pop("forward", None)
+        for layer, forward in forwards.items():
+            if vars(layer).get("forward") == forward:  # not one that user code has put there meanwhile
+                del vars(layer)["forward"]
 
 
 def _can_pack(layer: nn.LSTM) -> bool:

@@ -183,9 +183,9 @@ class FastActor:
         self._kept: list[tuple[Any, Hashable, Any]] = []
 
     @property
-    def steps(self) -> Mapping[Any, Any]:
-        """Quick steps of layers in the policy's model, see `quick_steps()`."""
-        return {} if self._by_model is None else self._by_model.steps
+    def quick_layers(self) -> Mapping[Any, Any]:
+        """Quick layers of the policy's model, see `quick_layers()`."""
+        return {} if self._by_model is None else self._by_model.quick_layers
 
     def new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory:
         """Make the trajectory of an agent that is observed for the first time."""
@@ -226,12 +226,13 @@ class FastActor:
         """
         if self._plain is not None:
             outputs = self._plain.act(self._inputs.observations(acting))
-            are_arrays = True
+            if not self.outputs.fits(outputs, len(acting)):
+                raise UnfitAnswerError(_answer_of(outputs))
         else:
-            outputs = _outputs_of(self._answer(acting, episodes))
-            are_arrays = self._are_arrays(outputs)
-        if not (are_arrays and self.outputs.fits(outputs, len(acting))):
-            raise UnfitAnswerError(_answer_of(outputs))
+            answer = self._answer(acting, episodes)
+            outputs = _outputs_of(answer)
+            if not (self._are_arrays(outputs) and self.outputs.fits(outputs, len(acting))):
+                raise UnfitAnswerError(answer)
         choose_rows(acting, self.outputs.add(outputs, len(acting)))
         return outputs[ACTIONS]
 
@@ -294,9 +295,8 @@ class FastActor:
             if one.outputs is self.outputs:
                 collectors[one.env_id][one.agent_id] = one.as_collector_for_inference(self._initial_states)
 
-    def changed_views(self) -> bool:
-        """Return true if running trajectories lack steps that the policy's views need now."""
-        views = Views(self.policy)
+    def changed_views(self, views: Views) -> bool:
+        """Return true if running trajectories lack steps that the policy's current views need."""
         return (views.before, [*views.zeros]) != (self.views.before, [*self.views.zeros])
 
     def lost_states(self) -> bool:
@@ -319,9 +319,8 @@ class UnfitAnswerError(Exception):
         self.answer = answer
 
 
-def problems_of(policy: Any) -> list[str]:
-    """Return the reasons why this policy needs RLlib's connectors and collectors; empty if it doesn't."""
-    views = Views(policy)
+def problems_of(policy: Any, views: Views) -> list[str]:
+    """Return the reasons why a policy with these views needs RLlib's connectors and collectors; empty: it doesn't."""
     problems = [views.problem]
     if policy.agent_connectors is None or policy.action_connectors is None:
         problems.append("it has no connectors")
@@ -340,12 +339,12 @@ def _outputs_of(answer: tuple[Any, list[Any], dict[str, Any]]) -> dict[str, Any]
     """Return a policy's answer by column.
 
     Raises:
-        UnfitAnswerError: If two outputs have the same name.
+        UnfitAnswerError: If further outputs have the name of actions or states.
     """
     actions, states, extra = convert_to_numpy(answer[0]), answer[1], answer[2]
     outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions}
     outputs |= {f"{STATE_OUT}{i}": state for i, state in enumerate(states)}
-    if outputs.keys() & extra.keys():
+    if any(name == ACTIONS or name.startswith(STATE_OUT) for name in extra):
         raise UnfitAnswerError(answer)
     return outputs | extra
 

@@ -22,6 +22,7 @@ from fastmarl.rllib.old_stack.actors import (
 )
 from fastmarl.rllib.old_stack.episode import OldStackEpisode
 from fastmarl.rllib.old_stack.trajectory import Trajectory
+from fastmarl.rllib.old_stack.views import Views
 
 BASE_ENVS = (MultiAgentEnvWrapper, VectorEnvWrapper, RemoteBaseEnv)
 """Classes of vectorized envs in which agents are known to take the actions of their policies."""
@@ -105,13 +106,14 @@ class EnvRunner(EnvRunnerV2):
     def _reasons(self, policy_id: Hashable, policy: Any, actor: PolicyActor | None) -> list[str]:
         if reasons := self._reasons_of_all():
             return reasons
-        if reasons := problems_of(policy):
+        views = Views(policy)
+        if reasons := problems_of(policy, views):
             return reasons
         is_known = actor is not None and actor.policy is policy
         if is_known and isinstance(actor, RLlibActor) and actor.is_unfit:
             return [UNFIT]
         if is_known and isinstance(actor, FastActor):
-            if actor.changed_views() and any(self._running(policy_id)):
+            if actor.changed_views(views) and any(self._running(policy_id)):
                 return ["its view requirements were changed while episodes were running"]
             return ["its buffer of states was changed while episodes were running"] if actor.lost_states() else []
         return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
@@ -184,7 +186,7 @@ class EnvRunner(EnvRunnerV2):
             worker=worker,
             callbacks=self._callbacks,
             new_trajectory=self._new_trajectory,
-            steps_of=self._steps_of,
+            quick_layers_of=self._quick_layers_of,
         )
         self._callbacks.on_episode_created(
             worker=worker, base_env=self._base_env, policies=worker.policy_map, env_index=env_id, episode=episode
@@ -195,9 +197,9 @@ class EnvRunner(EnvRunnerV2):
         actor = self._actor(episode.policy_for(agent_id))
         return actor.new_trajectory(episode, agent_id) if isinstance(actor, FastActor) else None
 
-    def _steps_of(self, policy_id: Hashable) -> Mapping[Any, Any]:
+    def _quick_layers_of(self, policy_id: Hashable) -> Mapping[Any, Any]:
         actor = self._actors.get(policy_id)
-        return actor.steps if isinstance(actor, FastActor) else {}
+        return actor.quick_layers if isinstance(actor, FastActor) else {}
 
     def end_episode(self, env_id: Any, episode_or_exception: Any) -> None:
         """End an episode as RLlib's method does."""
@@ -325,6 +327,6 @@ class EnvRunner(EnvRunnerV2):
         for env_id in active_envs:
             actions[env_id] = {}
         for policy_id, acting in to_eval.items():
-            actor = self._actor(policy_id)
+            actor = self._actor(policy_id)  # may hand the policy over to RLlib, with another form of the answer
             actor.send(acting, eval_results[policy_id], actions, off_policy_actions)
         return actions

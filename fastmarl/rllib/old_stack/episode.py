@@ -8,12 +8,12 @@ from ray.rllib.evaluation.episode_v2 import EpisodeV2
 from ray.rllib.evaluation.rollout_worker import get_global_worker
 from ray.rllib.policy.sample_batch import SampleBatch
 
-from fastmarl.rllib.inference.lstm_step import quick_steps
+from fastmarl.rllib.inference.lstm_step import quick_layers
 from fastmarl.rllib.old_stack.postprocessing import add_gae, is_gae
 from fastmarl.rllib.old_stack.trajectory import Trajectory
 
 NewTrajectory = Callable[["OldStackEpisode", Hashable], Trajectory | None]
-StepsOf = Callable[[Hashable], Mapping[Any, Any]]
+QuickLayersOf = Callable[[Hashable], Mapping[Any, Any]]
 
 
 class OldStackEpisode(EpisodeV2):
@@ -22,15 +22,15 @@ class OldStackEpisode(EpisodeV2):
     Args:
         args, kwargs: Arguments of RLlib's class.
         new_trajectory: (episode, agent id) -> trajectory for the agent's steps; None: use RLlib's collector.
-        steps_of: Policy id -> quick steps of layers in its model, see `quick_steps()`.
+        quick_layers_of: Policy id -> quick layers of its model, see `quick_layers()`.
     """
 
     active_agent_steps: int
     active_env_steps: int
 
-    def __init__(self, *args: Any, new_trajectory: NewTrajectory, steps_of: StepsOf, **kwargs: Any):
+    def __init__(self, *args: Any, new_trajectory: NewTrajectory, quick_layers_of: QuickLayersOf, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._new_trajectory, self._steps_of = new_trajectory, steps_of
+        self._new_trajectory, self._quick_layers_of = new_trajectory, quick_layers_of
 
     def add_init_obs(self, *, agent_id: Hashable, init_obs: Any, init_infos: Any, t: int = -1) -> None:
         """Add an agent's first observation, as RLlib's method does."""
@@ -94,7 +94,7 @@ class OldStackEpisode(EpisodeV2):
             policy.exploration.postprocess_trajectory(policy, batch, policy.get_session())
         batch.set_get_interceptor(None)
         if is_gae(policy) and batch[SampleBatch.VF_PREDS].ndim == 1:
-            with quick_steps(self._steps_of(policy_id)):
+            with quick_layers(self._quick_layers_of(policy_id)):
                 return add_gae(policy, batch)
         others = {other_id: other for other_id, other in built.items() if other_id != agent_id}
         return policy.postprocess_trajectory(batch, others, self)

@@ -10,22 +10,20 @@ import numpy as np
 import torch
 from ray.rllib.models.torch.torch_modelv2 import TorchModelV2
 from ray.rllib.policy.sample_batch import SampleBatch
-from ray.rllib.policy.torch_policy_v2 import TorchPolicyV2
 from ray.rllib.utils.numpy import convert_to_numpy
 from torch import Tensor, nn
 
-from fastmarl.rllib.inference.lstm_step import LSTMStep, has_quick_step, quick_steps
+from fastmarl.rllib.inference.lstm_step import LSTMStep, has_quick_step, quick_layers
 from fastmarl.rllib.old_stack.attention_step import AttentionStep, has_attention_step
 from fastmarl.rllib.old_stack.plain_policy import (
     EXTRA_OUTPUTS,
-    METHODS,
-    POLICY_METHODS,
     SAMPLERS,
     VF_PREDS,
     problem_of_draws,
+    problem_of_methods,
 )
 
-STEPS: list[tuple[Any, Callable[[nn.Module], bool]]] = [
+QUICK_LAYERS: list[tuple[Any, Callable[[nn.Module], bool]]] = [
     (LSTMStep, has_quick_step),
     (AttentionStep, has_attention_step),
 ]
@@ -38,7 +36,10 @@ class ModelPolicy:
 
     Args:
         policy: A policy for which `problem_of_calls()` is None.
-        former: What has computed them so far; its steps of layers are kept.
+        former: What has computed them so far; its `quick_layers` are kept.
+
+    Attributes:
+        quick_layers: Layer of the model -> what computes one step of it, see `quick_layers()`.
     """
 
     def __init__(self, policy: Any, former: Self | None = None):
@@ -48,9 +49,9 @@ class ModelPolicy:
         self._parts = [vars(part) for part in parts] if has_torchs_eval else []
         self._children = [part["_modules"] for part in self._parts]
         self._all_children = self._current_children()
-        known = {} if former is None else former.steps
-        self.steps: dict[Any, Any] = {
-            part: known.get(part) or kind(part) for part in parts for kind, fits in STEPS if fits(part)
+        known = {} if former is None else former.quick_layers
+        self.quick_layers: dict[Any, Any] = {
+            part: known.get(part) or kind(part) for part in parts for kind, fits in QUICK_LAYERS if fits(part)
         }
         has_known_outputs = type(policy).extra_action_out in EXTRA_OUTPUTS and "extra_action_out" not in vars(policy)
         draws = has_known_outputs and problem_of_draws(policy) is None
@@ -72,7 +73,7 @@ class ModelPolicy:
                 policy.exploration.before_compute_actions(
                     explore=policy.config["explore"], timestep=policy.global_timestep
                 )
-            with quick_steps(self.steps):
+            with quick_layers(self.quick_layers):
                 logits, states_out = model(inputs, states, lengths)
             drawn = self._drawn(logits)
             if drawn is None:
@@ -126,12 +127,8 @@ def _has_torchs_eval(part: nn.Module) -> bool:
 
 def problem_of_calls(policy: Any) -> str | None:
     """Return the reason why the policy's own call must compute the actions; None: `ModelPolicy` computes the same."""
-    kind = type(policy)
-    if not isinstance(policy, TorchPolicyV2):
-        return f"{kind.__name__} is no TorchPolicyV2"
-    for name in POLICY_METHODS:
-        if name in vars(policy) or getattr(kind, name) is not METHODS[TorchPolicyV2, name]:
-            return f"{kind.__name__} has a {name}() of its own"
+    if problem := problem_of_methods(policy):
+        return problem
     if not isinstance(policy.model, TorchModelV2) or not isinstance(policy.model, nn.Module):
         return f"its model is a {type(policy.model).__name__}"
     if isinstance(policy.dist_class, functools.partial) or not isinstance(policy.dist_class, type):

@@ -30,6 +30,7 @@ class OutputRows:
         self._flattens_actions = flattens_actions
         self._columns: dict[Any, np.ndarray] = {}
         self._action: Any = None  # an example of a nested action, whose leaves have the columns (ACTIONS, i)
+        self._action_columns: list[Any] = [ACTIONS]
         self.names: list[str] = []
         self._used = 0
         self._capacity = 0
@@ -43,7 +44,8 @@ class OutputRows:
                 self.names = [*outputs]
                 if ACTIONS not in columns:
                     self._action = tree.map_structure(lambda leaf: leaf[0], outputs[ACTIONS])
-                    self.has_read_only_actions = [False] * len(tree.flatten(self._action))
+                    self._action_columns = [key for key in columns if type(key) is tuple]
+                    self.has_read_only_actions = [False] * len(self._action_columns)
             self._make_room(columns, n)
         first = self._used
         for name, memory in self._columns.items():
@@ -66,7 +68,7 @@ class OutputRows:
         """Copy these rows of a column; returns an array, or nested arrays."""
         if name != ACTIONS or self._action is None:
             return self._columns[name][rows]
-        leaves = [column[rows] for key, column in self._columns.items() if type(key) is tuple]
+        leaves = [self._columns[key][rows] for key in self._action_columns]
         if self._flattens_actions:
             return np.concatenate([leaf.reshape(*rows.shape, -1) for leaf in leaves], axis=-1)
         return tree.unflatten_as(self._action, leaves)
@@ -76,7 +78,7 @@ class OutputRows:
         columns = {name: column[rows] for name, column in self._columns.items()}
         if self._action is None:
             return columns
-        leaves = [column for key, column in columns.items() if type(key) is tuple]
+        leaves = [columns[key] for key in self._action_columns]
         return {
             name: tree.unflatten_as(self._action, leaves) if name == ACTIONS else columns[name] for name in self.names
         }
@@ -88,8 +90,7 @@ class OutputRows:
         }
 
     def _action_of(self, row: int) -> Any:
-        keys = [ACTIONS] if self._action is None else [key for key in self._columns if type(key) is tuple]
-        leaves = [_of_row(self._columns[key], row) for key in keys]
+        leaves = [_of_row(self._columns[key], row) for key in self._action_columns]
         for leaf, is_read_only in zip(leaves, self.has_read_only_actions, strict=True):
             if is_read_only and isinstance(leaf, np.ndarray):
                 leaf.setflags(write=False)

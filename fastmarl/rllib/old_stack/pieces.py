@@ -148,7 +148,7 @@ class ActionPieces:
     def _nested_for_envs(self, actions: Any) -> tuple[list[Any], list[bool]]:
         rows = unbatch(actions)
         sent = [self._pipeline(ActionConnectorDataType(None, None, {}, (row, [], {}))).output[0] for row in rows]
-        return sent, [not getattr(leaf, "flags", np.True_.flags).writeable for leaf in tree.flatten(rows[0])]
+        return sent, [not leaf.flags.writeable for leaf in tree.flatten(rows[0])]
 
     def _changed(self, actions: np.ndarray) -> Any:
         for change in self._changes:

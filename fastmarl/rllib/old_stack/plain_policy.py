@@ -30,11 +30,15 @@ POLICY_METHODS = (
 EXTRA_OUTPUTS = {ValueNetworkMixin.extra_action_out: True, TorchPolicyV2.extra_action_out: False}
 """Methods that return a policy's further outputs -> true if these are the values."""
 SAMPLERS: dict[type, type[RowSampler]] = {TorchCategorical: CategoricalRows, TorchDiagGaussian: GaussianRows}
+CALLED = (
+    *("forward", "__call__", "value_function", "before_compute_actions", "get_exploration_action"),
+    *("sample", "logp"),
+)
 OWNERS = (TorchPolicyV2, FullyConnectedNetwork, TorchModelV2, SlimFC, StochasticSampling, *SAMPLERS)
 METHODS = {  # the originals, read before user code can replace them
     (owner, name): getattr(owner, name)
     for owner in OWNERS
-    for name in (*POLICY_METHODS, "forward", "__call__", "value_function", "get_exploration_action", "sample", "logp")
+    for name in (*POLICY_METHODS, *CALLED)
     if any(name in vars(base) for base in owner.__mro__[:-1])
 }
 
@@ -100,23 +104,31 @@ class PlainPolicy:
 
 
 def problem_of(policy: Any) -> str | None:
-    """Return the reason why the policy's own call must compute the actions; None: `PlainPolicy` computes the same."""
+    """Return the reason why other calls must compute the actions; None: `PlainPolicy` computes the same."""
+    kind = type(policy)
+    if problem := problem_of_methods(policy):
+        return problem
+    if "extra_action_out" in vars(policy) or kind.extra_action_out not in EXTRA_OUTPUTS:
+        return f"{kind.__name__} has an extra_action_out() of its own"
+    return problem_of_draws(policy) or _problem_of_model(policy.model, kind)
+
+
+def problem_of_methods(policy: Any) -> str | None:
+    """Return the reason why the policy's own call must compute the actions; None: it has RLlib's methods."""
     kind = type(policy)
     if not isinstance(policy, TorchPolicyV2):
         return f"{kind.__name__} is no TorchPolicyV2"
     for name in POLICY_METHODS:
         if name in vars(policy) or getattr(kind, name) is not METHODS[TorchPolicyV2, name]:
             return f"{kind.__name__} has a {name}() of its own"
-    if "extra_action_out" in vars(policy) or kind.extra_action_out not in EXTRA_OUTPUTS:
-        return f"{kind.__name__} has an extra_action_out() of its own"
-    if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
-                   if getattr(owner, name) is not method]:  # fmt: skip
-        return f"{changed[0]}() has been replaced"
-    return problem_of_draws(policy) or _problem_of_model(policy.model, kind)
+    return None
 
 
 def problem_of_draws(policy: Any) -> str | None:
     """Return the reason why RLlib's exploration must draw the actions; None: `SAMPLERS` draw the same."""
+    if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
+                   if getattr(owner, name) is not method]:  # fmt: skip
+        return f"{changed[0]}() has been replaced"
     exploration = policy.exploration
     if type(exploration) is not StochasticSampling or callable(vars(exploration).get("get_exploration_action")):
         return f"its exploration is a {type(exploration).__name__}"

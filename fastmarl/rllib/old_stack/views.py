@@ -75,6 +75,7 @@ class Views:
         inputs: Columns that the policy needs to act, in order.
         before: Number of earlier steps that the views need, as RLlib counts them.
         zeros: Column -> its value before the first step, for actions and rewards that RLlib initializes with zeros.
+        sees_observations_alone: True if the policy acts upon the current observations and nothing else.
         states: Names of the states that the policy's outputs must have.
         problem: The reason why RLlib's collector must build the batches; None: it need not.
     """
@@ -89,7 +90,7 @@ class Views:
         self.inputs: list[View] = []
         self.zeros: dict[str, Any] = {}
         self.states: list[str] = []
-        self.before = 1
+        self.before, self.sees_observations_alone = 1, False
         self.problem = _problem(policy)
         if self.problem is not None:
             return
@@ -111,11 +112,7 @@ class Views:
                     self.problem = f"it asks for {name!r}, which is nested, to act"
             if source.startswith(STATE_OUT) and source not in self.states:
                 self.states.append(source)
-
-    @property
-    def sees_observations_alone(self) -> bool:
-        """True if the policy acts upon the current observations and nothing else."""
-        return [(one.name, one.source, one.shift) for one in self.inputs] == [(OBS, OBS, 0)]
+        self.sees_observations_alone = [(one.name, one.source, one.shift) for one in self.inputs] == [(OBS, OBS, 0)]
 
 
 def _zeros(column: str, space: Any, flatten: bool) -> Any:

@@ -232,6 +232,7 @@ POLICY_CASES = {
             "overriding",
         )
     },
+    "policy: misnaming": case(rules(3), policies=both("misnaming"), raises="KeyError"),
     "policy: nested": case(policies={"p0": "nested", "p1": "default"}),
     "policy: counting": case(policies={"p0": "counting", "p1": "heuristic"}),
     "policy: failing": case(policies={"p0": "failing", "p1": "default"}, raises="ArithmeticError"),

@@ -11,7 +11,7 @@ SLOW = {
     name: reason
     for reason, names in {
         "no sampler": ("no env",),
-        "not arrays": ("policy: nested", "policy: overriding"),
+        "not arrays": ("policy: nested", "policy: overriding", "policy: misnaming"),
         "action connectors are": (
             "changed: an action connector less",
             "changed: an action connector more",

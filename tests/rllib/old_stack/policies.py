@@ -102,6 +102,14 @@ class Overriding(PPOTorchPolicy):
         return {**super().extra_action_out(input_dict, state_batches, model, action_dist), "actions": actions}
 
 
+class Misnaming(PPOTorchPolicy):
+    """Gives a fetch the name of a state, where it has none."""
+
+    def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
+        ones = torch.ones(len(input_dict["obs"]), 2)
+        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), "state_out_7": ones}
+
+
 class Bare(TorchPolicyV2):
     """Nothing but a loss: neither values, nor anything to postprocess."""
 
@@ -217,6 +225,7 @@ POLICIES: dict[str, Callable[..., Policy] | None] = {
     "retyped": Retyped,
     "nested": Nested,
     "overriding": Overriding,
+    "misnaming": Misnaming,
     "bare": Bare,
     "sampling": Sampling,
     "distributing": Distributing,
