@@ -2,10 +2,12 @@
 
     python -m benchmarks.reproduce.videos
 
-pyglet renders without a screen where there is EGL.
+pyglet renders without a screen where there is EGL, pygame by its dummy driver.
 """
 
 import functools
+import importlib
+import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
@@ -27,6 +29,7 @@ ALGORITHM, SEED, FRAMES, FPS = "mappo", 0, 150, 5
 
 def main() -> None:
     pyglet.options["headless"] = True
+    os.environ["SDL_VIDEODRIVER"] = "dummy"  # for pygame
     for name, task in TASKS.items():
         entry = ROOT / f"zoo/{name}-{ALGORITHM}"
         if entry.exists():
@@ -49,8 +52,10 @@ def record(entry: Path, original: str, path: Path) -> None:
         next(Path(folder).iterdir()).replace(path)
 
 
-def rendered(name: str, env_config: Mapping[str, Any]) -> gym.Env:
+def rendered(name: str, env_config: Mapping[str, Any]) -> Any:
     """Make an env whose `render()` returns arrays; those of lbforaging and rware need an argument."""
+    if name.startswith("mpe2."):
+        return importlib.import_module(name).parallel_env(render_mode="rgb_array")
     env = gym.make(name).unwrapped
     env.render = functools.partial(env.render, "rgb_array")
     return env

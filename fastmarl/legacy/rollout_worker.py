@@ -22,7 +22,7 @@ from fastmarl.legacy.config import RolloutWorkerConfig, whole_config
 from fastmarl.legacy.exchange import ExchangingWorker
 from fastmarl.legacy.files.inputs import make_input_reader
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
-from fastmarl.legacy.files.outputs import make_output_writer
+from fastmarl.legacy.files.json_writer import make_output_writer
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_map import for_runner
 from fastmarl.legacy.policies.policy_spec import Spaces

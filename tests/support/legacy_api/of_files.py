@@ -100,7 +100,7 @@ OF_IO_CONTEXTS = {
     "config": lambda f: f.worker.io_context.config is f.worker.config,
     "default_sampler_input": lambda f: f.worker.io_context.default_sampler_input() is f.worker.sampler,
     "input_config": lambda f: f.fresh(input_config={"x": 1}).io_context.input_config,
-    "log_dir": lambda f: f.fresh({"log_dir": "/tmp/logs"}).io_context.log_dir,
+    "log_dir": lambda f: f.fresh({"log_dir": "logs"}).io_context.log_dir,
     "output_config": lambda f: f.worker.io_context.output_config,
     "worker": lambda f: f.worker.io_context.worker is f.worker,
     "worker_index": lambda f: f.fresh({"worker_index": 2, "num_workers": 2}).io_context.worker_index,
