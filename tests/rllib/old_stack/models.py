@@ -54,6 +54,7 @@ class Noting(_Wide):
 
 
 def _note(input_dict: Any, state: list, seq_lens: Any) -> None:
+    # No ids: in policies' dummy batches they are 0, which is also a real id. `Heuristic` notes all columns.
     names = [name for name in input_dict.keys() if name not in ID_COLUMNS]  # noqa: SIM118 - it may be a SampleBatch
     columns = {name: input_dict[name] for name in names}
     settings = type(input_dict).__name__, getattr(input_dict, "is_training", None), getattr(input_dict, "count", None)
