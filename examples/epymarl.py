@@ -21,7 +21,7 @@ from fastmarl.batches import aligned
 from fastmarl.cli.arguments import not_negative, positive
 from fastmarl.cli.train import main
 from fastmarl.connectors import AgentIndicator
-from fastmarl.learning import PPOLearner, flat_parameters, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, flat_parameters, to_tensors
 from fastmarl.training import Algorithm, load_states, runner_options, states_of
 
 EPOCHS, CLIP, MAX_GRAD_NORM, TARGET_RATE, ADAM_EPS = 4, 0.2, 10.0, 0.01, 1e-8
@@ -61,7 +61,7 @@ class Learner:
             module, lr=args.lr, adam_eps=ADAM_EPS, epochs=EPOCHS, num_minibatches=1, clip=CLIP,
             vf_coeff=0.0 if self.is_central else 1.0, entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
         )  # fmt: skip
-        self.critic, self.parameters, self.parts = module, self.ppo.parameters, {"optimizer": self.ppo.optimizer}
+        self.parts = {"optimizer": self.ppo.optimizer}
         if self.is_central:
             n_agents = len(self.agents)
             sizes = [n_agents * (module.observation_space.shape[0] - n_agents) + n_agents, *args.hiddens]
@@ -70,8 +70,9 @@ class Learner:
             self.parameters = flat_parameters(self.critic)
             self.optimizer = torch.optim.Adam([self.parameters], lr=args.lr, eps=ADAM_EPS, fused=True)
             self.parts |= {"critic": self.critic, "critic_optimizer": self.optimizer}
+        else:
+            self.critic = nn.Sequential(module.vf_trunk, module.vf)
         self.parts["target"] = self.target = copy.deepcopy(self.critic)
-        self.of_target = flat_parameters(self.target)
 
     def learn(self, episodes):
         """Update actor and critic; returns the losses, averaged over the epochs."""
@@ -80,7 +81,8 @@ class Learner:
         if self.is_central:
             stats["vf_loss"] = self.fit(inputs, rows["value_targets"])
         with torch.no_grad():
-            self.of_target.lerp_(self.parameters, TARGET_RATE)
+            for slow, newest in zip(self.target.parameters(), self.critic.parameters(), strict=True):
+                slow.lerp_(newest, TARGET_RATE)
         return stats
 
     def rows_of(self, episodes):
@@ -93,15 +95,15 @@ class Learner:
         inputs = self.inputs_of(batch["obs"])[active]
         with torch.no_grad():
             values = torch.zeros(len(active) + 1, *active.shape[1:], device=self.device)
-            values[:-1][active] = self.values_of(self.target, inputs)
-            last = self.values_of(self.target, self.inputs_of(batch["final_obs"])) * ~batch["terminateds"].any(0)
+            values[:-1][active] = self.target(inputs).squeeze(-1)
+            last = self.target(self.inputs_of(batch["final_obs"])).squeeze(-1) * ~batch["terminateds"].any(0)
             values.scatter_(0, batch["final_t"][None], last[None])
             rewards, returns = batch["rewards"].sum(-1, keepdim=True).float(), values
             for _ in range(self.args.n_steps):
                 returns = torch.where(active, rewards + self.args.gamma * returns[1:], values[:-1])
                 returns = torch.cat([returns, values[-1:]])
             targets = returns[:-1][active]
-            values = self.values_of(self.critic, inputs) if self.is_central else batch["vf_preds"][active]
+            values = self.critic(inputs).squeeze(-1) if self.is_central else batch["vf_preds"][active]
         rows = {name: batch[name][active] for name in ("obs", "actions", "action_logp")}
         return rows | {"value_targets": targets, "advantages": targets - values}, inputs
 
@@ -112,11 +114,6 @@ class Learner:
         n_agents = len(self.agents)
         joint = obs[..., :-n_agents].flatten(-2)[..., None, :]
         return torch.cat([joint.expand(*obs.shape[:-1], -1), obs[..., -n_agents:]], -1)
-
-    def values_of(self, critic, inputs):
-        if self.is_central:
-            return critic(inputs).squeeze(-1)
-        return torch.from_numpy(value_fn_of(critic)(inputs)).to(self.device)
 
     def fit(self, inputs, targets):
         """Train the central critic; returns its loss, averaged over the epochs."""
