@@ -18,7 +18,7 @@ from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.learning.dense_nets import LOGP, DenseNet, gradient_of, needed_layers, packed_rows
 from fastmarl.learning.module_layers import check_unwatched, layers_of_module
-from fastmarl.learning.ppo import check_rows, module_inputs, needed_columns, ppo_loss
+from fastmarl.learning.ppo import check_actions, check_rows, module_inputs, needed_columns, ppo_loss
 
 MOST_COMPARED = 256  # rows whose gradients are computed both by compiled code and by autograd
 MOST_SEEN = 16  # rows whose outputs are compared in each update
@@ -83,6 +83,8 @@ class CompiledGradient:
         for each in gradients.values():
             if each.device.type != "cpu" or each.dtype != torch.float32:
                 raise NotDenseError(f"its parameters are {each.dtype} on {each.device}")
+        if module.action_space is None:
+            raise NotDenseError("its action space is unknown")
         self.module, self.gradients = module, gradients
         self.layers = layers_of_module(module)
         self._nets: dict[tuple[bool, ...], PPOGradient] = {}
@@ -123,6 +125,7 @@ class CompiledRows:
         n = len(batch[Columns.ACTION_LOGP])
         if batch[Columns.ACTION_LOGP].dim() > 1:
             raise NotDenseError("its rows are sequences")
+        check_actions(gradient.module, batch[Columns.ACTIONS], torch.Size([n]))
         check_rows(batch, needed, torch.Size([n]))
         has_values = options.vf_coeff != 0
         if has_values and net.values == OBSERVATIONS:
@@ -168,11 +171,9 @@ class CompiledRows:
         """Return the actions, [n, choices]. Raises BatchError if one is out of range."""
         net: DenseNet = self._gradient.layers.net
         given = self._batch[Columns.ACTIONS]
-        if not isinstance(given, Tensor) or len(given) != n:
+        if not isinstance(given, Tensor):
             raise NotDenseError("its actions are nested")
         actions = given.reshape(n, -1)
-        if actions.shape[1] != net.n_actions or (net.sizes is None and given.dim() == 1):
-            raise BatchError(f"expected {net.n_actions} actions in each row, got shape {tuple(given.shape)}")
         if net.sizes is None:
             return actions
         actions = actions.long()

@@ -47,11 +47,6 @@ class DenseNet(NamedTuple):
         n_out = len(self.layers[self.logits].weight)  # type: ignore[arg-type]
         return n_out if self.log_std is None else 2 * n_out
 
-    @property
-    def n_actions(self) -> int:
-        """Number of choices, or of dimensions of a Gaussian policy's actions."""
-        return self.n_logits // 2 if self.sizes is None else len(self.sizes)
-
 
 def gradient_of(
     net: DenseNet,

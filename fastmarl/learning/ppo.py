@@ -11,6 +11,8 @@ from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.learning.one_module import one_module
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
@@ -53,12 +55,15 @@ def ppo_loss(
         The loss, a scalar tensor.
 
     Raises:
-        BatchError: If a column is missing or does not have one number per row, or "loss_mask" is not bool.
+        BatchError: If a column is missing or does not have one number per row, an action has another shape than in the
+            module's action space, or "loss_mask" is not bool.
         ModuleOutputError: If the module does not output one value per row although `vf_coeff` is not 0.
     """
     module, needed = one_module(module), needed_columns(rows, vf_coeff, kl_coeff)
     outputs = module.forward_train(module_inputs(rows))
-    distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
+    logits = outputs[Columns.ACTION_DIST_INPUTS]
+    distribution = module.get_train_action_dist_cls().from_logits(logits)
+    check_actions(module, rows[Columns.ACTIONS], logits.shape[:-1])
     logp = distribution.logp(rows[Columns.ACTIONS])
     check_rows(rows, needed, logp.shape)
     log_ratio = logp - rows[Columns.ACTION_LOGP]
@@ -149,6 +154,19 @@ def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size
     mask = rows.get(Columns.LOSS_MASK)
     if mask is not None and mask.dtype != torch.bool:
         raise BatchError(f"ppo_loss() needs a bool {Columns.LOSS_MASK!r}, got {mask.dtype}; convert it with bool()")
+
+
+def check_actions(module: RLModule, actions: Any, shape: torch.Size) -> None:
+    """Raise BatchError unless each row has an action of the module's space; other shapes would be broadcast."""
+    if module.action_space is None:
+        return
+    given = dict(flatten_struct(actions))
+    for leaf in RowLayout(module.action_space).leaves:
+        column, expected = given.get(leaf.path), (*shape, *leaf.shape)
+        if not isinstance(column, Tensor) or column.shape != expected:
+            name = "".join(f"[{key!r}]" for key in (Columns.ACTIONS, *leaf.path))
+            got = f"shape {tuple(column.shape)}" if isinstance(column, Tensor) else type(column).__name__
+            raise BatchError(f"ppo_loss() needs a tensor of shape {expected} in rows{name}, got {got}")
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:

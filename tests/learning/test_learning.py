@@ -356,6 +356,31 @@ def test_columns_are_not_spread_over_rows(name, model_config):
         ppo_loss(module, {**rows, "loss_mask": torch.ones(shape)})
 
 
+NESTED = gym.spaces.Dict({"go": gym.spaces.Box(-1, 1, (1,), np.float32), "say": gym.spaces.Discrete(3)})
+OTHER_ACTIONS = {  # space, other actions than of the space, what the error says
+    "Box, flat": (gym.spaces.Box(-1, 1, (1,), np.float32), lambda actions: actions[:, 0],
+                  r"\(12, 1\) in rows\['actions'\], got shape \(12,\)"),
+    "Box, one for all": (gym.spaces.Box(-1, 1, (2,), np.float32), lambda actions: actions[:1], r"got shape \(1, 2\)"),
+    "Discrete, deep": (gym.spaces.Discrete(4), lambda actions: actions[:, None], r"\(12,\) in.*got shape \(12, 1\)"),
+    "MultiDiscrete, flat": (gym.spaces.MultiDiscrete([2, 3]), lambda actions: actions[:, 0], r"got shape \(12,\)"),
+    "in a Dict": (NESTED, lambda actions: {**actions, "go": actions["go"][:, 0]}, r"rows\['actions'\]\['go'\], got shape"),
+    "missing in a Dict": (NESTED, lambda actions: {"go": actions["go"]}, r"rows\['actions'\]\['say'\], got NoneType"),
+    "array": (gym.spaces.Discrete(4), lambda actions: actions.numpy(), "got ndarray"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_ACTIONS)
+def test_actions_are_not_spread_over_rows(name):
+    space, spoilt, message = OTHER_ACTIONS[name]
+    module = make_module(space)
+    rows = make_rows(module, 12)
+    before = ppo_loss(module, rows)
+    rows["actions"] = spoilt(rows["actions"])
+    with pytest.raises(BatchError, match=message):
+        ppo_loss(module, rows)
+    assert torch.isfinite(before)
+
+
 def test_values_are_not_spread_over_rows():
     class Widened(fastmarl.RLModule):
         def _forward(self, batch, **kwargs):

@@ -245,6 +245,12 @@ def hooked():
     return module
 
 
+def without_action_space():
+    module = make_module()
+    module.action_space = None
+    return module
+
+
 def on_the_instance():
     module = make_module()
     module._forward = lambda batch, **kwargs: DefaultRLModule._forward(module, batch)
@@ -259,6 +265,7 @@ BY_AUTOGRAD = {
     "large": (lambda: make_module(fcnet_hiddens=[900, 900]), "torch is faster"),
     "TorchScript": (lambda: make_module(Scripted), "a RecursiveScriptModule in it"),
     "hooks": (hooked, "hooks"),
+    "no action space": (without_action_space, "action space is unknown"),
     "a method on the instance": (on_the_instance, "of its own"),
     "noise": (lambda: make_module(Noisy), "random"),
     "counting": (lambda: make_module(Counting), "changes attributes"),
@@ -407,7 +414,7 @@ BAD = {
     "arrays": (bad_batch("obs", lambda column: column.numpy()), "to_tensors"),
     "actions too large": (bad_batch("actions", lambda column: column + 3), "from 0"),
     "negative actions": (bad_batch("actions", lambda column: column - 4), "from 0"),
-    "more actions": (bad_batch("actions", lambda column: torch.stack([column, column], 1)), "1 actions"),
+    "more actions": (bad_batch("actions", lambda column: torch.stack([column, column], 1)), r"shape \(210,\)"),
     "a mask that is no bool": (lambda batch: {**batch, "loss_mask": torch.ones(N)}, "bool"),
     "a mask of another size": (lambda batch: {**batch, "action_mask": torch.ones(N, 5)}, "mask"),
     "NaN": (bad_batch("advantages", lambda column: filled(column, torch.nan)), "'advantages' in row 7"),
