@@ -363,7 +363,7 @@ OTHER_ACTIONS = {  # space, other actions than of the space, what the error says
     "Box, one for all": (gym.spaces.Box(-1, 1, (2,), np.float32), lambda actions: actions[:1], r"got shape \(1, 2\)"),
     "Discrete, deep": (gym.spaces.Discrete(4), lambda actions: actions[:, None], r"\(12,\) in.*got shape \(12, 1\)"),
     "MultiDiscrete, flat": (gym.spaces.MultiDiscrete([2, 3]), lambda actions: actions[:, 0], r"got shape \(12,\)"),
-    "in a Dict": (NESTED, lambda actions: {**actions, "go": actions["go"][:, 0]}, r"rows\['actions'\]\['go'\], got shape"),
+    "in a Dict": (NESTED, lambda actions: {**actions, "go": actions["go"][:, 0]}, r"\['go'\], got shape"),
     "missing in a Dict": (NESTED, lambda actions: {"go": actions["go"]}, r"rows\['actions'\]\['say'\], got NoneType"),
     "array": (gym.spaces.Discrete(4), lambda actions: actions.numpy(), "got ndarray"),
 }  # fmt: skip

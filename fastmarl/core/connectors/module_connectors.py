@@ -1,6 +1,7 @@
 """The chain of connectors before and after one module."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import gymnasium as gym
@@ -118,12 +119,12 @@ class ModuleConnectors:
 
     def record(self, block: Block) -> None:
         """Fill the recorded leaves of all observations since the last call, in order of arrival."""
-        n_finals, first_final = block.rows.n_finals, block.n_finals_connected
-        if first_final < n_finals:
-            at_F = block.final_at_F[first_final:n_finals]
-            bounds = np.flatnonzero(np.diff(at_F, prepend=-2))
-            for begin, end in zip(bounds.tolist(), [*bounds[1:].tolist(), len(at_F)], strict=True):
-                self._record_finals(block, first_final + begin, first_final + end, int(at_F[begin]))
+        n_finals, first = block.rows.n_finals, block.n_finals_connected
+        if first < n_finals:
+            for at, together in groupby(block.final_at_F[first:n_finals].tolist()):
+                end = first + sum(1 for _ in together)
+                self._record_finals(block, first, end, at)
+                first = end
             block.n_finals_connected = n_finals
         self._record_rows(block, block.rows.n)
 
