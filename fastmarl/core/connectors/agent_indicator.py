@@ -47,9 +47,8 @@ class AgentIndicator(Connector):
     def __call__(self, obs: Any, rows: Rows) -> np.ndarray:
         if rows.n_lanes > len(self.position_L):
             self.position_L = np.pad(self.position_L, (0, rows.n_lanes - len(self.position_L)))
-        is_first = rows.is_first
-        if np.count_nonzero(is_first):  # faster than any()
-            self._note(rows, np.flatnonzero(is_first))
+        if len(firsts := rows.is_first.nonzero()[0]):
+            self._note(rows, firsts)
         indicators = self._one_hot.take(self.position_L.take(rows.lanes), axis=0)
         return np.concatenate([obs.astype(np.float32, copy=False), indicators], axis=1)
 
