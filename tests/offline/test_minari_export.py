@@ -5,6 +5,7 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.optional import needed
 from support.scenario_envs import Echo, RespawnEnv
 
 import fastmarl
@@ -20,7 +21,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def minari(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    return pytest.importorskip("minari")
+    return needed("minari")
 
 
 def record(path, config, calls):

@@ -22,6 +22,7 @@ import pytest
 from gymnasium.spaces import GraphInstance
 from support.batches import assert_same_bits
 from support.exactly import assert_same_episodes
+from support.optional import needed
 from support.scenario_envs import ClockEnv, Echo, RespawnEnv
 
 import fastmarl
@@ -180,7 +181,7 @@ def test_only_columns_that_some_rows_lack_may_have_nulls(tmp_path):
     with spread(output=tmp_path) as runner:
         runner.sample(num_timesteps=100)
     (file,) = tmp_path.glob(f"{folder.DATA}/*/*{folder.SUFFIX}")
-    schema = pytest.importorskip("pyarrow.parquet").read_schema(file)
+    schema = needed("pyarrow.parquet").read_schema(file)
     lacked = {"terminateds", "truncateds", "infos", "final_env_t", "final_infos", "final_obs"}
     assert {field.name for field in schema if field.nullable} == lacked
     assert not schema.field("obs").type.value_field.nullable
@@ -428,7 +429,7 @@ def test_a_file_of_another_writer_is_an_error(tmp_path):
     """It may lack columns."""
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
-    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet = needed("pyarrow.parquet")
     parquet.write_table(parquet.read_table(file).drop_columns(["duration_s", "env_t"]), file)
     with pytest.raises(OfflineError, match=rf"can't read {file}: it has .* were written; .* of another writer"):
         read(tmp_path)
@@ -908,7 +909,7 @@ def assert_same_table(rows, batch):
 
 @pytest.mark.needs("polars")
 def test_polars_reads_the_files(recorded):
-    polars = pytest.importorskip("polars")
+    polars = needed("polars")
     folder, batch = recorded
     table = polars.read_parquet(folder / "*.parquet")
     assert table.schema["obs.pixels"] == polars.Array(polars.UInt8, 4)
@@ -919,7 +920,7 @@ def test_polars_reads_the_files(recorded):
 
 @pytest.mark.needs("duckdb")
 def test_duckdb_reads_the_files(recorded):
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = needed("duckdb")
     folder, batch = recorded
     with duckdb.connect() as connection:
         found = connection.sql(f"select * from '{folder}/*.parquet'")

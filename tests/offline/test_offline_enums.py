@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.exactly import assert_same
+from support.optional import needed
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state
@@ -79,7 +80,7 @@ def test_names_and_infos_in_parquet_files(tmp_path):
     (batch,) = reader.iter_batches(module_id="red", batch_size=100)
     assert batch["agent_id"].tolist() == ["red"] * 5 and list(batch["obs"]) == ["red"]
     assert "obs.red" in reader.info["modules"]["red"]
-    table = pytest.importorskip("pyarrow.parquet").read_table(next(tmp_path.glob("data/red/*.parquet")))
+    table = needed("pyarrow.parquet").read_table(next(tmp_path.glob("data/red/*.parquet")))
     assert set(table["agent_id"].to_pylist()) == set(table["module_id"].to_pylist()) == {"red"}
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from support.levels import Levels
+from support.optional import needed
 from support.replayed import record
 
 import fastmarl
@@ -16,8 +17,8 @@ from fastmarl.errors import ConfigError, RecordingError
 from fastmarl.replays.video import VideoFile, capped_cubic
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio's reader
-imageio = pytest.importorskip("imageio.v2")
-pytest.importorskip("imageio_ffmpeg")
+imageio = needed("imageio.v2")
+needed("imageio_ffmpeg")
 
 
 class Painted(Levels):

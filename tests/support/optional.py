@@ -13,7 +13,7 @@ COMPILE_AT_FIRST_USE = ("multigrid",)
 
 
 def needed(package: str) -> ModuleType:
-    """Import what a whole test module is about: without it the module is skipped, but in CI it has to be there."""
+    """Import a package; without it, the test or the whole test module is skipped, but in CI it has to be there."""
     return importlib.import_module(package) if os.environ.get("CI") else pytest.importorskip(package)
 
 
