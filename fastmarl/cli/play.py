@@ -183,21 +183,25 @@ def _policy_in(
 
     Raises:
         CheckpointError: If there is no checkpoint, or it needs modules or connectors of other classes than fastmarl's.
-        ConfigError: If the folder contains training runs, but is not one.
+        ConfigError: If the folder contains training runs, but is not one, or a module of `module_of` is not there.
     """
     from fastmarl.play.policy import Policy
     from fastmarl.training.run_folder import checkpoint_in, runs_in
 
+    module_of = module_of or {}
     if (loaded := load_run(folder, trust=trust)) is not None:
         policy, run = loaded
         if module_of:
             policy.policy_mapping_fn = partial(_module_for, module_of, policy.policy_mapping_fn)
-        return policy, run
-    checkpoint = checkpoint_in(folder)
-    if checkpoint == folder and (runs := runs_in(folder)):
-        raise ConfigError(f"{folder} is no training run, but has some in it; name one, such as {runs[0]}")
-    mapping = partial(_module_for, module_of or {}, None)
-    return Policy.from_checkpoint(checkpoint, policy_mapping_fn=mapping), None
+    else:
+        checkpoint, run = checkpoint_in(folder), None
+        if checkpoint == folder and (runs := runs_in(folder)):
+            raise ConfigError(f"{folder} is no training run, but has some in it; name one, such as {runs[0]}")
+        policy = Policy.from_checkpoint(checkpoint, policy_mapping_fn=partial(_module_for, module_of, None))
+    if unknown := [module for module in module_of.values() if module not in policy.module_ids]:
+        raise ConfigError(f"--mapping names {', '.join(map(repr, unknown))}, but {folder} has the modules "
+                          f"{policy.module_ids}")  # fmt: skip
+    return policy, run
 
 
 def _module_for(

@@ -98,7 +98,7 @@ def test_evaluate_maps_several_modules(capsys):
     out = capsys.readouterr().out
     assert re.search(r"module 0 +4 ", out) and "module 1" not in out
     assert cli.main([*args, "--mapping", '{"1": "elsewhere"}']) == 1
-    assert "returned 'elsewhere', which is none of the modules ['0', '1']" in capsys.readouterr().err
+    assert "--mapping names 'elsewhere', but both has the modules ['0', '1']" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -230,6 +230,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("evaluate untrusted", 1, "add --trust to import it"),
     ("evaluate own_net", 1, "mistaken_nets:Net; add --trust"),
     ("evaluate finished --mapping []", 2, "--mapping: must be a JSON object"),
+    ('evaluate finished --mapping {"0":"other"}', 1, "finished has the modules ['default_policy']"),
     ("evaluate finished --csv figures.txt", 2, "--csv: must end in .csv"),
     ("evaluate finished --max-steps 0", 2, "--max-steps: must be an integer of at least 1"),
     ("evaluate finished --env fastmarl.cart_pole", 1, "the agents [0] observe Box("),
