@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -69,7 +69,13 @@ class RichTerminal(Terminal):
     def __init__(self) -> None:
         from rich.console import Console
 
-        console = partial(Console, markup=False, highlight=False, emoji=False)  # names may contain brackets and colons
+        class Output(Console):
+            def on_broken_pipe(self) -> None:
+                """Discard further output, as after `| head`; the command still writes its files."""
+                with suppress(SystemExit):
+                    super().on_broken_pipe()
+
+        console = partial(Output, markup=False, highlight=False, emoji=False)  # names may contain brackets and colons
         self._out = console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
         self._err = console(stderr=True)
 

@@ -1,5 +1,6 @@
 import builtins
 import json
+import os
 import re
 import subprocess
 import sys
@@ -349,6 +350,15 @@ def test_a_benchmark_that_is_interrupted_shows_what_was_measured(monkeypatch, tm
 def test_the_command_runs_as_a_module():
     result = subprocess.run([sys.executable, "-m", "fastmarl", "--help"], capture_output=True, text=True, check=True)
     assert "check-env" in result.stdout
+
+
+def test_output_that_is_no_longer_read_ends_no_command():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed:
+        command = [sys.executable, "-m", "fastmarl", "info"]
+        result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("workers", [[], ["--num-env-workers", "1", "--worker-num-splits", "2"]], ids=["", "workers"])

@@ -24,7 +24,7 @@ Flags = AgentDict | bool
 ALL, COMMON = "__all__", "__common__"
 
 
-def one_module(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
+def to_default_module(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
     """Default mapping function for episodes that are built without one."""
     return DEFAULT_MODULE_ID
 
@@ -69,7 +69,7 @@ class BuiltEpisode(Getters):
             lookback=lookback,
             is_terminated=bool(ends["terminated"].get(ALL)),
             is_truncated=bool(ends["truncated"].get(ALL)),
-            agent_to_module_mapping_fn=agent_to_module_mapping_fn or one_module,
+            agent_to_module_mapping_fn=agent_to_module_mapping_fn or to_default_module,
             observation_space=observation_space or {},
             action_space=action_space or {},
             agent_ids=[],
