@@ -38,7 +38,7 @@ cdef long long LARGEST_INT = 1LL << 53       # ints up to this are exact in a do
 
 
 cdef class RewardKinds:
-    """The kinds of rewards in the rows of one module. `others`: row -> (object, number of rewards added)."""
+    """The kinds of rewards in the rows of one module. `others`: row -> (object, number of env steps added)."""
     cdef unsigned char[::1] kind_R
     cdef readonly dict others
 
@@ -46,8 +46,8 @@ cdef class RewardKinds:
         self.kind_R = kind_R
         self.others = others
 
-    cdef int add(self, double[::1] reward_R, Py_ssize_t row, object reward) except -1:
-        """Add a reward that is not zero, in the arithmetic of its type."""
+    cdef int add(self, double[::1] reward_R, Py_ssize_t row, object reward, Py_ssize_t terms) except -1:
+        """Add a reward that is not zero, in the arithmetic of its type. `terms`: env steps of the transition so far."""
         if not 0 <= row < self.kind_R.shape[0]:
             raise IndexError(f"there is no row {row} among {self.kind_R.shape[0]}")
         cdef int kind = self.kind_R[row], new
@@ -69,7 +69,7 @@ cdef class RewardKinds:
         if new == INT and kind >= INT and (kind - INT >= MOST_INTS or abs(reward_R[row] + value) >= LARGEST_INT):
             new = OTHER                                            # as ints of any size and number
         if new == OTHER or kind == OTHER:
-            return self._add_object(reward_R, row, reward)
+            return self._add_object(reward_R, row, reward, terms)
         if kind == NOTHING:
             reward_R[row] = value
             self.kind_R[row] = <unsigned char>new
@@ -88,16 +88,18 @@ cdef class RewardKinds:
         self.kind_R[row] = <unsigned char>new
         return 0
 
-    cdef int _add_object(self, double[::1] reward_R, Py_ssize_t row, object reward) except -1:
+    cdef int _add_object(self, double[::1] reward_R, Py_ssize_t row, object reward, Py_ssize_t terms) except -1:
         cdef int kind = self.kind_R[row]
+        cdef Py_ssize_t n = 0
+        total = 0.0
+        if kind == OTHER:
+            total, n = self.others[row]
+        elif kind != NOTHING:
+            total, n = as_object(reward_R[row], kind), kind - INT + 1 if kind >= INT else 1
         reward = kept(reward)                                      # the env may reuse an array
-        if kind == NOTHING:
-            self.others[row] = (reward, 1)
-        elif kind == OTHER:
-            value, n = self.others[row]
-            self.others[row] = (value + reward, n + 1)
-        else:
-            self.others[row] = (as_object(reward_R[row], kind) + reward, kind - INT + 2 if kind >= INT else 2)
+        if n + 1 < terms:                                          # RLlib adds a float zero for a step without a reward
+            total = total + 0.0
+        self.others[row] = (reward if kind == NOTHING and terms <= 1 else total + reward, max(n + 1, terms))
         self.kind_R[row] = OTHER
         reward_R[row] = float(np.asarray(self.others[row][0]).sum())
         return 0
@@ -206,14 +208,16 @@ cdef class RLlibScatter(Scatter):
 
     cdef int _reward_of(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object reward,
                         Py_ssize_t* place) except -1:
-        cdef Py_ssize_t module, lane = self._lane(env, agent_id, place)
+        cdef Py_ssize_t row, lane = self._lane(env, agent_id, place)
+        cdef ModuleRows rows
         if lane < 0:
             lane = self.table.lane_for_late_reward(env_index, agent_id, reward)
             if lane < 0:
                 return 0
-        module = self.module_L[lane]
-        return (<RewardKinds>self.kinds[module]).add((<ModuleRows>self.modules[module]).reward_R, self.row_L[lane],
-                                                     reward)
+        rows = <ModuleRows>self.modules[self.module_L[lane]]
+        row = self.row_L[lane]
+        return (<RewardKinds>self.kinds[self.module_L[lane]]).add(rows.reward_R, row, reward,
+                                                                  env.env_t - rows.env_t_R[row])
 
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
         cdef Py_ssize_t lane

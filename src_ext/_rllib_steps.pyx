@@ -18,7 +18,8 @@ def step_envs(envs, list actions, list resets, set idle, on_failure):
         actions: action dicts by env.
         resets: by env, True to reset it.
         idle: indices of envs to skip.
-        on_failure: called with (env index, error) when an env raises; SystemExit comes as a UserExitError.
+        on_failure: called with (env index, error) when an env raises or returns something else than it should;
+            SystemExit comes as a UserExitError.
 
     Returns:
         (results, over): results of step() or reset(), None for a failure; True for each env that reports `__all__`.
@@ -33,10 +34,12 @@ def step_envs(envs, list actions, list resets, set idle, on_failure):
         result, is_over = None, False
         try:
             if resets[i]:
-                result = envs[i].reset()
+                obs, infos = envs[i].reset()
+                result = obs, infos
             else:
-                result = envs[i].step(actions[i])
-                is_over = bool(result[2][ALL] or (result[3] or NOTHING).get(ALL, False))
+                obs, rewards, terminateds, truncateds, infos = envs[i].step(actions[i])
+                is_over = bool(terminateds[ALL] or truncateds.get(ALL, False))
+                result = obs, rewards, terminateds, truncateds, infos
         except (Exception, SystemExit) as raised:
             on_failure(i, as_error(raised))
             result, is_over = None, False
@@ -82,7 +85,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
         looks = not record.keys.same(obs, rewards, terminateds, truncateds)
         if looks:
             obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds, infos)
-        rewards, truncateds, infos = rewards or NOTHING, truncateds or NOTHING, infos or NOTHING
+        rewards, infos = rewards or NOTHING, infos or NOTHING
         all_done = scatter.write_step(i, obs, rewards, terminateds, truncateds, infos)
         if infos and recording.keeps_common_infos:
             recording.keep_common_info(record, infos)

@@ -53,10 +53,18 @@ def played(runner_class, calls, **env_config):
 @pytest.mark.parametrize("lengths", [[220], [206, 14]], ids=str)
 @pytest.mark.parametrize(
     "rewards",
-    [[1], [2, np.int64(-1)], [*[1] * 210, 0.5], [2**52 + 1, -(2**50)]],
+    [
+        [1],
+        [2, np.int64(-1)],
+        [*[1] * 210, 0.5],
+        [2**52 + 1, -(2**50)],
+        [np.uint8(0), np.uint8(200)],
+        [np.uint8(200), np.uint8(0), np.uint8(200)],
+        [np.bool_(False), np.bool_(True)],
+    ],
     ids=lambda rewards: f"{len(rewards)} with {rewards[-1]!r}",
 )
-def test_ints_of_who_waits_long_are_added_up(rewards, lengths):
+def test_rewards_of_an_agent_that_waits_long_are_added_up(rewards, lengths):
     calls = [*(Sample(num_timesteps=n) for n in lengths), METRICS]
     want, got = (played(runner, calls, rewards=rewards, length=220) for runner in (RLlibEnvRunner, MultiAgentEnvRunner))
     assert want.error is None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.core.columns import Columns
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.core.store.block import Block, Key, leaves_of
@@ -15,6 +16,8 @@ from fastmarl.rllib.sampling.module_inputs import ModuleInputs
 from fastmarl.rllib.sampling.shared_data import Mapped
 from fastmarl.rllib.sampling.to_env import Acted, ToEnv
 from fastmarl.rllib.sampling.to_module import ToModule
+
+OWN_COLUMNS = {Columns.ACTIONS_FOR_ENV, WEIGHTS_SEQ_NO}  # RLlib records its own numbers, and no actions for envs
 
 
 class Acting:
@@ -79,6 +82,8 @@ class Acting:
             state.write(block.lane_R[first : store.rows[module].n], columns, store.module_ids[module])
         core.env_actions[module].set(first, columns, partial(self._agents_of, block, first))
         block.boxes_scalars = state is not None
+        if not OWN_COLUMNS.isdisjoint(columns):
+            columns = {key: values for key, values in columns.items() if key not in OWN_COLUMNS}
         store.record(module, columns)
 
     def _agents_of(self, block: Block, first: int) -> list[Hashable]:

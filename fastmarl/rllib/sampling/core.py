@@ -131,6 +131,13 @@ class Core:
             counts, env = self.counts, self.table.envs[record.env_index]
             record.count_observations(env.env_t, counts.agent_observations, counts.module_observations)
 
+    def log_counts(self) -> None:
+        """Log the call's counts so far, and begin new ones."""
+        for record in self.running():
+            self.count(record)
+        counts, self.counts = self.counts, CallCounts()
+        self.runner._bulk_metrics.log_call(counts)
+
     def count_actions(self, actions: list[dict]) -> int:
         """Add the agents that act to the call's counts; returns how many act."""
         agents, modules = self.counts.agent_observations, self.counts.module_observations

@@ -1,6 +1,7 @@
 """Calls RLlib's episode callbacks when RLlib's loop would, with an episode that is built only if it is read."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -45,6 +46,7 @@ class EpisodeEvents:
         self._builder = builder
         self._episodes = episodes
         self._views: dict[int, EpisodeInView] = {}  # by env: views of running episodes, made on demand
+        self._late: set[int] = set()  # envs that write_back_late() is for
         self.listened: frozenset[str] = frozenset()
         self.passing = episodes.passing
 
@@ -64,6 +66,7 @@ class EpisodeEvents:
     def begin(self, env_index: int) -> None:
         """Call `on_episode_created` for a new record."""
         self._views.pop(env_index, None)
+        self._late.discard(env_index)
         self.fire(CREATED, env_index)
 
     def cut(self, horizon: int) -> dict[int, Any]:
@@ -104,15 +107,22 @@ class EpisodeEvents:
         if n_missing > 0:  # not if episodes share an id, and so their chunks
             chunks[record.id_][:0] = record.earlier[:n_missing]
 
-    def fire(self, event: str, env_index: int) -> None:
-        """Call the callbacks of an event."""
+    def fire(self, event: str, env_index: int, *, is_late: bool = False) -> None:
+        """Call the callbacks of an event.
+
+        Args:
+            event: One of EVENTS.
+            env_index: The env.
+            is_late: True if RLlib has made the modules' next batch by then, so that it has the observations from before
+                the callbacks.
+        """
         if event not in self.listened:
             return
         runner, record = self._core.runner, self._core.record_of(env_index)
         view, id_ = self.view_of_running(record), record.id_
         if event == END:
             self.complete_earlier_chunks(record)
-        with view as episode:
+        with view as episode, self._live_metrics(runner.metrics):
             runner._make_on_episode_callback(event, env_index, {env_index: episode})
         view.write_back()
         if event == END:
@@ -126,7 +136,30 @@ class EpisodeEvents:
                     f"{event} ended the episode of env {env_index} (is_terminated or is_truncated), which its env goes "
                     "on with; let the env end it"
                 )
-            self.write_back(view)
+            if is_late:
+                self._late.add(env_index)
+            else:
+                self.write_back(view)
+
+    @contextmanager
+    def _live_metrics(self, logger: Any) -> Iterator[None]:
+        """Log the call's counts, which otherwise happens at its end, before callbacks read the logger."""
+
+        def peek(*args: Any, **options: Any) -> Any:
+            self._core.log_counts()
+            return type(logger).peek(logger, *args, **options)
+
+        logger.peek = peek
+        try:
+            yield
+        finally:
+            del logger.peek
+
+    def write_back_late(self) -> None:
+        """Write back what late callbacks have changed, after the modules have acted."""
+        for env_index in self._late:
+            self.write_back(self._views[env_index])
+        self._late.clear()
 
     def whole_episode(self, record: RLlibRecord) -> Any:
         """Return the running episode as RLlib's loop has it."""

@@ -87,7 +87,6 @@ class FastSampler:
         self._env_ts = self._agent_ts = 0  # in this call, without steps lost by failed envs
         self._counts_env_steps = runner.config.count_steps_by == "env_steps"
         self._n_runners = runner.config.num_env_runners or 1
-        self._env_ts_before = runner.num_env_steps_sampled_lifetime // self._n_runners
         try:
             self.core.refresh()
             self._events.refresh()
@@ -102,7 +101,7 @@ class FastSampler:
                 record.started_at = time.perf_counter()
             while not self._reached(num_timesteps, num_episodes):
                 self._tick(explore, random_actions, num_episodes)
-            self.core.store.stamp(runner._weights_seq_no)
+            self.core.store.stamp_all()
             running = self._end_chunks() if num_episodes is None else []
             self._builder.find_hanging()
             successors = self._events.cut(runner.config.episode_lookback_horizon) if num_episodes is None else {}
@@ -125,9 +124,12 @@ class FastSampler:
 
     def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
         """Run one tick: agents act, envs step, steps are recorded, episodes end."""
-        acting, counts = self._acting, self.core.counts
-        t = (self._env_ts_before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
+        acting, runner = self._acting, self._runner
+        self.core.store.change_weights(runner._weights_seq_no)  # by a callback
+        before = runner.num_env_steps_sampled_lifetime // self._n_runners
+        t = (before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
         actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
+        self._events.write_back_late()
         if self.core.shared_data.is_read:
             self.core.shared_data.note_actions()
         if self.core.counts_actions:
@@ -135,6 +137,8 @@ class FastSampler:
         self.core.store.advance()
         self._all_anew = False
         done, n_finished = self._step_envs(actions, for_env), len(self._finished)
+        if num_episodes is None:
+            self.core.counts.episodes += len(done)  # before callbacks, which may read it
         if self._all_anew:  # connectors run before callbacks if all envs were reset
             self._connect(n_finished)
         if self._events.listened:
@@ -143,6 +147,7 @@ class FastSampler:
             self._end_episodes(done, num_episodes)
         if not self._all_anew:
             self._connect(n_finished)
+        counts = self.core.counts
         counts.ticks += 1
         counts.lengths.append(self._under_way)
 
@@ -191,7 +196,7 @@ class FastSampler:
         self._connect(len(self._finished))
         for env_index in range(runner.num_envs):
             if env_index not in self._idle:
-                self._events.fire(START, env_index)
+                self._events.fire(START, env_index, is_late=True)
 
     def _forget_earlier_chunks(self) -> None:
         """Drop earlier chunks, as RLlib does when all envs are reset: metrics then only count last chunks."""
@@ -273,7 +278,7 @@ class FastSampler:
         for env_index in range(self._runner.num_envs):
             if env_index in self._idle:
                 continue
-            self._events.fire(START if env_index in self._resets else STEP, env_index)
+            self._events.fire(START if env_index in self._resets else STEP, env_index, is_late=self._all_anew)
             if env_index in done:
                 self._events.fire(END, env_index)
                 if self._end_episodes([env_index], num_episodes):
@@ -285,7 +290,7 @@ class FastSampler:
             record = self.core.record_of(env_index)
             self._finished.append(self._chunk(record))
             self._under_way -= self._finished[-1].length
-            self.core.counts.episodes += 1
+            self.core.counts.episodes += num_episodes is not None  # as many as are returned (20)
             self.core.store.close_record(env_index)
             self._open_record(env_index)
             self.core.shared_data.note_end(record.id_, self.core.record_of(env_index).id_)
@@ -370,7 +375,9 @@ class FastSampler:
         """Keep the finished episodes of a failed call, for the next one to return."""
         core = self.core
         core.inference.leave_modes()
-        core.store.stamp(self._runner._weights_seq_no)
+        for record in core.running():
+            core.count(record)
+        core.store.stamp_all()
         self._builder.hanging.clear()
         built = {(episode.id_, episode.env_t) for episode in kept}
         chunks = [chunk for chunk in self._finished if (chunk.record.id_, chunk.env_t) not in built]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Hashable
 from typing import Any
 
-from fastmarl.core.errors import UnknownModuleError
+from fastmarl.core.errors import MultiAgentEnvError, UnknownModuleError
 from fastmarl.core.native._env_values import kept as own_copy
 from fastmarl.core.native._step_keys import ended_unobserved, names_others, places_in_set_order
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
@@ -71,6 +71,7 @@ class StepWriter:
         Returns the observations to record.
         """
         self._core.count(record)
+        self._check_paid(record, actions, obs, rewards)
         given, all_joined = obs, True
         fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
         if not fewer and names_others(known := set(record.order), obs, actions, rewards, terminateds, truncateds):
@@ -81,11 +82,19 @@ class StepWriter:
         unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)
         record.observed = tuple(given)
         env.order = places_in_set_order(record.order, obs, unseen, self._keeps_order)
-        if all_joined and not unseen:
+        if all_joined and not unseen and rewards.keys() >= given.keys():
             record.keys.remember(obs, rewards, terminateds, truncateds)
-        else:  # an agent that ended in its first step may join with its next observation
+        else:  # an agent may join with its next observation, or lack a reward once it has acted
             record.keys.forget()
         return obs
+
+    def _check_paid(self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict) -> None:
+        """Raise MultiAgentEnvError if an agent that acted and was observed has no reward, as RLlib does."""
+        for agent_id in actions:
+            if agent_id in obs and agent_id not in rewards:
+                env_t = self._core.table.envs[record.env_index].env_t + 1
+                raise MultiAgentEnvError(record.env_index, agent_id, env_t, "acted and was observed, but has no reward; "
+                                         "step() must return one, which may be 0")  # fmt: skip
 
     def _let_join(self, record: RLlibRecord, known: set, step: Step) -> dict:
         """Map and add the agents that are new in this step, in the order of RLlib's set; returns the observations."""

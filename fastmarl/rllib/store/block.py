@@ -9,6 +9,7 @@ import numpy as np
 from fastmarl.core.columns import Columns
 from fastmarl.core.native import _store
 from fastmarl.core.native._env_values import kept
+from fastmarl.core.native._leaf_rows import UnfitValueError
 from fastmarl.core.native._rllib_scatter import ExactLeafRows, RewardKinds
 from fastmarl.core.store.block import Block, Key, name_of
 from fastmarl.core.store.memory import MemoryRing
@@ -82,6 +83,8 @@ class RLlibBlock(Block):
 
     def _take_whole(self, name: str, row: int, value: Any) -> None:
         """Switch to storing each observation as an object, because one differs in dtype or shape; store this one."""
+        if value is None:
+            raise UnfitValueError("got None; leave agents that are not observed out of the dict")
         if not self.env_layout.whole:
             rows = _one_by_one(self.env_layout, self.raw_obs, self.rows.n)
             finals = _one_by_one(self.env_layout, self.raw_final_obs, self.rows.n_finals)

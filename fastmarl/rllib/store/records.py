@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from fastmarl.core.errors import FinishedAgentError
 from fastmarl.core.native._records import EpisodeRecord
 from fastmarl.core.native._step_keys import StepKeys, count_steps
@@ -193,7 +195,7 @@ class RLlibLanes(LaneTable):
         assert isinstance(record, RLlibRecord)
         lane = record.finished.get(agent_id, -1)
         if lane < 0:
-            self.unattributed_reward += float(reward)
+            self.unattributed_reward += float(np.sum(reward))  # a reward may be an array of one number
         if agent_id not in record.finished:
             record.paid_early[agent_id] = record.paid_early.get(agent_id, 0.0) + reward
         return lane

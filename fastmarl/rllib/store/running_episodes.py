@@ -112,7 +112,7 @@ class RunningEpisodes:
                 items.append(block.final_obs[0][final])
         else:
             items = layout.items(gathered)
-            if layout.begins_otherwise is not None and table.t_started_L[lane] == table.lookback_L[lane]:
+            if layout.begins_otherwise is not None and self.store.begins(lane):
                 items[0] = layout.begins_otherwise(items[0])
         return items
 

@@ -96,8 +96,14 @@ class RLlibStore(RowStore):
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
 
+    def change_weights(self, seq_no: int) -> None:
+        """Call use_weights() during a call, after the actions so far have got the number of the weights before."""
+        if seq_no != self._seq_no:
+            self.stamp_all()
+            self.use_weights(seq_no)
+
     def stamp_all(self) -> None:
-        """Call stamp() during a call, so that all recorded actions can be read."""
+        """Call stamp() with the current number, so that all recorded actions can be read."""
         self.stamp(self._seq_no)
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
@@ -119,6 +125,10 @@ class RLlibStore(RowStore):
             any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
             for row in self.acted_rows_of(lane).tolist()
         )
+
+    def begins(self, lane: int) -> bool:
+        """Return true if the lane's chunk has its agent's first observation in the episode."""
+        return bool(self.table.t_started_L[lane] == self.table.lookback_L[lane])
 
     def acted_rows_of(self, lane: int) -> np.ndarray:
         """Return the rows of a living lane at which its agent has acted."""

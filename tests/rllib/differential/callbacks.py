@@ -189,6 +189,10 @@ def _rewards_and_actions(episode: Any) -> tuple:
 class Writer(Numbers):
     """Writes into the episode now and then: into infos, rewards, the newest observations, and what is its own."""
 
+    def on_episode_start(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        super().on_episode_start(episode=episode, env_index=env_index, **kwargs)
+        self._halve_newest(episode)
+
     def on_episode_step(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
         super().on_episode_step(episode=episode, env_index=env_index, **kwargs)
         for info in episode.get_infos(-1).values():
@@ -199,9 +203,33 @@ class Writer(Numbers):
             agent_episode.custom_data["steps"] = len(agent_episode)
             if len(agent_episode):
                 agent_episode.rewards.data[-1] += 0.25
+        self._halve_newest(episode)
+
+    def _halve_newest(self, episode: Any) -> None:
+        for agent_episode in episode.agent_episodes.values():
             newest = agent_episode.observations.data[-1]
             if isinstance(newest, np.ndarray) and newest.dtype == np.float32:
                 agent_episode.observations.data[-1] = newest * np.float32(0.5)
+
+
+class Counters(RLlibCallback):
+    """Reads the runner's counters in the middle of a call, and changes the number of the weights."""
+
+    def on_episode_start(self, **kwargs: Any) -> None:
+        self._note("start", **kwargs)
+
+    def on_episode_step(self, *, episode: Any, env_runner: Any, **kwargs: Any) -> None:
+        self._note("step", **kwargs)
+        env_runner._weights_seq_no += episode.env_t % 3 == 1
+
+    def on_episode_end(self, **kwargs: Any) -> None:
+        self._note("end", **kwargs)
+
+    def _note(self, event: str, *, env_index: int, metrics_logger: Any, **kwargs: Any) -> None:
+        names = ("num_env_steps_sampled", "num_agent_steps_sampled", "num_module_steps_sampled_lifetime")
+        for name in names:
+            found = metrics_logger.peek(name, default=None)
+            tape.note("callback", event, env_index, tape.freeze(sorted(found.items()) if isinstance(found, dict) else found))
 
 
 class Renamer(EndsOnly):
@@ -240,6 +268,7 @@ CALLBACKS: dict[str, dict[str, Any]] = {
     "everything at end": {"callbacks_class": EverythingAtEnd},
     "rewards and actions": {"callbacks_class": RewardsAndActions},
     "writer": {"callbacks_class": Writer},
+    "counters": {"callbacks_class": Counters},
     "renamer": {"callbacks_class": Renamer},
     "remapper": {"callbacks_class": Remapper},
     "functions": {"callbacks_class": [EndsOnly, AllCalls], "on_episode_end": [_end], "on_episode_start": _end},
