@@ -228,6 +228,22 @@ def test_an_error_in_a_callback_loses_no_finished_episode():
     assert [episode.id_ for episode in runner.sample(num_timesteps=1)][:2] == calls[:2]
 
 
+def test_the_steps_of_a_failed_call_are_counted():
+    def fail(*, episode, **kwargs):
+        if episode.env_t == 3:
+            raise ValueError("mine")
+
+    def counted(runner_class):
+        runner = make_runner(runner_class=runner_class, on_episode_step=fail)
+        with pytest.raises(ValueError, match="mine"):
+            runner.sample(num_timesteps=1000)
+        metrics = runner.get_metrics()
+        agents = metrics["num_agent_steps_sampled"].items()
+        return metrics["num_env_steps_sampled"].peek(), sorted((agent, stats.peek()) for agent, stats in agents)
+
+    assert counted(MultiAgentEnvRunner) == counted(RLlibEnvRunner)
+
+
 def test_a_callback_cannot_sample():
     runner = make_runner(on_episode_step=lambda *, env_runner, **kwargs: env_runner.sample(num_timesteps=1))
     with pytest.raises(RunnerBusyError):

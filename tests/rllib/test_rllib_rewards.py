@@ -1,4 +1,4 @@
-"""Rewards and infos out of the ordinary, in RLlib's runner and in ours."""
+"""Rewards, infos and steps out of the ordinary, in RLlib's runner and in ours."""
 
 import gymnasium as gym
 import numpy as np
@@ -98,3 +98,39 @@ def test_infos_that_cant_be_copied_are_the_envs_own():
             assert info["handle"] is HANDLE
             assert (info["seen"] is of_env["seen"]) == is_own
         runner.stop()
+
+
+class Odd(Patience):
+    """Returns odd steps of the kind "odd"."""
+
+    def step(self, actions):
+        obs, rewards, terminateds, truncateds, infos = super().step(actions)
+        if self.rules["odd"] == "arrays":
+            rewards = {agent: np.ones(1, np.float32) for agent in (0, 1, 2)}  # agent 2 is never observed
+        if self.rules["odd"] == "no reward":
+            del rewards[0]
+        if self.rules["odd"] == "None":
+            obs[1] = None
+        step = obs, rewards, terminateds, truncateds, infos
+        return step[:4] if self.rules["odd"] == "no infos" else step
+
+
+@pytest.mark.parametrize(
+    ("odd", "error", "own_error"),
+    [
+        ("arrays", "NoneType", "NoneType"),
+        ("no reward", "MultiAgentEnvError", "MultiAgentEnvError"),
+        ("None", "NoneType", "ObservationError"),
+        ("no infos", "RuntimeError", "RuntimeError"),
+    ],
+)
+def test_odd_steps(odd, error, own_error):
+    rules = {"rewards": [1.0], "length": 9, "odd": odd}
+    chosen = case(calls=[Sample(num_timesteps=9)], env=Odd, env_config=rules, mapping="name", num_envs=1)
+    want, got = play(chosen, RLlibEnvRunner), play(chosen, MultiAgentEnvRunner)
+    assert (type(want.error).__name__, type(got.error).__name__) == (error, own_error)
+    if odd == "arrays":
+        (theirs,), (ours,) = want.episodes, got.episodes
+        for agent in (0, 1):
+            paid, expected = (each.agent_episodes[agent].get_rewards() for each in (ours, theirs))
+            assert paid.dtype == expected.dtype and np.array_equal(paid, expected)

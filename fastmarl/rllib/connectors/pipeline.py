@@ -6,6 +6,7 @@ whole columns does this if the result is bit-identical; otherwise RLlib's or the
 """
 
 from collections.abc import Callable, Hashable
+from itertools import pairwise
 from typing import Any, Protocol
 
 from ray.rllib.connectors import env_to_module
@@ -54,11 +55,11 @@ class Connectors:
         self.frames: StackedFrames | None = None
         self._store = store
         self._rewriters: list[tuple[Any, ColumnConnector | None]] = []
-        for piece in self.pieces:
+        for piece, following in pairwise([*pieces, None]):
             if type(piece) is FrameStacking:
                 self.frames = StackedFrames(piece, [observations for observations, _ in spaces])
             else:
-                self._rewriters.append((piece, _by_columns(piece, spaces)))
+                self._rewriters.append((piece, _by_columns(piece, following, spaces)))
 
     def run(self, done: list[int], episodes: Episodes, pass_ended: Callable[[], None]) -> Batch:
         """Run all pieces on the newest observations, and store the result.
@@ -122,11 +123,12 @@ def _show(newest: Newest, space: Any, whole: Parts) -> None:
             whole[who].observations.data[-1], whole[who].observation_space = item, space
 
 
-def _by_columns(piece: Any, spaces: Spaces) -> ColumnConnector | None:
+def _by_columns(piece: Any, following: Any, spaces: Spaces) -> ColumnConnector | None:
     if type(piece) is FlattenObservations:
         return FlattenedColumns(piece)
     if type(piece) is env_to_module.MeanStdFilter:
         return FilteredColumns(piece)
-    if type(piece) is env_to_module.PrevActionsPrevRewards:
+    # The rewards' dtype differs from row to row, until they are flattened to float32.
+    if type(piece) is env_to_module.PrevActionsPrevRewards and type(following) is FlattenObservations:
         return ColumnsWithPrevious(piece, [actions for _, actions in spaces])
     return None

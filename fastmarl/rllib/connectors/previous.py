@@ -80,18 +80,12 @@ class ColumnsWithPrevious(ColumnConnector):
         layout = self._layouts.get(newest.layout)
         if layout is None or layout.leaves[-2].shape != actions.shape[1:]:
             layout = ObservationLayout.of(self._together(newest.items()[0], actions[0], rewards[0]))
-            layout.begins_otherwise = self._begin
             self._layouts[newest.layout] = layout
         newest.rewrite(layout, [*newest.leaves, actions, rewards])
 
     def _together(self, observed: Any, actions: Any, rewards: Any) -> dict[str, Any]:
         piece = self.piece
         return {piece.ORIG_OBS_KEY: observed, piece.PREV_ACTIONS_KEY: actions, piece.PREV_REWARDS_KEY: rewards}
-
-    def _begin(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Cast the rewards in an agent's first observation to float32, the dtype of RLlib's zeros."""
-        rewards = observation[self.piece.PREV_REWARDS_KEY]
-        return {**observation, self.piece.PREV_REWARDS_KEY: rewards.astype(np.float32)}
 
 
 def _rewards(block: RLlibBlock, rows: np.ndarray) -> np.ndarray:

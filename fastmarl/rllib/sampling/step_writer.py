@@ -93,8 +93,8 @@ class StepWriter:
         for agent_id in actions:
             if agent_id in obs and agent_id not in rewards:
                 env_t = self._core.table.envs[record.env_index].env_t + 1
-                raise MultiAgentEnvError(record.env_index, agent_id, env_t, "acted and was observed, but has no reward; "
-                                         "step() must return one, which may be 0")  # fmt: skip
+                problem = "it acted and was observed, but has no reward; return one from step(), which may be 0"
+                raise MultiAgentEnvError(record.env_index, agent_id, env_t, problem)
 
     def _let_join(self, record: RLlibRecord, known: set, step: Step) -> dict:
         """Map and add the agents that are new in this step, in the order of RLlib's set; returns the observations."""

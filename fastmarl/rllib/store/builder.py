@@ -129,9 +129,7 @@ class Builder:
         begins = step_ends - n_steps
         totals = np.empty(len(lanes))
         sum_spans(columns.rewards, begins + table.lookback_L[lanes], step_ends, totals)
-        layout = block.layout
-        has_odd = layout.whole or layout.begins_otherwise is not None or len(block.former) > 0
-        has_odd = has_odd or not FLOAT64_KINDS[kinds].all()
+        has_odd = block.layout.whole or len(block.former) > 0 or not FLOAT64_KINDS[kinds].all()
         obs_begins = begins + np.arange(len(lanes))
         bounds = (row_ends - counts, row_ends, begins, step_ends, obs_begins, columns.env_ts[row_ends - counts])
         for lane, total, row_begin, row_end, begin, end, obs_begin, first_env_t in zip(
@@ -167,9 +165,6 @@ class Builder:
             if block.awaits_connectors(*newest):  # running_episodes.py makes the list; these may not stack
                 observations = [block.raw_newest(*newest)]
             odd["observations"] = stacked(observations)
-        elif block.layout.begins_otherwise is not None and self._store.begins(lane):
-            items = block.layout.items(columns.nested_obs(obs_begin, obs_begin + end - begin + 1))
-            odd["observations"] = stacked([block.layout.begins_otherwise(items[0]), *items[1:]])
         if not FLOAT64_KINDS[kinds].all():
             end_env_t = int(self._store.table.end_env_t_L[lane])
             odd["rewards"] = reward_array(block, rows, columns.rewards[begin:end], kinds, end_env_t)

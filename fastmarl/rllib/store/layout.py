@@ -1,6 +1,5 @@
 """The layout of observations in rows, found from the env's own arrays instead of their space."""
 
-from collections.abc import Callable
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -22,8 +21,6 @@ class ObservationLayout:
     Attributes:
         whole: True if observations are not nests of arrays, so that a single leaf stores them as objects.
         is_array: True if observations are single arrays.
-        begins_otherwise: Converts an agent's first observation in an episode from the form of `items()` to its own
-            form; None if the two are the same.
     """
 
     def __init__(self, leaves: tuple[Leaf, ...], types: Any):
@@ -31,7 +28,6 @@ class ObservationLayout:
         self.whole = leaves[0].dtype == object
         self.is_array = not self.whole and not leaves[0].path
         self._types = types
-        self.begins_otherwise: Callable[[Any], Any] | None = None
 
     @classmethod
     def of(cls, observation: Any) -> "ObservationLayout":

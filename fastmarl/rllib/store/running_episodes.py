@@ -112,8 +112,6 @@ class RunningEpisodes:
                 items.append(block.final_obs[0][final])
         else:
             items = layout.items(gathered)
-            if layout.begins_otherwise is not None and self.store.begins(lane):
-                items[0] = layout.begins_otherwise(items[0])
         return items
 
     def _list_outputs(self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None) -> None:

@@ -126,10 +126,6 @@ class RLlibStore(RowStore):
             for row in self.acted_rows_of(lane).tolist()
         )
 
-    def begins(self, lane: int) -> bool:
-        """Return true if the lane's chunk has its agent's first observation in the episode."""
-        return bool(self.table.t_started_L[lane] == self.table.lookback_L[lane])
-
     def acted_rows_of(self, lane: int) -> np.ndarray:
         """Return the rows of a living lane at which its agent has acted."""
         rows = self.rows_of(lane)

@@ -229,7 +229,8 @@ class Counters(RLlibCallback):
         names = ("num_env_steps_sampled", "num_agent_steps_sampled", "num_module_steps_sampled_lifetime")
         for name in names:
             found = metrics_logger.peek(name, default=None)
-            tape.note("callback", event, env_index, tape.freeze(sorted(found.items()) if isinstance(found, dict) else found))
+            found = sorted(found.items()) if isinstance(found, dict) else found
+            tape.note("callback", event, env_index, tape.freeze(found))
 
 
 class Renamer(EndsOnly):

@@ -347,6 +347,7 @@ def _connectors_in_context() -> dict[str, Case]:
     for kind in ("float32", "int", "all"):
         rewards = tuple(REWARDS) if kind == "all" else (kind,)
         together = one_space(agents=4, rewards=rewards, infos="some")
+        cases[f"previous in a dict, rewards {kind}"] = case(together, modules=both("any"), connectors=("previous",))
         cases[f"previous, rewards {kind}"] = case(together, connectors=("previous", "flatten"), callbacks="everything")
     random = [Sample(num_timesteps=7, random_actions=True, force_reset=i == 0) for i in range(3)]
     for names in (("mean_std",), ("previous", "flatten"), ("own, longer",)):
