@@ -343,6 +343,7 @@ def test_errors_name_no_options_of_the_standalone_runner():
     class Undead(Counter):
         def step(self, actions):
             result = super().step({agent: action for agent, action in actions.items() if agent != "b"})
+            result[1]["b"] = 0.0
             result[2]["b"] = self.t == 2
             return result
 
