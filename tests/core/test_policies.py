@@ -512,3 +512,30 @@ def test_a_module_that_nobody_is_mapped_to_leaves_every_draw_as_it_was():
                 for part in episode.agent_episodes.values()
             ]
     assert steps[runners[0]] == steps[runners[1]]
+
+
+@pytest.mark.parametrize("what", ["observation", "action", "start"])
+def test_agents_of_other_spaces_are_refused(what):
+    """Also where the mapping changes later, or one env differs from the first."""
+
+    class Unequal(Env):
+        def __init__(self, config):
+            super().__init__(config)
+            if what == "observation":
+                other = gym.spaces.Box(-1, 1, (3,), np.float32)
+                self.observation_spaces = dict(zip(AGENTS, (SPACE, other), strict=True))
+            if what == "action":
+                self.action_spaces = {"a": gym.spaces.Discrete(3), "b": gym.spaces.Discrete(2)}
+            if what == "start" and config.vector_index == 1:
+                self.action_spaces = dict.fromkeys(AGENTS, gym.spaces.Discrete(3, start=5))
+
+        def _obs(self):
+            return {agent: np.zeros(self.observation_spaces[agent].shape, np.float32) for agent in super()._obs()}
+
+    runner = make_runner(
+        env=Unequal, num_envs_per_env_runner=2, policies=AGENTS, policy_mapping_fn=lambda agent, episode: agent
+    )
+    with pytest.raises(ConfigError, match=r"agent '.' of env . is mapped to module .* made for other spaces"):
+        runner.sample(num_episodes=1)
+        runner.set_policy_mapping_fn(everybody("a"))
+        runner.sample(num_episodes=1)

@@ -47,6 +47,7 @@ class EnvActions(ModuleActions):
 
     Attributes:
         shapes: Shapes of the leaves of one raw action, by key.
+        uses_bounds: True if actions are scaled or clipped to the space's bounds.
         narrow_dtypes: Smallest dtypes that can hold the leaves of an action as envs receive it.
     """
 
@@ -68,6 +69,7 @@ class EnvActions(ModuleActions):
         self._module_id = module_id
         self._space = space
         self._layout = RowLayout(space)
+        self.uses_bounds = normalize or clip
         self._leaves = [
             (_key(leaf), leaf.shape, _LeafActions(module_id, leaf_space, normalize, clip))
             for leaf, leaf_space in zip(self._layout.leaves, leaf_spaces(space), strict=True)

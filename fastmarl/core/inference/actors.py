@@ -13,17 +13,20 @@ import torch
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.episodes.log import EpisodeLog
-from fastmarl.core.errors import UnknownModuleError
+from fastmarl.core.errors import ConfigError, UnknownModuleError
 from fastmarl.core.inference.backends.dense_layers import parts_of
 from fastmarl.core.inference.backends.graphs import GraphCall, TickGraphs
 from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import EpisodeRecord, map_all
+from fastmarl.core.spaces.layout import are_alike
+from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.store import INACTIVE
 from fastmarl.core.weakly import weakly
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
+MOST_KNOWN = 65536  # agents by env; in an open world, their number grows
 
 
 @dataclass(eq=False)
@@ -41,6 +44,13 @@ class Actor:
     masks: ActionMasks
     env_actions: EnvActions
     episodes: set[EpisodeRecord] = field(default_factory=set)
+
+    def fits(self, spaces: Spaces) -> bool:
+        """Return True if the module can act for agents with these spaces. Dtypes may differ, as values are cast."""
+        (observed, acted), (other_observed, other_acted) = self.connectors.spaces, spaces
+        return are_alike(observed, other_observed, bounds=False) and are_alike(
+            acted, other_acted, bounds=self.env_actions.uses_bounds
+        )
 
     def rest(self) -> None:
         """Free the memory that is held for agents, as there are none."""
@@ -68,6 +78,7 @@ class Policies:
         self.by_index: list[Actor | None] = list(policies)
         self.env_actions = [policy.env_actions for policy in policies]
         self._index_of = {policy.module_id: index for index, policy in enumerate(policies)}
+        self._fitting: set[tuple[int, int, Hashable]] = set()  # (index, env index, agent id) whose spaces were compared
         self._leaving: list[int] = []
         self._is_sampling = False
         self.may_differ = False
@@ -92,7 +103,14 @@ class Policies:
 
         Raises:
             UnknownModuleError: If the mapping function returned no module's id.
+            ConfigError: If the module was made for other spaces than the agent's.
         """
+        index = self._mapped_to(agent_id, env_index)
+        if (index, env_index, agent_id) not in self._fitting:
+            self._check_spaces(index, env_index, agent_id)
+        return index
+
+    def _mapped_to(self, agent_id: Hashable, env_index: int) -> int:
         record = self._store.table.record(env_index)
         if record.policy_mapping_fn is None:
             return record.only_module
@@ -104,6 +122,16 @@ class Policies:
         if not isinstance(module_id, str) or module_id not in self._index_of:
             raise UnknownModuleError(module_id, agent_id, list(self._index_of))
         return self._index_of[module_id]
+
+    def _check_spaces(self, index: int, env_index: int, agent_id: Hashable) -> None:
+        policy, spaces = self.at(index), self._store.table.spaces[env_index].get(agent_id)
+        if spaces is not None and not policy.fits(spaces):
+            raise ConfigError(f"agent {agent_id!r} of env {env_index} is mapped to module {policy.module_id!r}, which was "
+                              f"made for other spaces: {policy.connectors.spaces}, but the agent has {spaces}; map it to "
+                              f"another module")  # fmt: skip
+        if len(self._fitting) >= MOST_KNOWN:
+            self._fitting.clear()
+        self._fitting.add((index, env_index, agent_id))
 
     def indices(self) -> dict[str, int]:
         """Return module indices by id, without removed modules."""
@@ -147,6 +175,7 @@ class Policies:
         """Add a policy under an id that is not taken."""
         index = self.by_index.index(None) if None in self.by_index else len(self.by_index)
         self.by_index[index : index + 1] = [policy]
+        self._fitting.clear()  # the index may have been another's
         self.env_actions[index : index + 1] = [policy.env_actions]
         self._index_of[policy.module_id] = index
         self._store.put_module(index, policy.module_id, policy.connectors.recorded_layout, policy.connectors)

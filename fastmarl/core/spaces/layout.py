@@ -88,6 +88,19 @@ def leaf_spaces(space: gym.Space) -> list[gym.Space]:
     return [space]
 
 
+def are_alike(space: gym.Space, other: gym.Space, *, bounds: bool) -> bool:
+    """Return True if the spaces are equal, except for dtypes and, unless `bounds` is True, bounds of their Boxes."""
+    if space == other:
+        return True
+    paths, other_paths = ([(leaf.path, leaf.shape) for leaf in _leaves(each, (), ())] for each in (space, other))
+    return paths == other_paths and all(
+        mine == theirs
+        or (isinstance(mine, gym.spaces.Box) and isinstance(theirs, gym.spaces.Box))
+        and (not bounds or (np.allclose(mine.low, theirs.low) and np.allclose(mine.high, theirs.high)))
+        for mine, theirs in zip(leaf_spaces(space), leaf_spaces(other), strict=True)
+    )
+
+
 def with_leaf_spaces(space: gym.Space, leaves: Iterable[gym.Space]) -> gym.Space:
     """Replace the leaves of a space by others, given in the order of `leaf_spaces()`."""
     remaining = iter(leaves)
