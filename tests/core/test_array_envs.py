@@ -240,5 +240,5 @@ def test_actions_of_groups_may_have_different_parts():
 
 def test_modules_with_other_actions_are_refused():
     of_env, of_module = (gym.spaces.Box(-1, 1, shape, np.float32) for shape in ((2,), (3,)))
-    with pytest.raises(ConfigError, match=r"agent 'a' of env 0 is mapped to module 'g', which was made for other spaces"):
+    with pytest.raises(ConfigError, match="agent 'a' of env 0 is mapped to module 'g', made for other spaces"):
         sampled_by_two((of_env, of_env), (a_policy(of_module), None))

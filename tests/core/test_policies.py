@@ -535,7 +535,11 @@ def test_agents_of_other_spaces_are_refused(what):
     runner = make_runner(
         env=Unequal, num_envs_per_env_runner=2, policies=AGENTS, policy_mapping_fn=lambda agent, episode: agent
     )
-    with pytest.raises(ConfigError, match=r"agent '.' of env . is mapped to module .* made for other spaces"):
-        runner.sample(num_episodes=1)
-        runner.set_policy_mapping_fn(everybody("a"))
-        runner.sample(num_episodes=1)
+    with pytest.raises(ConfigError, match=r"agent '.' of env . is mapped to module '.', made for other spaces"):
+        sample_before_and_after(runner, everybody("a"))
+
+
+def sample_before_and_after(runner, mapping_fn):
+    runner.sample(num_episodes=2)
+    runner.set_policy_mapping_fn(mapping_fn)
+    runner.sample(num_episodes=2)

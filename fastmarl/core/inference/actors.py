@@ -126,9 +126,10 @@ class Policies:
     def _check_spaces(self, index: int, env_index: int, agent_id: Hashable) -> None:
         policy, spaces = self.at(index), self._store.table.spaces[env_index].get(agent_id)
         if spaces is not None and not policy.fits(spaces):
-            raise ConfigError(f"agent {agent_id!r} of env {env_index} is mapped to module {policy.module_id!r}, which was "
-                              f"made for other spaces: {policy.connectors.spaces}, but the agent has {spaces}; map it to "
-                              f"another module")  # fmt: skip
+            made_for = policy.connectors.spaces
+            raise ConfigError(f"agent {agent_id!r} of env {env_index} is mapped to module {policy.module_id!r}, made "
+                              f"for other spaces: {made_for}, but the agent has {spaces}; map it to another module"
+                              )  # fmt: skip
         if len(self._fitting) >= MOST_KNOWN:
             self._fitting.clear()
         self._fitting.add((index, env_index, agent_id))

@@ -95,8 +95,11 @@ def are_alike(space: gym.Space, other: gym.Space, *, bounds: bool) -> bool:
     paths, other_paths = ([(leaf.path, leaf.shape) for leaf in _leaves(each, (), ())] for each in (space, other))
     return paths == other_paths and all(
         mine == theirs
-        or (isinstance(mine, gym.spaces.Box) and isinstance(theirs, gym.spaces.Box))
-        and (not bounds or (np.allclose(mine.low, theirs.low) and np.allclose(mine.high, theirs.high)))
+        or (
+            isinstance(mine, gym.spaces.Box)
+            and isinstance(theirs, gym.spaces.Box)
+            and (not bounds or (np.allclose(mine.low, theirs.low) and np.allclose(mine.high, theirs.high)))
+        )
         for mine, theirs in zip(leaf_spaces(space), leaf_spaces(other), strict=True)
     )
 
