@@ -31,7 +31,7 @@ VERSION = 1
 STATE_FILE = "state.json"
 _ARRAYS_FILE = r"arrays-[0-9a-f]{16}\.safetensors"
 _TEMPORARY = rf"\.({re.escape(STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a process that was killed
-_KEY_TYPES = (str, int, float, bool, type(None), tuple)
+_KEY_TYPES = (str, int, float, bool, type(None))
 _SAFE_INT_BITS = 53  # other JSON readers round larger integers
 
 
@@ -42,7 +42,8 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
         path: The folder. Files in it that are not part of a checkpoint stay.
         state: Any nesting of dicts, lists, tuples, str, int of any size, float, bool, None, numeric numpy arrays of any
             shape (0-d too), and torch tensors. When loaded, numpy scalars become Python numbers and tensors become
-            arrays; tensors of a dtype that numpy lacks (bfloat16) become float32.
+            arrays; tensors of a dtype that numpy lacks (bfloat16) become float32. Keys of dicts are strings, numbers,
+            None, or tuples of them.
 
     Raises:
         CheckpointError: If a value can't be saved; the message gives its path in the tree.
@@ -62,6 +63,17 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
     for file in folder.iterdir():
         if file.name != content["arrays"] and re.fullmatch(f"{_ARRAYS_FILE}|{_TEMPORARY}", file.name):
             file.unlink()
+
+
+def is_key(value: Any) -> bool:
+    """Return True if a checkpoint can hold this key: a string, a number, None, or a tuple of them.
+
+    A loaded key is equal to it, but may have another type: int for np.int64, str for a member of a StrEnum.
+    """
+    if isinstance(value, tuple):
+        return all(map(is_key, value))
+    is_plain_number = isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype != np.longdouble
+    return is_plain_number or isinstance(value, _KEY_TYPES)
 
 
 def load_state(path: str | os.PathLike[str]) -> Any:
@@ -88,7 +100,7 @@ def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, torch.Tensor):
         value = _tensor_to_array(value)
     elif isinstance(value, np.generic):
-        value = value.item() if value.dtype.kind in "biuf" else np.asarray(value)
+        value = value.item() if value.dtype.kind in "biufU" else np.asarray(value)
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -111,7 +123,7 @@ def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
 
 def _encode_dict(value: dict, path: str, arrays: list[np.ndarray]) -> dict:
     for key in value:
-        if not isinstance(key, _KEY_TYPES):
+        if not is_key(key):
             raise CheckpointError(
                 f"{path} has the key {key!r} of type {type(key).__name__}, which a checkpoint can't hold; "
                 "use strings, numbers, None or tuples of them"

@@ -15,7 +15,11 @@ RETURNED = {
     "reset": ("observations", "infos"),
     "step": ("observations", "rewards", "terminateds", "truncateds", "infos"),
 }  # method -> names of what it returns
-RESERVED_IDS = {"__all__": "the whole episode in terminateds and truncateds", "__common__": "all agents in infos"}
+RESERVED_IDS = {
+    "__all__": "the whole episode in terminateds and truncateds",
+    "__common__": "all agents in infos",
+    None: "no agent in batches",
+}
 
 
 def check_spaces(env: Any, env_index: int) -> None:
@@ -71,7 +75,7 @@ def possible_agents_of(env: Any) -> list[Any]:
         except TypeError:
             raise EnvCheckError(f"agent ids must be hashable, got {agent!r:.200} in possible_agents") from None
         if agent in RESERVED_IDS:
-            raise EnvCheckError(f"possible_agents has {agent!r}, which stands for {RESERVED_IDS[agent]}; drop it")
+            raise EnvCheckError(f"possible_agents has {agent!r}, which stands for {RESERVED_IDS[agent]}; use another id")
     if len(set(agents)) < len(agents):
         twice = next(agent for agent in agents if agents.count(agent) > 1)
         raise EnvCheckError(f"possible_agents names {twice!r} more than once; every agent needs an id of its own")

@@ -1,19 +1,22 @@
 """Statistics of an episode, and of a call of `sample()`."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fastmarl.core.native._records import EpisodeRecord
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass
 class EpisodeSummary:
-    """Statistics of a finished episode; returns and steps cover all of its chunks."""
+    """Statistics of a finished episode; returns and steps cover all of its chunks, and agents go by their names."""
 
     env_steps: int
     duration_s: float
-    agent_returns: dict[Hashable, float]
-    agent_steps: dict[Hashable, int]
+    agent_returns: dict[str, float]
+    agent_steps: dict[str, int]
     module_returns: dict[str, float]
 
 
@@ -23,7 +26,17 @@ def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSumma
     for module, total in record.module_returns.items():
         module_id = module_ids[module]
         module_returns[module_id] = module_returns.get(module_id, 0.0) + total
-    return EpisodeSummary(record.env_steps, record.duration_s, record.agent_returns, record.agent_steps, module_returns)
+    returns, steps = _by_name(record.agent_returns), _by_name(record.agent_steps)
+    return EpisodeSummary(record.env_steps, record.duration_s, returns, steps, module_returns)
+
+
+def _by_name(numbers: Mapping[Hashable, Number]) -> dict[str, Number]:
+    """Add the numbers of agents up by name; as in RLlib, ids 1 and "1" share one."""
+    by_name: dict[str, Number] = {}
+    for agent_id, number in numbers.items():
+        name = str(agent_id)
+        by_name[name] = by_name[name] + number if name in by_name else number
+    return by_name
 
 
 @dataclass

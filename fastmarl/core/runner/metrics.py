@@ -309,7 +309,7 @@ class RunnerMetrics:
         values: dict[str, list[float]] = {}
         for episode in self._episodes:
             for key, value in getattr(episode, name).items():
-                values.setdefault(str(key), []).append(value)
+                values.setdefault(key, []).append(value)
         return {key: float(np.mean(seen)) for key, seen in values.items()}
 
 

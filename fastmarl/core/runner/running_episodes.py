@@ -1,13 +1,15 @@
 """Running episodes as plain data, from which another runner can continue them.
 
-An agent is identified by its number: its index among the agents of all these episodes, in the episodes' order.
+An agent is identified by its number: its index among the agents of all these episodes, in the episodes' order. Its id is
+stored too, in the form that `_stored_ids()` gives it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fastmarl.core.checkpoint import is_key
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.actors import MappingFn, Policies
@@ -22,12 +24,20 @@ OF_EPISODES = (
     "id_", "env_index", "env_t", *COUNTS, "duration_s", "reset_seed", "agent_ids", "acting", "finished", *BY_AGENT,
     "module_of", "module_returns", "custom_data", "infos", "env_states",
 )  # fmt: skip
+IDS = ("agent_ids", "finished", *BY_AGENT, "module_of")  # lists of agent ids, and dicts by agent id
 MOST_STEPS = 2**31 - 2
 
 
 def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
-    """Return the running episodes of these envs at the end of a call; its arrays may share the store's memory."""
+    """Return the running episodes of these envs at the end of a call; its arrays may share the store's memory.
+
+    The result is empty if a checkpoint can't hold an agent's id, and nothing else stands for it.
+    """
     store, table = log.store, log.store.table
+    known = table.known_agents
+    episodes = [_with_ids(_episode_state(log, env_index), _stored_ids(known[env_index])) for env_index in env_indices]
+    if not all(is_key(agent_id) for episode in episodes for name in IDS for agent_id in episode[name]):
+        return {}
     lanes = np.array([lane for env_index in env_indices for lane in table.record(env_index).lanes], np.int32)
     numbers = np.full(len(table.row_L), -1, np.int64)
     numbers[lanes] = np.arange(len(lanes))
@@ -38,7 +48,7 @@ def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[in
         for module in store.active
     }
     return {
-        "episodes": [_episode_state(log, env_index) for env_index in env_indices],
+        "episodes": episodes,
         "agents": {name: getattr(table, array)[lanes] for name, (array, _) in OF_AGENTS.items()},
         "modules": {module_id: state for module_id, state in modules.items() if len(state["agent"])},
     }
@@ -67,6 +77,30 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
     }
 
 
+def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:
+    """Return id -> what stands for it in a state: an equal id, or its `repr()` if a checkpoint can't hold it.
+
+    Args:
+        known: The env's `possible_agents`, among which a restored runner finds the ids again.
+
+    Returns:
+        An empty dict if two ids would be stored in the same form.
+    """
+    stored = {agent_id: agent_id if is_key(agent_id) else repr(agent_id) for agent_id in known}
+    return stored if len(set(stored.values())) == len(stored) else {}
+
+
+def _with_ids(episode: Mapping[str, Any], ids: Mapping[Hashable, Hashable]) -> dict[str, Any]:
+    """Return the state of an episode with other agent ids; those that are not in `ids` stay."""
+    changed: dict[str, Any] = dict(episode)
+    for name in IDS:
+        if isinstance(values := episode[name], dict):
+            changed[name] = {ids.get(agent_id, agent_id): value for agent_id, value in values.items()}
+        else:
+            changed[name] = [ids.get(agent_id, agent_id) for agent_id in values]
+    return changed
+
+
 class EpisodesState:
     """The result of `episodes_state()`, checked as a whole.
 
@@ -77,6 +111,7 @@ class EpisodesState:
 
     Attributes:
         env_indices: Ascending indices of the episodes' envs.
+        fits_agents: False if an id is not in the `possible_agents` of its env, so that the episodes can't continue.
 
     Raises:
         ConfigError: If the state is damaged, or does not fit this log and these policies.
@@ -89,9 +124,17 @@ class EpisodesState:
         self._modules = policies.indices()
         self._episodes = [self._checked_episode(episode) for episode in state["episodes"]]
         self.env_indices: list[int] = [episode["env_index"] for episode in self._episodes]
-        n_envs = len(log.store.table.envs)
+        known = log.store.table.known_agents
+        n_envs = len(known)
         if sorted(set(self.env_indices)) != self.env_indices or (self.env_indices and self.env_indices[-1] >= n_envs):
             raise ConfigError(f"running episodes need different env indices below {n_envs}, got {self.env_indices}")
+        own = [{stored: id_ for id_, stored in _stored_ids(known[index]).items()} for index in self.env_indices]
+        self._episodes = [_with_ids(episode, ids) for episode, ids in zip(self._episodes, own, strict=True)]
+        self.fits_agents = all(
+            not known[episode["env_index"]] or known[episode["env_index"]].issuperset(episode[name])
+            for episode in self._episodes
+            for name in IDS
+        )
         for episode in self._episodes:
             log.check_states(episode["env_index"], episode["env_states"])
         self._ends = np.cumsum([len(episode["agent_ids"]) for episode in self._episodes], dtype=np.int64)

@@ -232,6 +232,8 @@ class RunnerState:
             if resources.envs.is_batch or env_index in states
         ]
         episodes = deepcopy(episodes_state(rollout.log, rollout.policies, running))
+        if not episodes:
+            return {}
         return {"num_envs": resources.num_envs, "envs": states, "turns": rollout.env.turns(), **episodes}
 
     def _checked_episodes(self, state: Any) -> EpisodesState | None:
@@ -257,7 +259,7 @@ class RunnerState:
         if not envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
             raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
                               f"{list(state['envs'])} alone")  # fmt: skip
-        return found
+        return found if found.fits_agents else None
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Continue these episodes; without states of envs, keep the runner's own."""

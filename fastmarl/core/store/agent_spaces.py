@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from fastmarl.core.errors import MultiAgentEnvError
 from fastmarl.core.store.lanes import LaneTable
 
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations, of actions
@@ -34,6 +35,9 @@ class AgentSpaces:
         self._table.spaces = [of_batch if i in own else of_env for i, of_env in enumerate(self._table.spaces)]
 
     def _note(self, env_index: int, agent_id: Hashable) -> None:
+        if agent_id is None:  # in an env without possible_agents, which can't be checked before
+            problem = "expected agent ids in observations, got None, which stands for no agent in batches; use another id"
+            raise MultiAgentEnvError(env_index, None, self._table.envs[env_index].env_t, problem)
         spaces = self._spaces_of(env_index, agent_id)
         of_env = self._table.spaces[env_index]
         if len(of_env) >= MOST_AGENTS:

@@ -44,6 +44,7 @@ class LaneTable:
         respawn: True if a finished agent that is observed again begins a new trajectory.
 
     Attributes:
+        known_agents: The argument of this name.
         spaces: Spaces of all agents with lanes, by env and agent id; see `AgentSpaces`.
         on_new_agent: Called with (env index, agent id) before an agent joins that is not in `spaces`.
     """
@@ -71,7 +72,7 @@ class LaneTable:
         post_death: str,
         respawn: bool,
     ):
-        self._known_agents = known_agents
+        self.known_agents = known_agents
         self._module_for = module_for
         self._post_death = post_death
         self._respawn = respawn
@@ -90,7 +91,7 @@ class LaneTable:
 
     def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: Flags, truncateds: Flags) -> int:
         """Create a lane for an agent that is observed and has none; return -1 if it finishes in this step."""
-        if self._known_agents[env_index]:
+        if self.known_agents[env_index]:
             self.check_known(env_index, agent_id)
         record = self.record(env_index)
         if agent_id in record.finished and not self._respawn:
@@ -182,7 +183,7 @@ class LaneTable:
         _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:
-        known = self._known_agents[env_index]
+        known = self.known_agents[env_index]
         if known and agent_id not in known:
             problem = f"is not in possible_agents {sorted(map(str, known))}; add it there or drop it from step()"
             raise UnknownAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
