@@ -94,8 +94,10 @@ def test_tensors_come_back_as_arrays(tmp_path):
 
 
 def test_numpy_scalars_come_back_as_python_numbers(tmp_path):
-    save_state(tmp_path, [np.float32(0.5), np.int64(3), np.bool_(True), np.float64("nan")])
-    assert_same(load_state(tmp_path), [0.5, 3, True, float("nan")])
+    save_state(tmp_path, [np.float32(0.5), np.int64(3), np.bool_(True), np.float64("nan"), np.str_("a")])
+    assert_same(load_state(tmp_path), [0.5, 3, True, float("nan"), "a"])
+    save_state(tmp_path, {np.int64(3): 0, (np.int8(1), np.str_("a")): 1})
+    assert repr(load_state(tmp_path)) == "{3: 0, (1, 'a'): 1}"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,8 @@ def test_numpy_scalars_come_back_as_python_numbers(tmp_path):
         ({"a": np.array(["x"], object)}, r"state\['a'\] is an array of dtype object"),
         ({"a": np.array(["x"])}, r"state\['a'\] is an array of dtype <U1"),
         ({frozenset(): 1}, r"state has the key frozenset\(\)"),
+        ({np.timedelta64(1, "s"): 1}, r"state has the key .*timedelta64\(1,'s'\) of type"),
+        ({("a", np.complex64(1)): 1}, r"state has the key \('a', .*\) of type tuple"),
         ((lambda: 0,), r"state\[0\] is a function"),
     ],
 )

@@ -234,6 +234,14 @@ def test_spaces_by_id_name_agents_where_possible_agents_does_not(attributes, ids
     assert {agent: part.get_return() for agent, part in episode.agent_episodes.items()} == {0: 1.0, 1: 1.0}
 
 
+def test_none_is_no_agent():
+    env = Nameless(observation_space=BOX, action_space=DISCRETE)
+    env.reset = lambda **options: ({None: BOX.sample()}, {})
+    config = fastmarl.EnvRunnerConfig(env=lambda config: env, model_config={"fcnet_hiddens": []})
+    with pytest.raises(MultiAgentEnvError, match=r"env 0, env step 0: expected agent ids in observations, got None"):
+        fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=1)
+
+
 def test_spaces_that_come_with_the_first_reset_are_asked_for_before():
     with pytest.raises(EnvCheckError, match=r"no observation space for agent 0; add it .* before the first reset\(\)"):
         fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: Nameless(possible_agents=[0, 1])))
@@ -262,6 +270,7 @@ def test_missing_and_wrong_spaces_are_named():
         ([("a", [])], "must be hashable"),
         (["a", "b", "a"], "names 'a' more than once"),
         (["a", "c"], "no observation space for agent 'c'"),
+        (["a", None], "possible_agents has None, which stands for no agent in batches; use another id"),
     ],
 )
 def test_static_check_names_env_and_mistake(agents, message):

@@ -2,9 +2,12 @@
 
 import contextlib
 import copy
+import enum
 import os
 import signal
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from support.exhaustive import further
 from support.process_runners import contents
@@ -152,6 +155,96 @@ def test_a_state_is_refused_by_envs_that_do_not_take_one():
     runner.sample(num_timesteps=30)
     with pytest.raises(ConfigError, match=r"a state for env 0, but .*Plain.* does not support it"):
         other.set_state(runner.get_state())
+
+
+class Team(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Side(enum.StrEnum):
+    LEFT = "l"
+    RIGHT = "r"
+
+
+class Renamed(fastmarl.MultiAgentEnv):
+    """Wandering, whose agents have other ids."""
+
+    supports_checkpoint = True
+
+    def __init__(self, ids, config, possible_agents):
+        self.env = Wandering(config)
+        self.possible_agents = list(possible_agents)
+        self.observation_space, self.action_space = BOX, gym.spaces.Discrete(3)
+        self.get_state, self.set_state = self.env.get_state, self.env.set_state
+        self.ids = dict(zip(self.env.possible_agents, ids, strict=True))
+
+    def reset(self, *, seed=None, options=None):
+        return tuple(self._renamed(part) for part in self.env.reset(seed=seed))
+
+    def step(self, actions):
+        names = {id_: name for name, id_ in self.ids.items()}
+        parts = self.env.step({names[agent]: action for agent, action in actions.items()})
+        return tuple(self._renamed(part) for part in parts)
+
+    def _renamed(self, part):
+        return {self.ids.get(name, name): value for name, value in part.items()}
+
+
+def renamed_runner(ids, possible_agents=None):
+    model = fastmarl.RLModuleSpec(observation_space=BOX, action_space=gym.spaces.Discrete(3))
+    mapping = {"policies": {"p": model}, "policy_mapping_fn": lambda agent_id, episode: "p"}
+    known = ids if possible_agents is None else possible_agents
+    return make_runner("plain", env=lambda config: Renamed(ids, config, known), post_death="accumulate", **mapping)
+
+
+def resumed(ids, folder, **options):
+    """Return the chunks of a runner, and those of one restored from its checkpoint."""
+    runner = renamed_runner(ids, **options)
+    runner.sample(num_timesteps=31)
+    other = renamed_runner(ids, **options)
+    other.restore_from_path(runner.save_to_path(folder))
+    return [each.sample(num_timesteps=60) for each in (runner, other)]
+
+
+ODD_IDS = {
+    "StrEnum and Enum": [*Side, *Team],
+    "NumPy": [*np.arange(2), *np.array(["a", "b"])],
+    "others": [b"a", frozenset("a"), (Team.RED, 1), (np.int64(1), np.str_("a"))],
+}
+
+
+@pytest.mark.parametrize("ids", ODD_IDS.values(), ids=ODD_IDS)
+def test_resumed_episodes_have_the_envs_own_agent_ids(ids, tmp_path):
+    wanted, got = resumed(ids, tmp_path)
+    assert any(chunk.env_t_started > 0 for chunk in wanted)
+    for one, two in zip(wanted, got, strict=True):
+        assert_same(contents(two), contents(one))
+        assert list(map(repr, two.agent_episodes)) == list(map(repr, one.agent_episodes))
+
+
+def test_episodes_whose_agents_can_not_be_found_again_begin_anew(tmp_path):
+    class Nameless:
+        """Its text has its address, as it is by default, which differs after a restart."""
+
+    runner = renamed_runner([Nameless() for _ in range(4)])
+    runner.sample(num_timesteps=31)
+    assert episodes_of(runner)["episodes"]
+    runner.save_to_path(tmp_path)
+    other = renamed_runner([Nameless() for _ in range(4)])
+    other.restore_from_path(tmp_path)
+    assert_same(other.get_weights(), runner.get_weights())
+    assert all(chunk.env_t_started == 0 for chunk in other.sample(num_timesteps=9))
+
+
+@pytest.mark.parametrize(
+    ("ids", "possible_agents"),
+    [([*Side, *Team], []), ([*Team, "a", repr(Team.RED)], None)],
+    ids=["no possible_agents", "one text"],
+)
+def test_without_a_form_for_an_agent_id_there_are_none(ids, possible_agents, tmp_path):
+    _, got = resumed(ids, tmp_path, possible_agents=possible_agents)
+    assert all(chunk.env_t_started == 0 for chunk in got)
 
 
 @pytest.mark.parametrize(("kind", "n_envs", "goes_on"), [("plain", 5, True), ("plain", 2, False), ("batch", 4, False)])

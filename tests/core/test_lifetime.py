@@ -1,5 +1,9 @@
 """Lifetime counters of a runner, and the part of them that modules receive."""
 
+import collections
+import enum
+
+import numpy as np
 import pytest
 import torch
 from support.actors import make_runner
@@ -115,3 +119,29 @@ def test_means_over_episodes_continue_after_a_checkpoint(tmp_path):
     assert len(names) == 10
     assert {name: before[name] for name in names} == {name: after[name] for name in names}
     assert before["episode_len_mean"] > 0
+
+
+class Team(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+ODD_IDS = {
+    "np.int64": np.arange(2),
+    "Enum": list(Team),
+    "StrEnum": list(enum.StrEnum("Side", "LEFT RIGHT")),
+    "bytes, frozenset": [b"a", frozenset("b")],
+    "namedtuple, object": [collections.namedtuple("Named", "team number")("a", 1), object()],
+}
+
+
+@pytest.mark.parametrize("ids", ODD_IDS.values(), ids=ODD_IDS)
+def test_any_agent_id_keeps_its_name_in_metrics_after_a_checkpoint(ids, tmp_path):
+    runner, restored = (make_runner(env_config={"agents": ids}) for _ in range(2))
+    runner.sample(num_episodes=1)
+    restored.restore_from_path(runner.save_to_path(tmp_path))
+    restored.sample(num_episodes=1)
+    metrics = restored.get_metrics()
+    for name in ("agent_episode_returns_mean", "agent_steps"):
+        assert metrics[name] == {str(agent_id): 10 for agent_id in ids}
+    assert metrics["num_agent_steps_sampled_lifetime"] == {str(agent_id): 20 for agent_id in ids}

@@ -141,6 +141,15 @@ OPTIONS = (
 )
 
 
+def test_agents_of_one_name_share_an_entry_with_their_sum():
+    runner = make_runner(env_config={"agents": [1, "1", "b"]})
+    runner.sample(num_episodes=2)
+    metrics = runner.get_metrics()
+    for name in ("agent_episode_returns_mean", "agent_steps"):
+        assert metrics[name] == {"1": 20, "b": 10}
+    assert metrics["num_agent_steps_sampled"] == {"1": 40, "b": 20}
+
+
 def test_increments_of_several_runners_make_one_report():
     from fastmarl.core.episodes.summaries import CallSummary, EpisodeSummary
     from fastmarl.core.runner.goals import Goal

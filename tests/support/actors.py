@@ -14,7 +14,7 @@ class Env(fastmarl.MultiAgentEnv):
 
     def __init__(self, config):
         self.length = config.get("length", 10)
-        self.possible_agents = ["a", "b"]
+        self.possible_agents = list(config.get("agents", ["a", "b"]))
         self.observation_spaces = dict.fromkeys(self.possible_agents, BOX)
         self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(3))
         self.index = config.vector_index

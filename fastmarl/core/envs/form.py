@@ -75,7 +75,8 @@ def possible_agents_of(env: Any) -> list[Any]:
         except TypeError:
             raise EnvCheckError(f"agent ids must be hashable, got {agent!r:.200} in possible_agents") from None
         if agent in RESERVED_IDS:
-            raise EnvCheckError(f"possible_agents has {agent!r}, which stands for {RESERVED_IDS[agent]}; use another id")
+            meaning = RESERVED_IDS[agent]
+            raise EnvCheckError(f"possible_agents has {agent!r}, which stands for {meaning}; use another id")
     if len(set(agents)) < len(agents):
         twice = next(agent for agent in agents if agents.count(agent) > 1)
         raise EnvCheckError(f"possible_agents names {twice!r} more than once; every agent needs an id of its own")

@@ -1,7 +1,7 @@
 """Running episodes as plain data, from which another runner can continue them.
 
-An agent is identified by its number: its index among the agents of all these episodes, in the episodes' order. Its id is
-stored too, in the form that `_stored_ids()` gives it.
+An agent is identified by its number: its index among the agents of all these episodes, in the episodes' order. Its id
+is stored as `_stored_ids()` says.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence

@@ -36,8 +36,9 @@ class AgentSpaces:
 
     def _note(self, env_index: int, agent_id: Hashable) -> None:
         if agent_id is None:  # in an env without possible_agents, which can't be checked before
-            problem = "expected agent ids in observations, got None, which stands for no agent in batches; use another id"
-            raise MultiAgentEnvError(env_index, None, self._table.envs[env_index].env_t, problem)
+            env_t = self._table.envs[env_index].env_t
+            problem = "expected agent ids in observations, got None, which stands for no agent in batches"
+            raise MultiAgentEnvError(env_index, None, env_t, f"{problem}; use another id")
         spaces = self._spaces_of(env_index, agent_id)
         of_env = self._table.spaces[env_index]
         if len(of_env) >= MOST_AGENTS:
