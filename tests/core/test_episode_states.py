@@ -242,7 +242,7 @@ def test_episodes_whose_agents_can_not_be_found_again_begin_anew(tmp_path):
     [([*Side, *Team], []), ([*Team, "a", repr(Team.RED)], None)],
     ids=["no possible_agents", "one text"],
 )
-def test_without_a_form_for_an_agent_id_there_are_none(ids, possible_agents, tmp_path):
+def test_without_a_form_for_an_agent_id_a_file_has_no_running_episodes(ids, possible_agents, tmp_path):
     _, got = resumed(ids, tmp_path, possible_agents=possible_agents)
     assert all(chunk.env_t_started == 0 for chunk in got)
 

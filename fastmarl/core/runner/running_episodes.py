@@ -29,15 +29,9 @@ MOST_STEPS = 2**31 - 2
 
 
 def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
-    """Return the running episodes of these envs at the end of a call; its arrays may share the store's memory.
-
-    The result is empty if a checkpoint can't hold an agent's id, and nothing else stands for it.
-    """
+    """Return the running episodes of these envs at the end of a call; its arrays may share the store's memory."""
     store, table = log.store, log.store.table
     known = table.known_agents
-    episodes = [_with_ids(_episode_state(log, env_index), _stored_ids(known[env_index])) for env_index in env_indices]
-    if not all(is_key(agent_id) for episode in episodes for name in IDS for agent_id in episode[name]):
-        return {}
     lanes = np.array([lane for env_index in env_indices for lane in table.record(env_index).lanes], np.int32)
     numbers = np.full(len(table.row_L), -1, np.int64)
     numbers[lanes] = np.arange(len(lanes))
@@ -48,7 +42,7 @@ def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[in
         for module in store.active
     }
     return {
-        "episodes": episodes,
+        "episodes": [_with_ids(_episode_state(log, index), _stored_ids(known[index])) for index in env_indices],
         "agents": {name: getattr(table, array)[lanes] for name, (array, _) in OF_AGENTS.items()},
         "modules": {module_id: state for module_id, state in modules.items() if len(state["agent"])},
     }
@@ -75,6 +69,11 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
         "infos": [[env_t, indices[lane], info] for env_t, lane, info in env.infos],
         "env_states": log.kept_states(env_index),
     }
+
+
+def fits_checkpoint(state: Mapping[str, Any]) -> bool:
+    """Return False if a checkpoint can't hold the id of an agent in these episodes, and no text stands for it."""
+    return all(is_key(agent_id) for episode in state["episodes"] for name in IDS for agent_id in episode[name])
 
 
 def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:

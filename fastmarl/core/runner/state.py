@@ -17,7 +17,7 @@ from fastmarl.core.errors import CheckpointError, ConfigError, EnvWorkerError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.runner.envs import Envs
-from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state
+from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state, fits_checkpoint
 from fastmarl.core.runner.sampling import Sampling
 from fastmarl.core.runner.saved_config import CONFIG, plain_config
 from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, described
@@ -127,6 +127,8 @@ class RunnerState:
             content = known_parts(state, resources.module)
             self._check(content)
             content[PARTIAL] = True
+        if (running := content.get("running_episodes")) and not fits_checkpoint(running):
+            content["running_episodes"] = {}  # the restored runner begins others
         options = PolicyOptions.of(resources.config, resources.counts.lifetime.env_steps)
         policies = described(options, resources.module, resources.env_to_module)
         save_state(path, {**content, SAVED: policies, CONFIG: plain_config(resources.wanted)})
@@ -232,8 +234,6 @@ class RunnerState:
             if resources.envs.is_batch or env_index in states
         ]
         episodes = deepcopy(episodes_state(rollout.log, rollout.policies, running))
-        if not episodes:
-            return {}
         return {"num_envs": resources.num_envs, "envs": states, "turns": rollout.env.turns(), **episodes}
 
     def _checked_episodes(self, state: Any) -> EpisodesState | None:
