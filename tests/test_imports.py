@@ -41,6 +41,7 @@ EXCEPTIONS = {"core.runner.output": ["offline", "replays"], "core.envs.registry"
 LAYERS = {  # from the ground up: rooms of one layer don't import from each other
     "core": [
         ["errors", "html_table", "kernels", "packages", "public", "rllib_classes", "sealed_json", "version", "weakly"],
+        ["checks"],
         ["callbacks", "checkpoint", "columns", "config", "exits", "processes", "spaces", "states"],
         ["envs", "modules", "native"],
         ["store"],

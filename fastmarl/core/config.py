@@ -1,12 +1,11 @@
 """The options of a runner, under RLlib's names; they are checked once, when the config is created."""
 
-import math
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from numbers import Integral, Real
 from typing import Any
 
+from fastmarl.core.checks import check_bool, check_timeout, is_clip, is_integer_from, is_number
 from fastmarl.core.errors import ConfigError, corrects_options, misfit
 from fastmarl.core.public import public
 
@@ -208,22 +207,26 @@ class EnvRunnerConfig:
     """Functions for `on_sample_end()`."""
 
     def __post_init__(self) -> None:
+        for name in SWITCHES:
+            object.__setattr__(self, name, check_bool(name, getattr(self, name)))
+        for name in ("env_config", "model_config"):
+            self._check(name, isinstance(getattr(self, name), Mapping), "a dict")
         for name, choices in CHOICES.items():
             self._check(name, getattr(self, name) in choices, f"one of {list(choices)}")
         for name, least in AT_LEAST.items():
-            fits, other = _is_integer_from(least, getattr(self, name)), ""
+            fits, other = is_integer_from(least, getattr(self, name)), ""
             if name == "rollout_fragment_length":
                 fits, other = fits or getattr(self, name) == AUTO, f' or "{AUTO}"'
             self._check(name, fits, f"an integer of at least {least}{other}")
         gpus, scale = self.num_gpus_per_env_runner, self.reward_scale
         size, most = self.env_batch_size, self.num_envs_per_env_runner
         sizes = f"None or an integer of at least 1 and at most num_envs_per_env_runner={most}"
-        self._check("num_gpus_per_env_runner", _is_number(gpus) and gpus >= 0, "a number of at least 0")
-        self._check("env_batch_size", size is None or (_is_integer_from(1, size) and size <= most), sizes)
-        self._check("seed", self.seed is None or _is_integer_from(0, self.seed), "None or an integer of at least 0")
-        self._check("reward_scale", _is_number(scale) and scale != 0, "a finite number other than 0")
+        self._check("num_gpus_per_env_runner", is_number(gpus) and gpus >= 0, "a number of at least 0")
+        self._check("env_batch_size", size is None or (is_integer_from(1, size) and size <= most), sizes)
+        self._check("seed", self.seed is None or is_integer_from(0, self.seed), "None or an integer of at least 0")
+        self._check("reward_scale", is_number(scale) and scale != 0, "a finite number other than 0")
         clips = "None, True, False, a number above 0 or a pair (low, high)"
-        self._check("clip_rewards", self.clip_rewards is None or _is_clip(self.clip_rewards), clips)
+        self._check("clip_rewards", self.clip_rewards is None or is_clip(self.clip_rewards), clips)
         only = "True: columns of episodes are arrays from the start, and a loop over one gives its values one by one"
         self._check("episodes_to_numpy", self.episodes_to_numpy is True, only)
         check_timeout("step_timeout_s", self.step_timeout_s)
@@ -356,45 +359,4 @@ DEFAULTS = {
     option.name: option.default if option.default_factory is MISSING else option.default_factory()
     for option in fields(EnvRunnerConfig)
 }
-
-
-def is_integer(value: Any) -> bool:
-    """Return True for an integer of Python or NumPy that is not a bool."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def check_integer(name: str, value: Any, *, least: int) -> None:
-    """Raise ConfigError if the argument of this name is not an integer of at least `least`."""
-    if not _is_integer_from(least, value):
-        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
-def check_seconds(name: str, value: Any) -> None:
-    """Raise ConfigError if the value is not a number above 0; it may be infinite."""
-    if not _is_real(value) or not value > 0:
-        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
-
-
-def check_timeout(name: str, value: Any) -> None:
-    """Raise ConfigError if the value is not a usable timeout: a finite number of seconds of at least 0.001."""
-    if not _is_number(value) or value < 1e-3:
-        raise ConfigError(f"{name} must be a number of seconds of at least 0.001, got {value!r}")
-
-
-def _is_integer_from(least: int, value: Any) -> bool:
-    return is_integer(value) and value >= least
-
-
-def _is_number(value: Any) -> bool:
-    return _is_real(value) and math.isfinite(value)
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _is_clip(value: Any) -> bool:
-    """Return True for valid values of `clip_rewards` other than None."""
-    if isinstance(value, tuple):
-        return len(value) == 2 and all(map(_is_number, value)) and value[0] < value[1]
-    return isinstance(value, bool) or (_is_number(value) and value > 0)
+SWITCHES = [option.name for option in fields(EnvRunnerConfig) if option.type is bool]

@@ -11,7 +11,8 @@ from typing import Any, Self
 import torch
 
 from fastmarl.core.batches.flat import columns
-from fastmarl.core.config import CHOICES, EnvRunnerConfig, check_integer, check_timeout
+from fastmarl.core.checks import check_integer, check_timeout
+from fastmarl.core.config import CHOICES, EnvRunnerConfig
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, RunnerStoppedError

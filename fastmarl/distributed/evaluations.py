@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.checks import check_bool, check_integer
+from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.vector.seeds import Streams
 from fastmarl.distributed.fleet import Fleet, raise_first
@@ -18,6 +19,7 @@ def evaluate_in(
 ) -> Evaluation:
     """Evaluate in all runners; see `EnvRunnerGroup.evaluate()`."""
     check_integer("num_episodes", num_episodes, least=1)
+    check_bool("explore", explore)
     if seeds is not None and len(seeds) != num_episodes:
         raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
     numbers = _seeds(fleet, config, num_episodes) if seeds is None else list(seeds)

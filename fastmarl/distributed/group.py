@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.config import EnvRunnerConfig, check_integer, check_seconds
+from fastmarl.core.checks import check_integer, check_seconds
+from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.public import public

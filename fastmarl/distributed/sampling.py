@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
+from fastmarl.core.checks import check_bool
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.runner.goals import make_goal
 from fastmarl.distributed.fleet import Fleet
@@ -24,8 +25,9 @@ def call_arguments(
     """Return the arguments of a runner's `sample()`.
 
     Raises:
-        ConfigError: If the numbers are invalid; it is raised here once, instead of in each runner.
+        ConfigError: If an argument is invalid; it is raised here once, instead of in each runner.
     """
+    check_bool("explore", config.explore if explore is None else explore)
     make_goal(config, num_timesteps, num_episodes, config.num_envs_per_env_runner)
     return {
         "num_timesteps": num_timesteps,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.batches.flat import Batch
+from fastmarl.core.checks import check_integer
 from fastmarl.core.columns import Columns
-from fastmarl.core.config import check_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.sources import joined
 from fastmarl.core.errors import ConfigError, OfflineError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import TIMEOUT_MAX
 from typing import Any, Self
 
-from fastmarl.core.config import check_integer, check_seconds
+from fastmarl.core.checks import check_integer, check_seconds
 from fastmarl.core.episodes.chunk import Chunk
 from fastmarl.core.episodes.growing import GrowingSource
 from fastmarl.core.episodes.lazy import check_kind

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from fastmarl.core.checkpoint import load_state
-from fastmarl.core.config import EnvRunnerConfig, is_integer
+from fastmarl.core.checks import is_integer
+from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.base import ConnectorPiece
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.errors import (

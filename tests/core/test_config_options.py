@@ -7,6 +7,7 @@ import torch
 import fastmarl
 from fastmarl.bench import measure_efficiency
 from fastmarl.connectors import FrameStacking
+from fastmarl.core.config import SWITCHES
 from fastmarl.errors import ConfigError
 from fastmarl.modules import DefaultRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from fastmarl.testing import CountingEnv
@@ -113,6 +114,33 @@ def test_what_is_no_integer_is_refused(value):
             fastmarl.EnvRunnerConfig(env=Env, **{name: value})
     with pytest.raises(ConfigError, match="num_timesteps must be an integer"):
         make_runner().sample(num_timesteps=value)
+
+
+@pytest.mark.parametrize("value", ["False", "no", 1, None])
+def test_what_is_no_bool_is_refused(value):
+    for name in SWITCHES:
+        with pytest.raises(ConfigError, match=f"{name} must be True or False, got {value!r}"):
+            fastmarl.EnvRunnerConfig(env=Env, **{name: value})
+    runner = make_runner()
+    with pytest.raises(ConfigError, match=f"explore must be True or False, got {value!r}"):
+        runner.evaluate(1, explore=value)
+    if value is not None:  # in sample() it stands for the configured value
+        with pytest.raises(ConfigError, match=f"explore must be True or False, got {value!r}"):
+            runner.sample(explore=value)
+
+
+def test_bools_of_numpy_are_bools():
+    switches = {"explore": np.True_, "respawn": np.False_, "keep_dtype": np.True_}
+    config = fastmarl.EnvRunnerConfig(env=Env, **switches)
+    assert [getattr(config, name) for name in switches] == [True, False, True]
+    assert {type(getattr(config, name)) for name in switches} == {bool}
+    assert make_runner(explore=np.True_).sample(num_timesteps=2, explore=np.False_)
+
+
+@pytest.mark.parametrize("name", ["env_config", "model_config"])
+def test_options_that_are_no_dict_are_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} must be a dict, got 3"):
+        fastmarl.EnvRunnerConfig(env=Env, **{name: 3})
 
 
 @pytest.mark.parametrize("device", ["mps", "meta", "xpu", "nonsense"])

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.config import is_integer
+from fastmarl.core.checks import is_integer
 from fastmarl.core.connectors.base import Connector, Rows, are_boxes
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError, EpisodeError

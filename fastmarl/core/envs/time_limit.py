@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fastmarl.core.config import is_integer
+from fastmarl.core.checks import is_integer
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.base import env_spaces

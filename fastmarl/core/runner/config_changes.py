@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.checks import check_integer
+from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.errors import ConfigError

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.config import is_integer
+from fastmarl.core.checks import check_bool, is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.runner.goals import Goal
@@ -35,7 +35,7 @@ class Evaluator:
         """Append the episodes that `MultiAgentEnvRunner.evaluate()` returns to `unreturned`."""
         if not is_integer(num_episodes) or num_episodes < 0:
             raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
-        num_episodes = int(num_episodes)
+        num_episodes, explore = int(num_episodes), check_bool("explore", explore)
         given = None if seeds is None else self._checked_seeds(seeds, num_episodes)
         sampling, n_envs = self._sampling, self._resources.num_envs
         sampling.begin_call()

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from fastmarl.core.config import EnvRunnerConfig, is_integer
+from fastmarl.core.checks import is_integer
+from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, MultiAgentEnvError
 

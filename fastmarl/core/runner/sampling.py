@@ -3,6 +3,7 @@
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from fastmarl.core.checks import check_bool
 from fastmarl.core.episodes.kept_chunks import KeptChunks
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.selection import only_modules
@@ -99,6 +100,7 @@ class Sampling:
         resources = self.resources
         goal = make_goal(resources.config, num_timesteps, num_episodes, resources.num_envs)
         goal.random_actions = random_actions
+        explore = check_bool("explore", explore)
         begun = perf_counter()
         self._kept.compact()
         self._write_record()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.config import is_integer
+from fastmarl.core.checks import is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.config import is_integer
+from fastmarl.core.checks import is_integer
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode

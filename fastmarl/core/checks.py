@@ -1,0 +1,61 @@
+"""Checks of argument and option values, whose errors name the argument, what is allowed and what came."""
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.errors import ConfigError, shown
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return an argument that must be a bool, of Python or NumPy, as Python's; raise ConfigError for other values.
+
+    Python's own conversion would turn the string "False" into True.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ConfigError(f"{name} must be True or False, got {shown(value)}")
+    return bool(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Return True for an integer of Python or NumPy that is not a bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_integer(name: str, value: Any, *, least: int) -> None:
+    """Raise ConfigError if the argument of this name is not an integer of at least `least`."""
+    if not is_integer_from(least, value):
+        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise ConfigError if the value is not a number above 0; it may be infinite."""
+    if not is_real(value) or not value > 0:
+        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+
+
+def check_timeout(name: str, value: Any) -> None:
+    """Raise ConfigError if the value is not a usable timeout: a finite number of seconds of at least 0.001."""
+    if not is_number(value) or value < 1e-3:
+        raise ConfigError(f"{name} must be a number of seconds of at least 0.001, got {value!r}")
+
+
+def is_integer_from(least: int, value: Any) -> bool:
+    return is_integer(value) and value >= least
+
+
+def is_number(value: Any) -> bool:
+    return is_real(value) and math.isfinite(value)
+
+
+def is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_clip(value: Any) -> bool:
+    """Return True for valid values of `clip_rewards` other than None."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
+    return isinstance(value, bool) or (is_number(value) and value > 0)
