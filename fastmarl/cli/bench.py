@@ -25,6 +25,8 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.report.records import Figures, Orders, RecordFile, Row
 from fastmarl.report.tables import Table
 
+NUM_ENVS = 8  # of `bench efficiency`
+
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
@@ -98,7 +100,7 @@ def add_pace(parser: argparse.ArgumentParser, rounds: int, duration: float) -> N
 
 
 def _add_efficiency_arguments(parser: argparse.ArgumentParser) -> None:
-    add_env_arguments(parser, num_envs=8, needs_env=False)
+    add_env_arguments(parser, num_envs=NUM_ENVS, needs_env=False)
     add_hiddens(parser)
     add_pace(parser, rounds=5, duration=1.0)
 
@@ -107,6 +109,9 @@ def _measure_efficiency(args: argparse.Namespace, progress: Callable[[str], None
     from fastmarl.bench.efficiency import measure_efficiency
     from fastmarl.bench.efficiency_table import standard_configs
 
+    if not args.env and (args.env_config or args.num_envs != NUM_ENVS):
+        raise ConfigError("without --env, the standard table has its own envs: add --env NAME, or leave out --num-envs "
+                          "and --env-config")  # fmt: skip
     options = {"model_config": {"fcnet_hiddens": args.hiddens}, "device": args.device, "seed": args.seed}
     configs = [(args.env, runner_config(args))] if args.env else standard_configs(**options)
     for name, config in configs:

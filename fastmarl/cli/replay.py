@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastmarl.cli.arguments import existing_folder, json_object, output_file, search_current_folder, seconds
+from fastmarl.cli.arguments import above_zero, existing_folder, json_object, output_file, search_current_folder
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.errors import ConfigError
 from fastmarl.report.tables import Table
@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("episode", metavar="EPISODE", nargs="?", help="its number or id; without it, all are listed")
     parser.add_argument("--video", type=partial(output_file, (".mp4",)), metavar="MP4", help="write a video of it")
-    parser.add_argument("--fps", type=seconds, help="frames per second (default: the environment's own rate, or 30)")
+    parser.add_argument("--fps", type=above_zero, help="frames per second (default: the environment's own rate, or 30)")
     parser.add_argument("--env", metavar="NAME", help="replacement of the recorded environment; needed if "
                         "that is a class or function of your own")  # fmt: skip
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="merged into the recorded "
@@ -41,6 +41,11 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """List the episodes, or replay one and show it."""
     from fastmarl.replays import Recording, replay
 
+    if args.video and args.episode is None:
+        raise ConfigError(f"--video needs the number or id of an episode: fastmarl replay {args.folder} EPISODE "
+                          f"--video {args.video}")  # fmt: skip
+    if args.fps and not args.video:
+        raise ConfigError("--fps is the rate of a video: add --video FILE.mp4, or leave out --fps")
     recording = Recording(_record_in(args.folder))
     if args.episode is None:
         terminal.show(_listed(recording))

@@ -63,7 +63,9 @@ def add_parser(commands: Any, argv: Sequence[str], signals: EndSignals) -> None:
             parser.error(f"name an algorithm before the options, such as fastmarl train ippo {name} ..., or a run with "
                          "fastmarl train --resume FOLDER")  # fmt: skip
         if name in ALGORITHMS:
+            parser._actions[-1].help = argparse.SUPPRESS  # the usage names this algorithm instead
             _fill(parser, example(name).ALGORITHM, signals)
+            parser.prog += f" {name}"
     except FastmarlError as error:
         parser.error(in_one_line(error))
 
@@ -108,10 +110,12 @@ def _run(
         algorithm.make_config(args)  # finds errors before a folder is made
         name = f"{re.sub(r'[^A-Za-z0-9._]+', '_', args.env)}-{algorithm.name}-seed{args.seed}"
         folder = RunFolder.begin(args.folder, name, overwrite=args.overwrite)
+    write_options = partial(folder.write_options, algorithm.name, saved_options(args))
     try:
-        folder.write_options(algorithm.name, saved_options(args))
+        if not args.resume:
+            write_options()
         terminal.show(f"training {algorithm.name} on {args.env} in {folder.path}")
-        outcome = _train(algorithm, args, folder, terminal, signals)
+        outcome = _train(algorithm, args, folder, terminal, signals, write_options)
     except BaseException:
         if not args.resume and not folder.has_progress():
             folder.discard()
@@ -156,7 +160,12 @@ def _reopen(
 
 
 def _train(
-    algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal, signals: EndSignals
+    algorithm: Algorithm,
+    args: argparse.Namespace,
+    folder: RunFolder,
+    terminal: Terminal,
+    signals: EndSignals,
+    on_resumed: Callable[[], None],
 ) -> Outcome:
     from fastmarl.training.loop import train
 
@@ -166,6 +175,7 @@ def _train(
             args,
             folder,
             resume=args.resume is not None,
+            on_resumed=on_resumed,
             signal=lambda: signals.received,
             on_progress=partial(_show_progress, change),
             on_metrics=log,

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 SECONDS = 120.0  # between checkpoints: a crash loses at most this much work on any machine
 HIDDENS = [64, 64]
-NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "episodes", "explore", "no_plot", "wandb")
-CHANGEABLE = ("steps", "checkpoint_every", "device", "record_actions", "tensorboard")  # when a run is resumed
+NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "wandb")
+CHANGEABLE = (  # when a run is resumed
+    "steps", "checkpoint_every", "device", "record_actions", "tensorboard", "episodes", "explore", "no_plot",
+)  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[str, Any]:
@@ -35,10 +37,10 @@ def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[s
     Returns:
         Defaults of the options. Parsing leaves them out, so that a resumed run can tell which options were given.
     """
-    before = set(parser._actions)
+    num_before = len(parser._actions)
     _add_all(parser, algorithm)
     defaults = {}
-    for action in set(parser._actions) - before:
+    for action in parser._actions[num_before:]:
         defaults[action.dest] = action.default
         action.help = (action.help or "") % vars(action)
         action.default = argparse.SUPPRESS
@@ -146,7 +148,8 @@ def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Map
         CheckpointError: If the saved options are not those of the algorithm.
     """
     folder, saved = given["resume"], about["options"]
-    if unknown := sorted(saved.keys() ^ (defaults.keys() - set(NOT_SAVED))):
+    # Earlier versions did not save all options that may change; these get their defaults.
+    if unknown := sorted((saved.keys() ^ (defaults.keys() - set(NOT_SAVED))) - set(CHANGEABLE)):
         raise CheckpointError(f"{folder}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
     for name, value in given.items():
         if name in saved and name not in CHANGEABLE and value != saved[name]:

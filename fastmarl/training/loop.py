@@ -67,6 +67,7 @@ def train(
     folder: RunFolder,
     *,
     resume: bool = False,
+    on_resumed: Callable[[], None] = lambda: None,
     signal: Callable[[], int | None] = lambda: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_metrics: Callable[[int, Mapping[str, Any]], None] = lambda step, metrics: None,
@@ -79,6 +80,7 @@ def train(
         args: All options, including those of the algorithm.
         folder: Folder of the run.
         resume: Continue from the newest checkpoint instead of starting.
+        on_resumed: Function that is called when the checkpoint is loaded and the curve was found to fit.
         signal: Function that returns the number of the signal for which the run should end, or None.
         on_progress: Function that is called about a hundred times per run.
         on_metrics: Function that receives the env step and values of each row of the learning curve.
@@ -103,6 +105,8 @@ def train(
         else:
             loop.save()  # fails early if checkpoints can't be written
         with closing(_curve(folder, loop.env_steps if resume else None, args.tensorboard)) as curve:
+            if resume:
+                on_resumed()
 
             def report(metrics: Mapping[str, Any], progress: Progress) -> None:
                 with _curve_is_written(folder):

@@ -139,6 +139,8 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train --env ready", 2, "name an algorithm before the options, such as fastmarl train ippo --env ..., or a run"),
     ("train --resum finishd", 2, "there is no folder 'finishd'"),
     ("train ippo --stepz 5", 2, "there is no option --stepz; did you mean '--steps'?"),
+    ("train ippo --lr 0", 2, "; see fastmarl train ippo --help"),
+    ("train --resume finished --lr 0", 2, "; see fastmarl train ippo --help"),
     ("train ippo --config {}", 2, "there is no option --config"),
     ("train ippo extra", 2, "unrecognized arguments: extra"),
     # Numbers.
@@ -241,18 +243,24 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("tournament a=finished b=finished --episodes 3", 2, "--episodes: must be even"),
     # Other commands.
     ("replay finished", 1, "has no record of its actions: train with --record-actions"),
+    ("replay finished --video x.mp4", 1, "an episode: fastmarl replay finished EPISODE --video x.mp4"),
+    ("replay finished 0 --fps 3", 1, "--fps is the rate of a video: add --video FILE.mp4"),
+    ("replay finished 0 --fps 0", 2, "--fps: must be a number above 0, got '0'"),
     ("replay finishd", 2, "there is no folder 'finishd'; did you mean 'finished'?"),
     ("replay empty", 1, "empty"),
     ("check-env raedy", 1, "no environment 'raedy'"),
     ("check-env mistaken_envs:FailsToBeMade", 1, "no licence for this simulator"),
     ("sample --env ready --out picture.txt", 2, "--out: must end in .png or .pdf or .svg"),
+    ("bench efficiency --num-envs 3", 1, "add --env NAME, or leave out --num-envs and --env-config"),
+    ('bench efficiency --env-config {"N":3}', 1, "add --env NAME, or leave out --num-envs and --env-config"),
     ("bench scaling --series nothing", 1, "there is no series 'nothing'"),
 ]  # fmt: skip
 
 
 def listing(folder):
     ignored = {"runs", "__pycache__", ".lock"}
-    return {str(path) for path in folder.rglob("*") if not ignored & {path.name, path.parent.name}}
+    paths = [path for path in folder.rglob("*") if not ignored & {path.name, path.parent.name}]
+    return {str(path): path.read_bytes() if path.name == "run.json" else None for path in paths}
 
 
 @pytest.mark.parametrize(("typed", "code", "line"), MISTAKES, ids=lambda value: value if type(value) is str else "")

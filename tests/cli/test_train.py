@@ -161,6 +161,31 @@ def test_more_steps_are_noted_for_the_next_time(here, monkeypatch):
     assert json.loads((here / "run/run.json").read_text())["options"]["steps"] == more
 
 
+def test_a_run_that_can_not_be_resumed_stays_as_it_is(here, capsys):
+    assert main("train", "ippo", "--env", "ready", "--folder", "run", *SMALL) == 0
+    (here / "run/curve.csv").write_text("x\n1\n")
+    before = (here / "run/run.json").read_bytes()
+    assert main("train", "--resume", "run", "--steps", "400") == 1
+    assert "curve.csv was not written by a MetricsWriter" in capsys.readouterr().err
+    assert (here / "run/run.json").read_bytes() == before
+
+
+def test_a_resumed_run_keeps_the_options_of_its_evaluation(here, capsys):
+    """Runs of earlier versions, which did not save these, get their defaults."""
+    assert main("train", "ippo", "--env", "ready", "--folder", "run", "--explore", *SMALL) == 0
+    capsys.readouterr()
+    assert main("train", "--resume", "run", "--steps", "400") == 0
+    assert re.search(r"sampled play: .* over 4 episodes", capsys.readouterr().out)
+    assert not (here / "run/curve.png").exists()
+    about = json.loads((here / "run/run.json").read_text())
+    assert list(about["options"])[:4] == ["env", "env_config", "num_envs", "policies"]  # the order of --help
+    for name in ("episodes", "explore", "no_plot"):
+        del about["options"][name]
+    (here / "run/run.json").write_text(json.dumps(about))
+    assert main("train", "--resume", "run", "--steps", "500", "--episodes", "2", "--no-plot") == 0
+    assert re.search(r"greedy play: .* over 2 episodes", capsys.readouterr().out)
+
+
 def test_weights_and_biases_get_the_curve_under_the_runs_name(monkeypatch):
     rows, started = [], []
     run = SimpleNamespace(log=lambda values, step: rows.append((step, values)), finish=lambda: rows.append("end"))
@@ -190,6 +215,7 @@ def test_the_options_of_an_algorithm_are_shown(capsys):
         main("train", "ippo", "--help")
     assert stopped.value.code == 0
     out = capsys.readouterr().out
+    assert out.startswith("usage: fastmarl train ippo [-h]") and "one of ippo, mappo" not in out
     for option in ("--policies", "--module", "--entropy", "--resume", "--checkpoint-every", "--wandb"):
         assert option in out
 
