@@ -30,4 +30,6 @@ def main(folder: Path, episodes: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]), episodes=int(sys.argv[2]))

@@ -1,4 +1,7 @@
-"""Write the trained network as ONNX, and run it without torch and fastmarl: python export.py runs/first"""
+"""Export the trained network as ONNX, and compare its actions in ONNX Runtime with the policy's:
+
+python export.py runs/first
+"""
 
 import sys
 from pathlib import Path
@@ -23,4 +26,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]))

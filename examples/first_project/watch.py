@@ -1,4 +1,4 @@
-"""Let trained hares play without a runner, and write a video of an episode: python watch.py runs/first"""
+"""Let trained hares play an episode without a runner, and save it as a GIF: python watch.py runs/first"""
 
 import sys
 from collections.abc import Iterator
@@ -30,4 +30,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]))

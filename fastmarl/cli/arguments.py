@@ -8,7 +8,6 @@ import json
 import math
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,6 @@ from fastmarl.report.records import is_stream
 
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
-
-NOT_THE_USERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}fastmarl{os.sep}")  # folders
 
 ENV_HELP = (
     "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
@@ -95,9 +92,9 @@ def in_one_line(error: object) -> str:
 
 def _where(error: Exception) -> str:
     """Return an error's type and text, and the line of the user's code that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not any(part in frame.filename for part in NOT_THE_USERS)]
-    frame = (own or frames)[-1]
+    from fastmarl.testing.report import own_frame
+
+    frame = own_frame(error)
     return f"{type(error).__name__}: {in_one_line(error)} ({frame.filename}:{frame.lineno}, {frame.name})"
 
 

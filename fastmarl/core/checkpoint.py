@@ -84,7 +84,9 @@ def load_state(path: str | os.PathLike[str]) -> Any:
             message names the file.
     """
     file = Path(path) / STATE_FILE
-    content = _checked_content(file, _read(file, "is there a complete checkpoint in this folder?"))
+    inside = sorted(file.parent.glob(f"checkpoint*/{STATE_FILE}"), key=lambda each: each.stat().st_mtime)
+    hint = f"did you mean {inside[-1].parent}?" if inside else "is there a complete checkpoint in this folder?"
+    content = _checked_content(file, _read(file, hint))
     arrays_file = file.parent / content["arrays"]
     blob = _read(arrays_file, "the checkpoint is incomplete, copy the whole folder again")
     if hashlib.sha256(blob).hexdigest() != content["arrays_sha256"]:

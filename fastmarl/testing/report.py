@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from dataclasses import dataclass, replace
@@ -9,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 LINES_OF_A_KIND = 5
-LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), "<frozen")
+LIBRARIES = (
+    *(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *map(sysconfig.get_path, ("purelib", "stdlib")))),
+    "<frozen",
+)
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,10 @@ class Report:
             f"{self.env}: {_count(len(self.problems), 'problem')}, {_count(len(self.notes), 'note')}",
             f"  {_count(self.env_steps, 'env step')}, {_count(self.agent_steps, 'action')} of "
             f"{_count(len(self.agents), 'agent')}, {_count(self.episodes, 'episode')} finished",
-            f"  episodes {'can' if self.replayable else 'can not'} be replayed from their seeds and actions",
         ]
+        if self.env_steps:
+            can = "can" if self.replayable else "cannot"
+            lines.append(f"  episodes {can} be replayed from their seeds and actions")
         return "\n".join(lines + _lines("problem", self.problems) + _lines("note", self.notes))
 
 
@@ -126,11 +132,12 @@ def _count(n: int, noun: str) -> str:
 
 
 def location_of(error: BaseException) -> str:
-    """Return the file and line of the environment's own code in which an exception came up.
+    """Return the file and line of `own_frame()`."""
+    frame = own_frame(error)
+    return f"{frame.filename}:{frame.lineno}"
 
-    Where a library raised it, that is the line which called the library.
-    """
+
+def own_frame(error: BaseException) -> traceback.FrameSummary:
+    """Return the last call in the user's own code that led to an exception, which a library may have raised."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
-    last = (own or frames)[-1]
-    return f"{last.filename}:{last.lineno}"
+    return ([frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames)[-1]

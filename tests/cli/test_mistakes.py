@@ -9,6 +9,7 @@ import pytest
 import fastmarl
 from fastmarl import cli
 from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.errors import CheckpointError
 
 ENVS = """
 import numpy as np
@@ -58,6 +59,11 @@ class Net(torch.nn.Module):
         return {"action_dist_inputs": self.pi(batch["obs"]), "vf_preds": self.vf(batch["obs"])[:, 0]}
 
 
+class Valueless(Net):
+    def forward(self, batch):
+        return {"action_dist_inputs": self.pi(batch["obs"])}
+
+
 class Wide(Net):
     def forward(self, batch):
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 77), "vf_preds": self.vf(batch["obs"])[:, 0]}
@@ -76,6 +82,14 @@ class Fails(Net):
 
 def nothing(observation_space, action_space, model_config):
     return "no net"
+"""
+READING = """
+import json
+from fastmarl.bench.efficiency_table import ReadyDicts
+
+class Reading(ReadyDicts):
+    def __init__(self, config=None):
+        json.loads("{")
 """
 RUN = ["train", "ippo", "--env", "ready", "--num-envs", "2", "--steps", "50", "--episodes", "2", "--no-plot"]
 SPREAD = ["train", "ippo", "--env", "fastmarl.simple_spread", "--num-envs", "2", "--steps", "50", "--no-plot"]
@@ -181,7 +195,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train ippo --env mistaken_envs:FailsToStep --no-plot", 1, "ZeroDivisionError: division by zero ("),
     ("train ippo --env mistaken_envs:Endless --no-plot", 1, "expected"),
     ("train ippo --env mistaken_envs:NoEnv --no-plot", 1, "NoEnv"),
-    ("train mappo --env ready --no-plot", 1, "state"),
+    ("train mappo --env ready --no-plot", 1, "mappo needs an env with state()"),
     # Policies and networks.
     ("train ippo --policies a", 2, "--policies: must be each, or NAME=PATTERN such as prey='agent_*', got 'a'"),
     ("train ippo --policies a=x_* b=* --no-plot", 1, "--policies a=x_*: no agent matches; the env's"),
@@ -198,6 +212,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train ippo --module mistaken_nets:Fails --no-plot", 1, "action_space, model_config) failed: "),
     ("train ippo --module mistaken_nets:nothing --no-plot", 1, "nothing made a str, not a torch.nn.Module"),
     ("train ippo --module mistaken_nets:Wide --no-plot", 1, "module 'default_policy'"),
+    ("train ippo --module mistaken_nets:Valueless --no-plot", 1, "to train with values, let the module's"),
     ("train ippo --module mistaken_nets:Narrow --no-plot", 1, "RuntimeError: "),
     ("train ippo --module other=mistaken_nets:Net --no-plot", 1, "there is no policy 'other'"),
     # Folders.
@@ -234,6 +249,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("evaluate finished --mapping []", 2, "--mapping: must be a JSON object"),
     ('evaluate finished --mapping {"0":"other"}', 1, "finished has the modules ['default_policy']"),
     ("evaluate finished --csv figures.txt", 2, "--csv: must end in .csv"),
+    ("evaluate finished --env fastmarl.simple_spread --max-steps 3", 1, "give env_config={'max_cycles': 3} instead"),
     ("evaluate finished --max-steps 0", 2, "--max-steps: must be an integer of at least 1"),
     ("evaluate finished --env fastmarl.cart_pole", 1, "the agents [0] observe Box("),
     ("tournament a=finished", 1, "a tournament needs players of different names"),
@@ -248,6 +264,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("replay finished 0 --fps 0", 2, "--fps: must be a number above 0, got '0'"),
     ("replay finishd", 2, "there is no folder 'finishd'; did you mean 'finished'?"),
     ("replay empty", 1, "empty"),
+    ("check-env mistaken_envs.py:Fine", 1, "is not a module name; did you mean 'mistaken_envs:Fine'?"),
     ("check-env raedy", 1, "no environment 'raedy'"),
     ("check-env mistaken_envs:FailsToBeMade", 1, "no licence for this simulator"),
     ("sample --env ready --out picture.txt", 2, "--out: must end in .png or .pdf or .svg"),
@@ -289,3 +306,20 @@ def test_a_traceback_is_shown_on_request(monkeypatch):
     monkeypatch.setenv("FASTMARL_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         cli.main(["sample", "--env", "mistaken_envs:FailsToStep"])
+
+
+def test_an_error_names_the_users_line_wherever_the_code_lies(template, capsys):
+    """Here it lies in a folder named fastmarl, and the standard library raises the error."""
+    (template / "fastmarl").mkdir()
+    (template / "fastmarl" / "reading.py").write_text(READING)
+    sys.path.insert(0, str(template / "fastmarl"))
+    assert cli.main(["sample", "--env", "reading:Reading"]) == 1
+    assert f"({template}/fastmarl/reading.py:7, __init__)" in capsys.readouterr().err
+    shutil.rmtree(template / "fastmarl")
+
+
+def test_a_policy_of_a_runs_folder_is_in_a_checkpoint():
+    with pytest.raises(
+        CheckpointError, match=r"finished/state.json does not exist; did you mean finished/checkpoint-50\?"
+    ):
+        fastmarl.Policy.from_checkpoint("finished")

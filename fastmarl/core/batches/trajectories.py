@@ -145,7 +145,9 @@ class Trajectories:
                              f"get_extra_model_outputs(), or give the module's output another name")  # fmt: skip
         lacking = [key for key in outputs if key not in recorded]
         if lacking:
-            raise BatchError(f"expected outputs among the recorded {recorded}, got {lacking[0]!r}")
+            is_value = Columns.VF_PREDS in lacking
+            hint = "; to train with values, let the module's forward methods return them" if is_value else ""
+            raise BatchError(f"expected outputs among the recorded {recorded}, got {lacking[0]!r}{hint}")
         return self._with_masks(outputs)
 
     def _with_masks(self, outputs: Iterable[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.envs.registry import env_creator, portable
 from fastmarl.core.errors import ConfigError, EnvCheckError
+
+LIMITS = ("max_steps", "max_cycles")  # options of envs
 
 
 def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv]:
@@ -60,8 +63,11 @@ class TimeLimitedEnv(EnvAdapter):
     def __init__(self, env: Any, max_steps: int):
         self.env = as_multi_agent_env(env)
         if isinstance(self.env, ArrayEnv):
-            raise EnvCheckError(f"time_limited() is for single environments, and {type(env).__name__} is a batch that "
-                                "steps in arrays; it has to cut its episodes itself")  # fmt: skip
+            parameters = inspect.signature(type(env)).parameters
+            options = [f"env_config={{{name!r}: {max_steps}}}" for name in LIMITS if name in parameters]
+            own = f"give {options[0]} instead" if options else "it must cut its episodes itself"
+            raise EnvCheckError(f"time limits are for single environments, and {type(env).__name__} is a batch that "
+                                f"steps in arrays; {own}")  # fmt: skip
         self.max_steps = max_steps
         self.possible_agents = possible_agents_of(self.env)
         self._t = 0

@@ -243,13 +243,15 @@ def choose_device(config: EnvRunnerConfig) -> torch.device:
 
 
 def _check_cuda(config: EnvRunnerConfig, device: torch.device) -> None:
-    asked = f"device={config.device!r}, num_gpus_per_env_runner={config.num_gpus_per_env_runner:g}"
+    share = f"num_gpus_per_env_runner={config.num_gpus_per_env_runner:g}"
+    asked = share if config.device == "cpu" else f"device={config.device!r}"
     if not torch.cuda.is_available():
-        built_for = getattr(torch.version, "cuda", None) or "the CPU alone"
-        raise ConfigError(f"{asked} asks for a GPU, but torch {torch.__version__}, built for {built_for}, finds none; "
+        cuda = getattr(torch.version, "cuda", None)
+        found = f"finds none for its CUDA {cuda}" if cuda else "is built without CUDA"
+        raise ConfigError(f"{asked} needs a GPU, but this torch ({torch.__version__}) {found}; "
                           f'device="auto" takes a GPU only if there is one')  # fmt: skip
     if (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"{asked} asks for GPU {device.index}, but torch finds {torch.cuda.device_count()}")
+        raise ConfigError(f"{asked} needs GPU {device.index}, but torch finds {torch.cuda.device_count()}")
 
 
 def _share(config: EnvRunnerConfig) -> int:
