@@ -119,7 +119,7 @@ def test_a_resumed_run_ends_with_the_same_weights(project):
 
 
 @pytest.mark.parametrize(("folder", "options", "message"), [
-    (".", [], r"\. is there already: go on with its run by --resume"),
+    (".", [], r"\. already exists: continue its run with --resume"),
     (".", ["--resume"], "there is no checkpoint in \\."),
     ("new", ["--resume"], "there is no checkpoint in new"),
 ])  # fmt: skip

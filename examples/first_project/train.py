@@ -106,7 +106,7 @@ def main() -> None:
     if args.resume:
         newest_checkpoint(args.folder)  # ends the program if there is none
     elif args.folder.exists():
-        parser.error(f"{args.folder} is there already: go on with its run by --resume, or give another --folder")
+        parser.error(f"{args.folder} already exists: continue its run with --resume, or choose another --folder")
     torch.set_num_threads(1)  # the network is small
     args.folder.mkdir(parents=True, exist_ok=args.resume)
     training = Training(args.folder, args.seed, args.num_envs)

@@ -33,7 +33,8 @@ def add_evaluate(commands: Any) -> None:
     _add_arguments(parser, num_envs=16)
     parser.add_argument("--episodes", type=positive, default=100, help="default %(default)s")
     parser.add_argument("--mapping", type=json_object, default={}, metavar="JSON", help="for a checkpoint with several "
-                        'modules: {"agent": "module"}; other agents use the module with their name')  # fmt: skip
+                        'modules: {"agent": "module"}; other agents use the mapping of the run or, '
+                        "outside of runs, the module with their name")  # fmt: skip
     parser.add_argument("--explore", action="store_true", help="sample actions instead of taking the most likely ones")
     parser.set_defaults(run=_evaluate)
 

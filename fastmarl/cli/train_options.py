@@ -61,8 +61,8 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     learning.add_argument("--steps", type=positive, default=default["steps"], help="env steps (default %(default)s)")
     learning.add_argument("--seed", type=natural, default=0, help="default %(default)s")
     learning.add_argument("--gamma", type=share, default=default["gamma"], help="discount (default %(default)s)")
-    learning.add_argument("--lr", type=above_zero, default=default["lr"], help="learning rate, which falls to a "
-                          "fiftieth (default %(default)s)")  # fmt: skip
+    learning.add_argument("--lr", type=above_zero, default=default["lr"], help="initial learning rate; decays to "
+                          "1/50 (default %(default)s)")  # fmt: skip
     learning.add_argument("--hiddens", type=positive, nargs="+", default=default["hiddens"], metavar="N", help="sizes "
                           f"of the hidden layers (default {' '.join(map(str, default['hiddens']))})")  # fmt: skip
     learning.add_argument("--module", nargs="+", default=[], metavar="[POLICY=]MODULE:NAME", help="networks of your "
@@ -81,8 +81,9 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     folder.add_argument("--folder", type=Path, help="for the curve and checkpoints (default "
                         "runs/ENV-ALGORITHM-seedN-DATE-TIME)")  # fmt: skip
     folder.add_argument("--overwrite", action="store_true", help="replace the run that is in the folder")
-    folder.add_argument("--resume", type=existing_folder, metavar="FOLDER", help="continue the run in this folder; "
-                        "all options come from there, but --steps may be raised")  # fmt: skip
+    folder.add_argument("--resume", type=existing_folder, metavar="FOLDER", help="continue the run in this folder "
+                        "with its options; --steps may be raised, and these changed: "
+                        f"{', '.join(f'--{name}' for name in CHANGEABLE[1:])}".replace("_", "-"))  # fmt: skip
     folder.add_argument("--trust", action="store_true", help="import your own env and networks that the run's folder "
                         "names")  # fmt: skip
     folder.add_argument("--checkpoint-every", type=seconds, default=SECONDS, metavar="SECONDS", help="default "

@@ -69,7 +69,7 @@ def measured(library: str, options: list[str], args: argparse.Namespace) -> dict
 
 def table(results: dict[str, list[dict[str, float]]]) -> str:
     """Return medians over rounds as a Markdown table, and the totals' minima and maxima."""
-    columns = ["us of CPU per env step", "sampling", "learning", "total (min to max)", "times EPyMARL's speed"]
+    columns = ["µs of CPU time per env step", "sampling", "learning", "total (min to max)", "times EPyMARL's speed"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     totals = {name: [sum(run.values()) for run in runs] for name, runs in results.items()}
     reference = median(totals["EPyMARL"])
