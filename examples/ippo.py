@@ -31,8 +31,8 @@ def add_arguments(parser):
     parser.add_argument("--entropy", type=not_negative, default=0.01, help="entropy weight (default %(default)s)")
     parser.add_argument(
         "--min-std", type=above_zero, default=1e-6, metavar="STD", help="lower bound of the standard "
-        "deviation by which advantages are divided (default %(default)s); raise it if rewards are rare, so that noise does "
-        "not dominate updates",
+        "deviation by which advantages are divided (default %(default)s); raise it if rewards are rare, so that noise "
+        "does not dominate updates",
     )  # fmt: skip
 
 

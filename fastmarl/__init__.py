@@ -43,7 +43,6 @@ _SUBMODULES = [
     "legacy",
     "offline",
     "play",
-    "recorder",
     "replays",
     "rllib",
     "testing",

@@ -19,7 +19,6 @@ PACKAGE = ROOT / "fastmarl"
 # Modules of names alone: by these paths users import what the core defines, or a wing.
 PUBLIC = {
     **dict.fromkeys(["batches", "checkpoint", "connectors", "distributions", "episodes", "errors", "modules"], "core"),
-    "recorder": "replays",
 }
 WINGS = {  # wing -> other wings that it may import
     "envs": [],
@@ -41,9 +40,8 @@ EXCEPTIONS = {"core.runner.output": ["offline", "replays"], "core.envs.registry"
 LAYERS = {  # from the ground up: rooms of one layer don't import from each other
     "core": [
         ["errors", "html_table", "kernels", "packages", "public", "rllib_classes", "sealed_json", "version", "weakly"],
-        ["checks"],
-        ["callbacks", "checkpoint", "columns", "config", "exits", "processes", "spaces", "states"],
-        ["envs", "modules", "native"],
+        ["callbacks", "checkpoint", "checks", "columns", "exits", "processes", "spaces", "states"],
+        ["config", "envs", "modules", "native"],
         ["store"],
         ["episodes"],
         ["batches", "connectors"],

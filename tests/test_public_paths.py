@@ -79,9 +79,6 @@ PUBLIC = {
     "fastmarl.play": """
         Evaluation Policy Returns Tournament bradley_terry evaluate tournament
     """,
-    "fastmarl.recorder": """
-        RecordedEpisode Recording Replay ReplayStep VideoCallback replay
-    """,
     "fastmarl.replays": """
         RecordedEpisode Recording Replay ReplayStep VideoCallback replay
     """,

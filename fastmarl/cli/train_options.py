@@ -62,7 +62,7 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     learning.add_argument("--seed", type=natural, default=0, help="default %(default)s")
     learning.add_argument("--gamma", type=share, default=default["gamma"], help="discount (default %(default)s)")
     learning.add_argument("--lr", type=above_zero, default=default["lr"], help="initial learning rate; decays to "
-                          "1/50 (default %(default)s)")  # fmt: skip
+                          "1/50, but stays constant with epymarl (default %(default)s)")  # fmt: skip
     learning.add_argument("--hiddens", type=positive, nargs="+", default=default["hiddens"], metavar="N", help="sizes "
                           f"of the hidden layers (default {' '.join(map(str, default['hiddens']))})")  # fmt: skip
     learning.add_argument("--module", nargs="+", default=[], metavar="[POLICY=]MODULE:NAME", help="networks of your "

@@ -154,8 +154,8 @@ class RunFolder:
             started = self.description()["started"]
         except CheckpointError:
             started = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"format": FORMAT, "algorithm": algorithm, "env": options["env"], "env_config": options["env_config"]}
-        content = {**about, "options": dict(options), "versions": versions(), "started": started}
+        about = {"format": FORMAT, "algorithm": algorithm, "options": dict(options)}
+        content = {**about, "versions": versions(), "started": started}
         file = self.path / RUN_FILE
         try:
             replace_file(file, (json.dumps(content, indent=1) + "\n").encode())

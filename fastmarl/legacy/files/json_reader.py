@@ -18,8 +18,6 @@ from fastmarl.legacy.files.json_format import checksum, checksums_file, checksum
 MOST_BAD_LINES = 100  # in succession
 PATTERNS = ("*.json", "*.zip")  # of the files read in a folder
 
-AnyPath = str | os.PathLike[str]
-
 logger = logging.getLogger(__name__)
 
 
