@@ -133,6 +133,13 @@ def test_a_run_of_another_folder_than_was_meant_does_not_begin(project, monkeypa
     assert not (project / "new").exists()
 
 
+@pytest.mark.parametrize("name", ["curve", "evaluate", "export", "watch"])
+def test_a_script_without_arguments_says_which_it_takes(project, monkeypatch, name):
+    monkeypatch.setattr("sys.argv", [f"{name}.py"])
+    with pytest.raises(SystemExit, match=rf"python {name}\.py runs/first"):
+        runpy.run_path(f"{name}.py", run_name="__main__")
+
+
 @pytest.mark.exhaustive
 def test_hares_learn(project):
     from train import Training

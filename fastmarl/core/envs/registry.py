@@ -344,8 +344,8 @@ def _named_in_module(name: str) -> Callable[[dict], Any]:
     path, _, attribute = name.rpartition(":")
     package = path.partition(".")[0]
     if path.endswith(".py") or not all(part.isidentifier() for part in path.split(".")):
-        module = path.removesuffix(".py").replace("/", ".")
-        raise _unknown(name, f"{path!r} is not a module name", [f"{module}:{attribute}"])
+        meant = f"{path.removesuffix('.py').replace('/', '.')}:{attribute}"
+        raise _unknown(name, f"{path!r} is not a module name", [meant])
     if path not in sys.modules and not _is_installed(package):
         own = "" if package in NEEDED else f"run this in the folder that has {package}.py, or "
         raise _unknown(name, f"the package {package!r} is not installed; {own}{how_to_install(package)}")
