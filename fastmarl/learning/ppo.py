@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.columns import Columns, Recorded, recorded_name
+from fastmarl.core.envs.arrays import choice_ranges
 from fastmarl.core.errors import BatchError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
-from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.learning.one_module import one_module
 
@@ -167,6 +168,23 @@ def check_actions(module: RLModule, actions: Any, shape: torch.Size) -> None:
             name = "".join(f"[{key!r}]" for key in (Columns.ACTIONS, *leaf.path))
             got = f"shape {tuple(column.shape)}" if isinstance(column, Tensor) else type(column).__name__
             raise BatchError(f"ppo_loss() needs a tensor of shape {expected} in rows{name}, got {got}")
+
+
+def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
+    """Raise BatchError if a discrete action is out of range, which a distribution may not notice."""
+    if module.action_space is None:
+        return
+    check_actions(module, rows[Columns.ACTIONS], rows[Columns.ACTION_LOGP].shape)
+    given = dict(flatten_struct(rows[Columns.ACTIONS]))
+    for leaf, space in zip(RowLayout(module.action_space).leaves, leaf_spaces(module.action_space), strict=True):
+        if (ranges := choice_ranges(space)) is None:
+            continue
+        sizes = (ranges[1] - ranges[0] + 1).reshape(leaf.shape)  # recorded actions begin at 0
+        column = given[leaf.path]
+        is_whole = column == column.round() if column.is_floating_point() else True
+        if not ((column >= 0) & (column < torch.from_numpy(sizes).to(column.device)) & is_whole).all():
+            raise BatchError(f"expected actions from 0 to less than {sizes.tolist()}, got {column.min().item():g} to "
+                             f"{column.max().item():g}")  # fmt: skip
 
 
 def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
 from fastmarl.core.modules.base import RLModule
@@ -17,7 +18,7 @@ from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
 from fastmarl.learning.one_module import one_module
-from fastmarl.learning.ppo import ppo_loss
+from fastmarl.learning.ppo import check_choices, check_rows, needed_columns, ppo_loss
 
 COMPILED = "compiled"
 SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
@@ -213,6 +214,9 @@ class _AutogradRows:
     """A batch whose gradients autograd computes."""
 
     def __init__(self, module: RLModule, parameters: FlatParameters, batch: Mapping[str, Any], options: LossOptions):
+        needed = needed_columns(batch, options.vf_coeff, options.kl_coeff)
+        check_rows(batch, needed, batch[Columns.ACTION_LOGP].shape)
+        check_choices(module, batch)
         self._module, self._parameters, self._options = module, parameters, options
         self._packed = PackedRows(batch)
 

@@ -130,7 +130,7 @@ class ModuleAgents:
 
         Args:
             obs: Agent id -> observation.
-            rewards: Agent id -> reward since the agent's last observation.
+            rewards: Agent id -> reward since the call before, also of agents that are not observed.
             infos: Agent id -> info, which may contain an action mask.
             explore: Sample actions instead of taking the most likely ones.
 
@@ -140,7 +140,7 @@ class ModuleAgents:
         """
         if self._store.rows[0].n >= self._renew_at:
             self._renew()
-        return self._act(obs, rewards, infos, explore) if obs else {}
+        return self._act(obs, rewards, infos, explore) if obs or (rewards and self._keeps) else {}
 
     def _act(
         self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], explore: bool
@@ -151,8 +151,9 @@ class ModuleAgents:
         before, early = self._rewards_of(rewards), dict(record.early_rewards)
         try:
             store.scatter.write_step(0, dict(obs), dict(rewards) if self._keeps else {}, GOING_ON, {}, dict(infos))
-            self._answer(first, explore)
-            actions = self._actions.of(env)
+            if obs:
+                self._answer(first, explore)
+            actions = self._actions.of(env) if obs else {}
         except BaseException:
             self._take_back(first, before)
             self.forget(new)

@@ -279,7 +279,8 @@ class Policy:
             obs: Agent id -> observation, as `reset()` and `step()` of an env return it.
             module_id: Id of the module that acts for all agents; None: the only module, or the result of the mapping
                 function.
-            rewards: Agent id -> reward; entries of agents that are not in `obs` are ignored.
+            rewards: Agent id -> reward, as `step()` returns it. Those of agents that are not in `obs` are added up until
+                they are observed again. With several modules, agents that were never observed are left out.
             infos: Agent id -> info, which may contain an action mask.
             explore: Sample actions instead of taking the most likely ones.
 
@@ -292,12 +293,15 @@ class Policy:
             check_mapping(f"{name} of act_batch(), by agent id,", given)
         try:
             self._is_busy = True
-            of_module: dict[ModuleAgents, dict[Hashable, Any]] = {}
+            of_module: dict[ModuleAgents, tuple[dict[Hashable, Any], dict[Hashable, Any]]] = {}  # observations, rewards
             for agent_id, each in obs.items():
-                of_module.setdefault(self._find(agent_id, module_id), {})[agent_id] = each
-            rewards, infos, actions = rewards or {}, infos or {}, {}
-            for agents, of_agents in of_module.items():
-                their_rewards = {agent_id: rewards[agent_id] for agent_id in of_agents if agent_id in rewards}
+                of_module.setdefault(self._find(agent_id, module_id), ({}, {}))[0][agent_id] = each
+            for agent_id, reward in (rewards or {}).items():
+                is_seen = agent_id in obs or agent_id in self._module_of
+                if is_seen or module_id is not None or self._only is not None:
+                    of_module.setdefault(self._find(agent_id, module_id), ({}, {}))[1][agent_id] = reward
+            infos, actions = infos or {}, {}
+            for agents, (of_agents, their_rewards) in of_module.items():
                 their_infos = {agent_id: infos[agent_id] for agent_id in of_agents if agent_id in infos}
                 actions.update(agents.act(of_agents, their_rewards, their_infos, explore=explore))
             return {agent_id: actions[agent_id] for agent_id in obs}

@@ -182,8 +182,22 @@ def test_actions_of_another_shape(shape):
     assert_refused(learner, batch, BatchError, r"of shape \(210, 2\) in rows")
 
 
-def test_actions_that_are_not_numbers():
-    learner = PPOLearner(make_module())
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    "space", [gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([3, 2]), gym.spaces.MultiBinary(2)], ids=str
+)
+@pytest.mark.parametrize("action", [-1, 3])
+def test_actions_out_of_range(space, action, compiled):
+    """Some distributions would give such actions a probability."""
+    learner = PPOLearner(make_module(actions=space), compiled=compiled)
+    batch = make_batch(learner.module)
+    batch["actions"].view(N, -1)[3, -1] = action
+    assert_refused(learner, batch, BatchError, "actions from 0 to less than")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_actions_that_are_not_numbers(compiled):
+    learner = PPOLearner(make_module(), compiled=compiled)
     batch = make_batch(learner.module)
     batch["actions"] = batch["actions"].float()
     batch["actions"][3] = torch.nan

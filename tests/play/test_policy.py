@@ -389,3 +389,40 @@ def test_schedules_stand_where_the_runner_stood(tmp_path):
     for policy in (restored, fastmarl.Policy.from_runner(runner)):
         policy.act(OBS, explore=True)
         assert seen[-1] == 30
+
+
+class Turns(fastmarl.MultiAgentEnv):
+    """Two agents take turns; the mover is paid at once, while it waits for its next turn."""
+
+    def __init__(self, config):
+        self.possible_agents = ["a", "b"]
+        box = gym.spaces.Box(-1, 1, (1,), np.float32)
+        self.observation_spaces = self.action_spaces = dict.fromkeys("ab", box)
+
+    def reset(self, *, seed=None, options=None):
+        self.t, self.actions = 0, []
+        return {"a": np.zeros(1, np.float32)}, {}
+
+    def step(self, actions):
+        mover, following = ("ab", "ba")[self.t % 2]
+        self.t += 1
+        self.actions.append({agent: float(action[0]) for agent, action in actions.items()})
+        obs = {following: np.zeros(1, np.float32)}
+        return obs, {mover: float(self.t)}, {"__all__": self.t == 6}, {"__all__": False}, {}
+
+
+@pytest.mark.parametrize("policies", [None, ["a", "b"]], ids=["shared", "own"])
+def test_rewards_of_waiting_agents_count_as_in_a_runner(policies):
+    mapping = {"policies": policies, "policy_mapping_fn": lambda agent, episode: agent} if policies else {}
+    config = fastmarl.EnvRunnerConfig(
+        env=Turns, env_to_module_connector=connectors.PrevActionsPrevRewards(), seed=0, **mapping
+    )
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        runner.evaluate(1)
+        wanted, policy = runner.env.envs[0].actions, fastmarl.Policy.from_runner(runner)
+    env, is_over, rewards = Turns({}), False, {}
+    obs, _ = env.reset()
+    while not is_over:
+        obs, rewards, terminateds, *_ = env.step(policy.act_batch(obs, rewards=rewards))
+        is_over = terminateds["__all__"]
+    assert len(wanted) == 6 and env.actions == wanted
