@@ -279,8 +279,8 @@ class Policy:
             obs: Agent id -> observation, as `reset()` and `step()` of an env return it.
             module_id: Id of the module that acts for all agents; None: the only module, or the result of the mapping
                 function.
-            rewards: Agent id -> reward, as `step()` returns it. Those of agents that are not in `obs` are added up until
-                they are observed again. With several modules, agents that were never observed are left out.
+            rewards: Agent id -> reward, as `step()` returns it. Those of agents that are not in `obs` are added up
+                until they are observed again. With several modules, agents that were never observed are left out.
             infos: Agent id -> info, which may contain an action mask.
             explore: Sample actions instead of taking the most likely ones.
 
