@@ -392,7 +392,7 @@ def test_schedules_stand_where_the_runner_stood(tmp_path):
 
 
 class Turns(fastmarl.MultiAgentEnv):
-    """Two agents take turns; the mover is paid at once, while it waits for its next turn."""
+    """Two agents take turns; the mover gets its reward at once, while it waits for its next turn."""
 
     def __init__(self, config):
         self.possible_agents = ["a", "b"]
