@@ -24,15 +24,16 @@ from fastmarl.cli.runs import example
 from fastmarl.training.run_folder import RunFolder, checkpoint_in
 
 ROOT = Path(__file__).parents[2]
-ALGORITHM, SEED, FRAMES, FPS = "mappo", 0, 150, 5
+ALGORITHMS = "mappo", "ippo"  # the first one with a policy plays
+SEED, FRAMES, FPS = 0, 150, 5
 
 
 def main() -> None:
     pyglet.options["headless"] = True
     os.environ["SDL_VIDEODRIVER"] = "dummy"  # for pygame
     for name, task in TASKS.items():
-        entry = ROOT / f"zoo/{name}-{ALGORITHM}"
-        if entry.exists():
+        entries = [entry for algorithm in ALGORITHMS if (entry := ROOT / f"zoo/{name}-{algorithm}").exists()]
+        for entry in entries[:1]:
             record(entry, task.original, ROOT / f"docs/images/results_{name}.mp4")
 
 
