@@ -67,36 +67,40 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
     cdef list done = []
     cdef bint was_reset, looks
     cdef int all_done
-    for i in range(len(results)):
-        result = results[i]
-        if result is None:
-            sampler.begin_anew(i)
-        if result is None or result is NOT_STEPPED:
-            continue
-        record = records[i]
-        was_reset, resets[i] = resets[i], over[i]
-        if was_reset or record.awaits_reset:
-            result = sampler.take_reset(i, record, was_reset, result)
+    try:
+        for i in range(len(results)):
+            result = results[i]
             if result is None:
+                sampler.begin_anew(i)
+            if result is None or result is NOT_STEPPED:
                 continue
-        obs, rewards, terminateds, truncateds, infos = result
-        n_steps += 1
-        n_observed += len(obs)
-        looks = not record.keys.same(obs, rewards, terminateds, truncateds)
-        if looks:
-            obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds, infos)
-        rewards, infos = rewards or NOTHING, infos or NOTHING
-        all_done = scatter.write_step(i, obs, rewards, terminateds, truncateds, infos)
-        if infos and recording.keeps_common_infos:
-            recording.keep_common_info(record, infos)
-        if looks and record.joined:
-            recording.note_joined(record)
-        if record.paid_early and (looks or all_done or scatter.closed):
-            recording.forget_early_pay(record, all_done, actions[i], result[0], rewards, terminateds, truncateds)
-        _note_flags(recording, scatter, record, all_done, terminateds, truncateds)
-        if all_done:
-            record.last_step_at = now
-            done.append(i)
+            record = records[i]
+            was_reset, resets[i] = resets[i], over[i]
+            if was_reset or record.awaits_reset:
+                result = sampler.take_reset(i, record, was_reset, result)
+                if result is None:
+                    continue
+            obs, rewards, terminateds, truncateds, infos = result
+            n_observed += len(obs)
+            looks = not record.keys.same(obs, rewards, terminateds, truncateds)
+            if looks:
+                obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds, infos)
+            rewards, infos = rewards or NOTHING, infos or NOTHING
+            all_done = scatter.write_step(i, obs, rewards, terminateds, truncateds, infos)
+            if infos and recording.keeps_common_infos:
+                recording.keep_common_info(record, infos)
+            if looks and record.joined:
+                recording.note_joined(record)
+            if record.paid_early and (looks or all_done or scatter.closed):
+                recording.forget_early_pay(record, all_done, actions[i], result[0], rewards, terminateds, truncateds)
+            _note_flags(recording, scatter, record, all_done, terminateds, truncateds)
+            if all_done:
+                record.last_step_at = now
+                done.append(i)
+            n_steps += 1
+    except BaseException:
+        sampler.core.counts.env_steps += n_steps                  # those that were recorded before
+        raise
     return done, n_steps, n_observed
 
 

@@ -228,14 +228,34 @@ def test_an_error_in_a_callback_loses_no_finished_episode():
     assert [episode.id_ for episode in runner.sample(num_timesteps=1)][:2] == calls[:2]
 
 
-def test_the_steps_of_a_failed_call_are_counted():
+class PaysArrays(MultiAgentCartPole):
+    """The second of these envs gives rewards without a truth value in its third step."""
+
+    n_made = 0
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.number, self.n_steps = type(self).n_made, 0
+        type(self).n_made += 1
+
+    def step(self, action_dict):
+        self.n_steps += 1
+        obs, rewards, *others = super().step(action_dict)
+        odd = dict.fromkeys(rewards, np.ones(2))
+        return obs, odd if self.number == 1 and self.n_steps == 3 else rewards, *others
+
+
+@pytest.mark.parametrize("where", ["callback", "env"])
+def test_the_steps_of_a_failed_call_are_counted(where):
     def fail(*, episode, **kwargs):
         if episode.env_t == 3:
             raise ValueError("mine")
 
     def counted(runner_class):
-        runner = make_runner(runner_class=runner_class, on_episode_step=fail)
-        with pytest.raises(ValueError, match="mine"):
+        env = type("Env", (PaysArrays,), {}) if where == "env" else MultiAgentCartPole
+        callbacks = {"on_episode_step": fail} if where == "callback" else {}
+        runner = make_runner(runner_class=runner_class, env=env, **callbacks)
+        with pytest.raises(Exception, match=r"mine|ambiguous"):
             runner.sample(num_timesteps=1000)
         metrics = runner.get_metrics()
         agents = metrics["num_agent_steps_sampled"].items()
