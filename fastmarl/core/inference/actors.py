@@ -26,7 +26,7 @@ from fastmarl.core.store.store import INACTIVE
 from fastmarl.core.weakly import weakly
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
-MOST_KNOWN = 65536  # agents by env; in an open world, their number grows
+MOST_UNKNOWN = 1024  # agents whose fitting spaces are remembered; in an open world, their number grows
 
 
 @dataclass(eq=False)
@@ -130,9 +130,8 @@ class Policies:
             raise ConfigError(f"agent {agent_id!r} of env {env_index} is mapped to module {policy.module_id!r}, made "
                               f"for other spaces: {made_for}, but the agent has {spaces}; map it to another module"
                               )  # fmt: skip
-        if len(self._fitting) >= MOST_KNOWN:
-            self._fitting.clear()
-        self._fitting.add((index, env_index, agent_id))
+        if len(self._fitting) < MOST_UNKNOWN or agent_id in self._store.table.known_agents[env_index]:
+            self._fitting.add((index, env_index, agent_id))
 
     def indices(self) -> dict[str, int]:
         """Return module indices by id, without removed modules."""

@@ -12,7 +12,7 @@ import fastmarl
 from support.tapes.envs import Tape, TapedBatch, TapedEnv
 from support.tapes.spaces import ACTIONS, OBSERVATIONS, leaf_spaces, leaves, number
 
-AGENTS: tuple[Hashable, ...] = ("ant", "bee", "7", 7, -1, 2.5, ("wasp", 0), ("wasp", 1), frozenset({1}), b"fly", None)
+AGENTS: tuple[Hashable, ...] = ("ant", "bee", "7", 7, -1, 2.5, ("wasp", 0), ("wasp", 1), frozenset({1}), b"fly")
 
 
 class Echo(fastmarl.RLModule):
