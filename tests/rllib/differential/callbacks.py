@@ -213,14 +213,13 @@ class Writer(Numbers):
 
 
 class Counters(RLlibCallback):
-    """Reads the runner's counters in the middle of a call, and changes the number of the weights."""
+    """Reads the runner's counters in the middle of a call."""
 
     def on_episode_start(self, **kwargs: Any) -> None:
         self._note("start", **kwargs)
 
-    def on_episode_step(self, *, episode: Any, env_runner: Any, **kwargs: Any) -> None:
+    def on_episode_step(self, **kwargs: Any) -> None:
         self._note("step", **kwargs)
-        env_runner._weights_seq_no += episode.env_t % 3 == 1
 
     def on_episode_end(self, **kwargs: Any) -> None:
         self._note("end", **kwargs)
@@ -228,9 +227,16 @@ class Counters(RLlibCallback):
     def _note(self, event: str, *, env_index: int, metrics_logger: Any, **kwargs: Any) -> None:
         names = ("num_env_steps_sampled", "num_agent_steps_sampled", "num_module_steps_sampled_lifetime")
         for name in names:
-            found = metrics_logger.peek(name, default=None)
+            found = metrics_logger.peek(name, default=0)
             found = sorted(found.items()) if isinstance(found, dict) else found
             tape.note("callback", event, env_index, tape.freeze(found))
+
+
+class Renumberer(RLlibCallback):
+    """Changes the number of the weights in the middle of a call."""
+
+    def on_episode_step(self, *, episode: Any, env_runner: Any, **kwargs: Any) -> None:
+        env_runner._weights_seq_no += episode.env_t % 3 == 1
 
 
 class Renamer(EndsOnly):
@@ -270,9 +276,10 @@ CALLBACKS: dict[str, dict[str, Any]] = {
     "rewards and actions": {"callbacks_class": RewardsAndActions},
     "writer": {"callbacks_class": Writer},
     "counters": {"callbacks_class": Counters},
+    "renumberer": {"callbacks_class": Renumberer},
     "renamer": {"callbacks_class": Renamer},
     "remapper": {"callbacks_class": Remapper},
     "functions": {"callbacks_class": [EndsOnly, AllCalls], "on_episode_end": [_end], "on_episode_start": _end},
 }
-READERS = tuple(kind for kind in CALLBACKS if kind not in ("none", "writer"))
-"""Those that write nothing into what the envs said."""
+READERS = tuple(kind for kind in CALLBACKS if kind not in ("none", "writer", "renumberer"))
+"""Those that write nothing into what was recorded."""

@@ -189,7 +189,15 @@ def _options() -> dict[str, Case]:
         "callbacks at ends": case(wild, callbacks="ends"),
         **{
             f"{kind} in callbacks, {name}": case(rules, (*CALLS, *EPISODES), callbacks=kind, num_envs=2)
-            for kind in ("numbers", "everything", "everything at end", "rewards and actions", "writer")
+            for kind in (
+                "numbers",
+                "everything",
+                "everything at end",
+                "rewards and actions",
+                "writer",
+                "counters",
+                "renumberer",
+            )
             for name, rules in {"wild": wild, "waiting": world(4, infos="some", **WAITING)}.items()
         },
         "callback functions": case(wild, (*CALLS, *EPISODES), callbacks="functions"),
