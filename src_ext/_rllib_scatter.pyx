@@ -46,10 +46,11 @@ cdef class RewardKinds:
         self.kind_R = kind_R
         self.others = others
 
-    cdef int add(self, double[::1] reward_R, Py_ssize_t row, object reward, Py_ssize_t terms) except -1:
-        """Add a reward that is not zero, in the arithmetic of its type. `terms`: env steps of the transition so far."""
+    cdef int add(self, ModuleRows rows, Py_ssize_t row, object reward, Py_ssize_t env_t) except -1:
+        """Add a reward of env step `env_t` that is not zero, in the arithmetic of its type."""
         if not 0 <= row < self.kind_R.shape[0]:
             raise IndexError(f"there is no row {row} among {self.kind_R.shape[0]}")
+        cdef double[::1] reward_R = rows.reward_R
         cdef int kind = self.kind_R[row], new
         cdef int overflow = 0
         cdef long long whole = 0
@@ -69,7 +70,7 @@ cdef class RewardKinds:
         if new == INT and kind >= INT and (kind - INT >= MOST_INTS or abs(reward_R[row] + value) >= LARGEST_INT):
             new = OTHER                                            # as ints of any size and number
         if new == OTHER or kind == OTHER:
-            return self._add_object(reward_R, row, reward, terms)
+            return self._add_object(reward_R, row, reward, env_t - rows.env_t_R[row])
         if kind == NOTHING:
             reward_R[row] = value
             self.kind_R[row] = <unsigned char>new
@@ -89,6 +90,7 @@ cdef class RewardKinds:
         return 0
 
     cdef int _add_object(self, double[::1] reward_R, Py_ssize_t row, object reward, Py_ssize_t terms) except -1:
+        """Add a reward of another type. `terms`: env steps of the transition so far."""
         cdef int kind = self.kind_R[row]
         cdef Py_ssize_t n = 0
         total = 0.0
@@ -208,16 +210,14 @@ cdef class RLlibScatter(Scatter):
 
     cdef int _reward_of(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object reward,
                         Py_ssize_t* place) except -1:
-        cdef Py_ssize_t row, lane = self._lane(env, agent_id, place)
-        cdef ModuleRows rows
+        cdef Py_ssize_t module, lane = self._lane(env, agent_id, place)
         if lane < 0:
             lane = self.table.lane_for_late_reward(env_index, agent_id, reward)
             if lane < 0:
                 return 0
-        rows = <ModuleRows>self.modules[self.module_L[lane]]
-        row = self.row_L[lane]
-        return (<RewardKinds>self.kinds[self.module_L[lane]]).add(rows.reward_R, row, reward,
-                                                                  env.env_t - rows.env_t_R[row])
+        module = self.module_L[lane]
+        return (<RewardKinds>self.kinds[module]).add(<ModuleRows>self.modules[module], self.row_L[lane], reward,
+                                                     env.env_t)
 
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
         cdef Py_ssize_t lane

@@ -298,7 +298,8 @@ def test_what_is_left_to_autograd(name):
     assert re.match(f"autograd: .*({reason})", learner.backend)
     if name not in ("noise", "dropout"):
         want = {key: float(value) for key, value in want.items()}
-        assert {key: found[key] for key in want} == pytest.approx(want, rel=1e-4, abs=1e-6)
+        # 2e-7: "vf_explained_var" is 1 minus a ratio near 1, whose last digit in float32 is 1.2e-7.
+        assert {key: found[key] for key in want} == pytest.approx(want, rel=1e-4, abs=2e-7)
 
 
 def test_a_module_that_changes_is_noticed():

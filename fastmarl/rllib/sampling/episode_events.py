@@ -153,7 +153,7 @@ class EpisodeEvents:
         try:
             yield
         finally:
-            del logger.peek
+            vars(logger).pop("peek", None)  # a callback may have done so
 
     def write_back_late(self) -> None:
         """Write back what late callbacks have changed, after the modules have acted."""

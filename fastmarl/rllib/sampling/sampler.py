@@ -125,7 +125,7 @@ class FastSampler:
     def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
         """Run one tick: agents act, envs step, steps are recorded, episodes end."""
         acting, runner = self._acting, self._runner
-        self.core.store.change_weights(runner._weights_seq_no)  # by a callback
+        self.core.store.change_weights(runner._weights_seq_no)  # which a callback may have changed
         before = runner.num_env_steps_sampled_lifetime // self._n_runners
         t = (before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
         actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
