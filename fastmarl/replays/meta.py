@@ -13,6 +13,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.form import class_of
 from fastmarl.core.envs.registry import env_name
 from fastmarl.core.envs.remote import RemoteEnv
+from fastmarl.core.envs.time_limit import TimeLimit
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.sealed_json import check_seal
 from fastmarl.core.states import is_plain
@@ -29,9 +30,11 @@ PLATFORM: dict[str, Callable[[], str]] = {
 
 def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
     """Describe a runner's config and one of its envs as JSON data."""
+    limit = config.env if isinstance(config.env, TimeLimit) else None
     return {
         "format": FORMAT,
-        "env": env_name(config.env),
+        "env": env_name(config.env if limit is None else limit.env),
+        **({} if limit is None else {"max_steps": limit.max_steps}),
         "env_config": _literal(dict(config.env_config)),
         "env_class": ".".join(_env_class(env)),
         "seed": config.seed,

@@ -12,6 +12,7 @@ from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.envs.registry import env_creator, may_be_named_by_a_file
+from fastmarl.core.envs.time_limit import time_limited
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.exits import exits_as_errors
@@ -173,6 +174,8 @@ def _make_env(
     meta = recorded.meta
     if env is None:
         env = _named_env(folder, meta)
+    if "max_steps" in meta:
+        env = time_limited(env, meta["max_steps"])
     config = env_config_in(meta)
     if config is None and not given:
         raise RecordingError(f"the env_config of the record in {folder} could not be recorded; give it again: "

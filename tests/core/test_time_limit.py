@@ -1,6 +1,7 @@
 """time_limited(): the same env, whose episodes are cut; everything else passes through."""
 
 import pytest
+from support.batched import Batched
 from support.levels import Levels, make_batch
 from support.process_runners import contents, make_runner
 
@@ -8,6 +9,7 @@ import fastmarl
 from fastmarl.core.envs.time_limit import time_limited
 from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError, EnvCheckError
+from fastmarl.replays import Recording
 from fastmarl.testing.check import check_env
 
 
@@ -17,9 +19,17 @@ class Endless(Levels):
         return obs, rewards, {"__all__": False}, *rest
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_episodes_that_would_not_end_are_truncated(mode):
-    runner = make_runner(time_limited(Endless, 7), mode=mode)
+def endless_batch(config):
+    return Batched([Endless(config) for _ in range(config.num_envs)], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [(Endless, {"mode": "sync"}), (Endless, {"mode": "async"}), (endless_batch, {"mode": "sync"}),
+     (endless_batch, {"mode": "sync", "worker_num_splits": 2})],
+)  # fmt: skip
+def test_episodes_that_would_not_end_are_truncated(env, options):
+    runner = make_runner(time_limited(env, 7), **options)
     episodes = runner.evaluate(5)
     assert [(len(each), each.is_terminated, each.is_truncated) for each in episodes] == [(7, False, True)] * 5
     runner.stop()
@@ -69,8 +79,41 @@ def test_impossible_limits(max_steps):
         time_limited(Levels, max_steps)
 
 
-def test_batches_and_unknown_names_are_refused():
-    with pytest.raises(EnvCheckError, match="is a batch that steps in arrays"):
-        make_runner(time_limited(make_batch, 3), mode="sync")
+def test_a_batch_is_limited_like_its_envs():
+    """Some episodes end at the limit, some before it, and dropped ones begin again."""
+    singles, batch = (make_runner(time_limited(env, 6), mode="sync") for env in (Levels, make_batch))
+    for _ in range(2):
+        assert same(*([contents(each) for each in runner.sample(num_timesteps=50)] for runner in (singles, batch)))
+        assert same(*([contents(each) for each in runner.evaluate(7)] for runner in (singles, batch)))
+
+
+@pytest.mark.parametrize("env", ["fastmarl.gridworld", "fastmarl.lbforaging"])
+def test_the_count_of_steps_belongs_to_the_state_of_a_running_episode(env, tmp_path):
+    limited = time_limited(env, 10)
+    with make_runner(limited, mode="sync") as runner:
+        runner.sample(num_timesteps=3 * 4)
+        runner.save_to_path(tmp_path)
+        expected = [contents(each) for each in runner.sample(num_timesteps=60)]
+    with make_runner(limited, mode="sync") as runner:
+        runner.restore_from_path(tmp_path)
+        assert same([contents(each) for each in runner.sample(num_timesteps=60)], expected)
+
+
+def test_global_states_are_recorded():
+    with make_runner(time_limited("fastmarl.simple_spread", 4), mode="sync", record_env_state=True) as runner:
+        assert runner.evaluate(1)[0].get_env_states().shape == (5, 54)
+
+
+@pytest.mark.parametrize("env", ["fastmarl.gridworld", "levels"])
+def test_recorded_episodes_are_replayed_with_their_limit(env, tmp_path):
+    fastmarl.register_env("levels", Levels)
+    with make_runner(time_limited(env, 4), mode="sync", record_actions=tmp_path) as runner:
+        episodes = runner.sample(num_episodes=6)
+    assert {len(each) for each in episodes if each.is_truncated} == {4}
+    for recorded in Recording(tmp_path):
+        fastmarl.replay(tmp_path, recorded.id_)
+
+
+def test_unknown_names_are_refused():
     with pytest.raises(EnvCheckError, match="no_such_env"):
         make_runner(time_limited("no_such_env", 3), mode="sync")

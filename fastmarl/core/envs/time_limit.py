@@ -2,75 +2,99 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from fastmarl.core.checks import is_integer
 from fastmarl.core.envs.adapters import as_multi_agent_env
-from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.envs.registry import env_creator, portable
-from fastmarl.core.errors import ConfigError, EnvCheckError
+from fastmarl.core.envs.resumable import supports_checkpoint
+from fastmarl.core.errors import ConfigError
 
-LIMITS = ("max_steps", "max_cycles")  # options of envs
+PASSED_ON = (  # attributes, where the env has them
+    "observation_spaces", "action_spaces", "observation_space", "action_space", "state", "state_space", "metadata",
+    "agents",
+)  # fmt: skip
+OF_BATCHES = ("num_envs", "groups", "possible_agents", "may_take_turns", "seeds_each_episode")
 
 
-def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv]:
+def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv | TimeLimitedBatch]:
     """Return a creator of the same environment with episodes of at most `max_steps` env steps, then truncated.
 
     Pass it as `EnvRunnerConfig(env=...)`, or to anything else that takes an env.
 
     Args:
-        env: Any value of `EnvRunnerConfig(env=...)`, except a batch that steps in arrays.
+        env: Any value of `EnvRunnerConfig(env=...)`. A batch must be able to begin single episodes; a Gymnasium vector
+            env, for example, needs the autoreset mode DISABLED.
         max_steps: Maximum number of steps, at least 1.
 
     Raises:
         ConfigError: If `max_steps` is invalid.
-        EnvCheckError: If the env is unknown or, when it is created, turns out to be a batch.
+        EnvCheckError: If the env is unknown.
     """
     if not is_integer(max_steps) or max_steps < 1:
         raise ConfigError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
-    return _Limited(env, int(max_steps))
+    return TimeLimit(env, int(max_steps))
 
 
-class _Limited:
-    """Creates time-limited environments, also in worker processes."""
+class TimeLimit:
+    """Creates time-limited environments, also in worker processes.
 
-    def __init__(self, env: Any, max_steps: int):
-        self._env, self._max_steps = portable(env), max_steps
-        self.__name__ = f"{getattr(env, '__name__', env)}, at most {max_steps} steps"
-
-    def __call__(self, env_config: dict) -> TimeLimitedEnv:
-        return TimeLimitedEnv(env_creator(self._env)(env_config), self._max_steps)
-
-
-class TimeLimitedEnv(EnvAdapter):
-    """Adapts an environment to the multi-agent protocol, and truncates its episodes.
-
-    Args:
-        env: Any environment that a runner accepts, except a batch.
+    Attributes:
+        env: The environment, in a form that other processes can use.
         max_steps: Maximum number of steps of an episode.
-
-    Raises:
-        EnvCheckError: If `env` is anything else.
     """
 
     def __init__(self, env: Any, max_steps: int):
-        self.env = as_multi_agent_env(env)
-        if isinstance(self.env, ArrayEnv):
-            parameters = inspect.signature(type(env)).parameters
-            options = [f"env_config={{{name!r}: {max_steps}}}" for name in LIMITS if name in parameters]
-            own = f"give {options[0]} instead" if options else "it must cut its episodes itself"
-            raise EnvCheckError(f"time limits are for single environments, and {type(env).__name__} is a batch that "
-                                f"steps in arrays; {own}")  # fmt: skip
-        self.max_steps = max_steps
-        self.possible_agents = possible_agents_of(self.env)
-        self._t = 0
+        self.env, self.max_steps = portable(env), max_steps
+        self.__name__ = f"{getattr(env, '__name__', env)}, at most {max_steps} steps"
+
+    def __call__(self, env_config: dict) -> TimeLimitedEnv | TimeLimitedBatch:
+        env = as_multi_agent_env(env_creator(self.env)(env_config))
+        return (TimeLimitedBatch if isinstance(env, ArrayEnv) else TimeLimitedEnv)(env, self.max_steps)
+
+
+class _Counting(EnvAdapter):
+    """Common part of both adapters: a count of steps, which belongs to the state of a running episode.
+
+    Args:
+        env: The environment.
+        max_steps: Maximum number of steps of an episode.
+        passed_on: Names of attributes that are the environment's.
+    """
+
+    def __init__(self, env: Any, max_steps: int, passed_on: Sequence[str]):
+        self.env, self.max_steps = env, max_steps
+        self._t: Any = 0
+        self.supports_checkpoint = supports_checkpoint(env)
+        for name in passed_on:
+            if hasattr(env, name):
+                setattr(self, name, getattr(env, name))
+
+    def get_state(self) -> Any:
+        """Return the adapted env's state and the count."""
+        return {"env": self.env.get_state(), "steps": copy(self._t)}
+
+    def set_state(self, state: Any) -> None:
+        """Restore the result of `get_state()`."""
+        self.env.set_state(state["env"])
+        self._t = copy(state["steps"])
+
+
+class TimeLimitedEnv(_Counting):
+    """Truncates the episodes of a multi-agent env after `max_steps` steps."""
+
+    def __init__(self, env: Any, max_steps: int):
+        super().__init__(env, max_steps, PASSED_ON)
+        self.possible_agents = possible_agents_of(env)
 
     def get_observation_space(self, agent_id: Any) -> gym.Space:
         """Return an agent's observation space in the adapted env."""
@@ -92,3 +116,22 @@ class TimeLimitedEnv(EnvAdapter):
         if self._t >= self.max_steps and not terminateds.get("__all__", False):
             truncateds = {**truncateds, "__all__": True}
         return obs, rewards, terminateds, truncateds, infos
+
+
+class TimeLimitedBatch(_Counting, ArrayEnv):
+    """Truncates the episodes of a batch's envs, each after `max_steps` steps."""
+
+    def __init__(self, env: ArrayEnv, max_steps: int):
+        super().__init__(env, max_steps, (*PASSED_ON, *OF_BATCHES))
+        self._t = np.zeros(env.num_envs, np.int64)
+
+    def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
+        """Reset envs and their step counts."""
+        self._t[env_indices] = 0
+        self.env.reset(env_indices, out, seeds=seeds)
+
+    def step(self, actions: dict[str, Any], out: StepArrays) -> None:
+        """Step the envs; those at their last allowed step are truncated."""
+        self.env.step(actions, out)
+        self._t += 1
+        np.logical_or(out.truncated, (self._t >= self.max_steps) & ~out.terminated, out=out.truncated)
