@@ -38,7 +38,7 @@ def groups(results: Iterable[dict]) -> Iterable[tuple[tuple[str, str], list[dict
 def table(results: Iterable[dict]) -> str:
     """Return a Markdown table: means over seeds, with the lowest and highest seed in brackets."""
     lines = [
-        "| task | algorithm | seeds | best in training | published | last policy, sampled | greedy | CPU hours a run |",
+        "| task | algorithm | seeds | best in training | quoted | last policy, sampled | greedy | CPU hours a run |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for (task, algorithm), runs in groups(results):

@@ -23,7 +23,8 @@ class Task:
         env_config: Its options.
         fragment: Env steps of each of the ten envs between updates: the limit of an episode.
         steps: Env steps of a run.
-        published: Algorithm -> mean and half a 95 % confidence interval of the maximum return over five seeds: table 3.
+        published: Algorithm -> mean and half a 95 % confidence interval of the maximum return over five seeds: table 3,
+            quoted from memory for LBF and RWARE.
         unit: (factor, summand) that convert a return to the unit of the published ones.
         options: Hyperparameters of IPPO and MAPPO that differ from the defaults of `fastmarl train epymarl`.
     """
