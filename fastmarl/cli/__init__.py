@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastmarl.cli import bench, play, replay, rllib_check, sample, train
-from fastmarl.cli.arguments import ENV_HELP, INTERRUPTED, Parser, json_object, search_current_folder
+from fastmarl.cli.arguments import (
+    ENV_HELP,
+    INTERRUPTED,
+    Parser,
+    add_episode_rules,
+    env_of,
+    json_object,
+    search_current_folder,
+)
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.version import __version__
@@ -53,6 +61,7 @@ def _add_check_env(commands: Any) -> None:
     parser = commands.add_parser("check-env", help="check an environment; exit code 1 if it has problems")
     parser.add_argument("env", metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
+    add_episode_rules(parser)
     parser.set_defaults(run=_check_env)
 
 
@@ -61,7 +70,8 @@ def _check_env(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.testing.check import check_env
 
     search_current_folder(args.env)
-    report = check_env(args.env, args.env_config)
+    env = env_of(args.env, args.max_steps)
+    report = check_env(env, args.env_config, respawn=args.respawn, post_death=args.post_death)
     terminal.show(str(report))
     return 0 if report.ok else 1
 

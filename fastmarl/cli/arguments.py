@@ -21,6 +21,7 @@ from fastmarl.report.records import is_stream
 
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
+POST_DEATH = ("error", "accumulate", "drop")
 
 ENV_HELP = (
     "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
@@ -126,6 +127,7 @@ def real(what: str, fits: Callable[[float], bool], text: str) -> float:
 
 seconds = partial(real, "of seconds above 0", lambda number: number > 0)
 above_zero = partial(real, "above 0", lambda number: number > 0)
+not_zero = partial(real, "other than 0", bool)
 not_negative = partial(real, "of at least 0", lambda number: number >= 0)
 share = partial(real, "from 0 to 1", lambda number: 0 <= number <= 1)
 
@@ -184,13 +186,26 @@ json_file = partial(output_file, (".json", ".jsonl"))
 markdown_file = partial(output_file, (".md",))
 
 
-def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int, *, needs_env: bool = True) -> None:
-    """Add options for the environments, their number, the device of modules, and the seed."""
+def add_env_arguments(
+    parser: argparse.ArgumentParser, num_envs: int, *, needs_env: bool = True, limit: str = "never", rule: str = "error"
+) -> None:
+    """Add options for the environments, their number, the course of episodes, the device of modules, and the seed."""
     parser.add_argument("--env", required=needs_env, metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
+    add_episode_rules(parser, limit, rule)
     parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
+
+
+def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") -> None:
+    """Add options for the course of episodes; `limit` and `rule` describe the defaults."""
+    parser.add_argument("--max-steps", type=positive, metavar="N", help=f"env steps after which an episode is cut "
+                        f"(default: {limit})")  # fmt: skip
+    parser.add_argument("--respawn", action="store_true", help="a finished agent that is observed again begins a new "
+                        f"trajectory (default: {rule})")  # fmt: skip
+    parser.add_argument("--post-death", choices=POST_DEATH, default="error", metavar="RULE", help="a reward for a "
+                        f"finished agent: {', '.join(POST_DEATH)} (default: {rule})")  # fmt: skip
 
 
 def add_hiddens(parser: argparse.ArgumentParser) -> None:
@@ -204,14 +219,23 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
 
     search_current_folder(args.env)
     return EnvRunnerConfig(
-        env=args.env,
+        env=env_of(args.env, args.max_steps),
         env_config=args.env_config,
         num_envs_per_env_runner=args.num_envs,
         model_config={"fcnet_hiddens": args.hiddens},
         device=args.device,
         seed=args.seed,
+        respawn=args.respawn,
+        post_death=args.post_death,
         **options,
     )
+
+
+def env_of(name: str, max_steps: int | None) -> Any:
+    """Return the named environment, as `EnvRunnerConfig(env=...)` takes it, with the limit if there is one."""
+    from fastmarl.core.envs.time_limit import time_limited
+
+    return name if max_steps is None else time_limited(name, max_steps)
 
 
 def search_current_folder(env_name: str) -> None:

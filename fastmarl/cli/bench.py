@@ -109,9 +109,10 @@ def _measure_efficiency(args: argparse.Namespace, progress: Callable[[str], None
     from fastmarl.bench.efficiency import measure_efficiency
     from fastmarl.bench.efficiency_table import standard_configs
 
-    if not args.env and (args.env_config or args.num_envs != NUM_ENVS):
-        raise ConfigError("without --env, the standard table has its own envs: add --env NAME, or leave out --num-envs "
-                          "and --env-config")  # fmt: skip
+    own = {"env_config": {}, "num_envs": NUM_ENVS, "max_steps": None, "respawn": False, "post_death": "error"}
+    if not args.env and (given := [name for name, value in own.items() if getattr(args, name) != value]):
+        named = " and ".join(f"--{name}" for name in given).replace("_", "-")
+        raise ConfigError(f"without --env, the standard table has its own envs: add --env NAME, or leave out {named}")
     options = {"model_config": {"fcnet_hiddens": args.hiddens}, "device": args.device, "seed": args.seed}
     configs = [(args.env, runner_config(args))] if args.env else standard_configs(**options)
     for name, config in configs:

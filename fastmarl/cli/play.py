@@ -17,11 +17,12 @@ from fastmarl.cli.arguments import (
     positive,
     search_current_folder,
 )
-from fastmarl.cli.runs import load_run
+from fastmarl.cli.runs import MAX_STEPS, load_run, note_of_limit, rules_of_play
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.errors import ConfigError
 
 csv_file = partial(output_file, (".csv",))
+RULES: dict[str, Any] = {"env_config": {}, "max_steps": None, "respawn": False, "post_death": "error"}
 
 
 def add_evaluate(commands: Any) -> None:
@@ -47,19 +48,19 @@ def _evaluate(args: argparse.Namespace, terminal: Terminal) -> int:
 
     torch.set_num_threads(1)
     policy, run = _policy_in(args.checkpoint, trust=args.trust, module_of=args.mapping)
-    _check_env(args, {str(args.checkpoint): run})
+    _complete(args, {str(args.checkpoint): run})
     with terminal.status("playing ..."):
         found = evaluate(
             policy,
-            _env_of(args),
+            **rules_of_play(args),
             episodes=args.episodes,
             explore=args.explore,
-            env_config=args.env_config,
             num_envs_per_env_runner=min(args.num_envs, args.episodes),
             device=args.device,
             seed=args.seed,
         )
-    terminal.show(found.table(f"{args.checkpoint}, {args.env}, {args.episodes} episodes"))
+    title = f"{args.checkpoint}, {args.env}, {args.episodes} episodes"
+    terminal.show(found.table(title), *note_of_limit(found.lengths, args))
     if args.csv:
         found.to_csv(args.csv)
         terminal.show(f"episodes: {args.csv}")
@@ -95,22 +96,22 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
     with terminal.status("reading checkpoints ..."):
         loaded = {name: _policy_in(folder, trust=args.trust) for name, folder in args.players}
     players = {name: policy for name, (policy, _) in loaded.items()}
-    _check_env(args, {name: run for name, (_, run) in loaded.items()})
+    _complete(args, {name: run for name, (_, run) in loaded.items()})
     total = args.episodes * len(players) * (len(players) - 1) // 2
     with terminal.progress("playing", total) as add:
         result = tournament(
             players,
-            _env_of(args),
+            **rules_of_play(args),
             episodes=args.episodes,
             sides=lambda agent: args.sides.get(str(agent), str(agent)),
             explore=not args.greedy,
             seed=args.seed,
             on_progress=add,
-            env_config=args.env_config,
             num_envs_per_env_runner=min(args.num_envs, total),
             device=args.device,
         )
-    terminal.show(result.table(f"{args.env}, {args.episodes} games of each pair"))
+    title = f"{args.env}, {args.episodes} games of each pair"
+    terminal.show(result.table(title), *note_of_limit(result.lengths, args))
     for path, write, what in ((args.csv, result.to_csv, "pairs"), (args.plot, result.plot, "picture")):
         if path:
             write(path)
@@ -134,41 +135,38 @@ def _player(text: str) -> tuple[str, Path]:
 
 def _add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
     """Add the options that both commands share."""
-    add_env_arguments(parser, num_envs, needs_env=False)
-    parser.set_defaults(env_config=None)  # default: the run's own
+    limit, rule = f"the run's limit, or {MAX_STEPS:,}", "the run's rule, or error"
+    add_env_arguments(parser, num_envs, needs_env=False, limit=limit, rule=rule)
+    parser.set_defaults(**dict.fromkeys(RULES))  # default: the run's own
     parser.add_argument(
         "--trust", action="store_true", help="import your own env and networks that a run's folder names"
     )
-    parser.add_argument("--max-steps", type=positive, metavar="N", help="env steps after which an episode is cut")
     parser.add_argument("--csv", type=csv_file, metavar="FILE", help="write the figures")
 
 
-def _check_env(args: argparse.Namespace, runs: Mapping[str, argparse.Namespace | None]) -> None:
-    """Complete --env and --env-config from the runs of the players.
+def _complete(args: argparse.Namespace, runs: Mapping[str, argparse.Namespace | None]) -> None:
+    """Complete --env, --env-config and the rules of episodes from the runs of the players.
 
     Raises:
         ConfigError: If no environment, or more than one, can be found.
     """
-    known = {name: (run.env, run.env_config) for name, run in runs.items() if run is not None}
+    known = {
+        name: {option: getattr(run, option) for option in ("env", *RULES)}
+        for name, run in runs.items()
+        if run is not None
+    }
     if args.env is None:
         if not known:
             raise ConfigError(f"{' and '.join(runs)} is not the folder of a training run, so --env is needed")
         first, *others = known.values()
         if any(other != first for other in others):
             raise ConfigError(f"the players were trained in different environments, {known}; choose with --env")
-        args.env, saved = first
-        args.env_config = saved if args.env_config is None else args.env_config
-    elif args.env_config is None:
-        same = [config for env, config in known.values() if env == args.env]
-        args.env_config = same[0] if same else {}
+        args.env = first["env"]
+    saved = next((rules for rules in known.values() if rules["env"] == args.env), RULES)
+    for option in RULES:
+        if getattr(args, option) is None:
+            setattr(args, option, saved[option])
     search_current_folder(args.env)
-
-
-def _env_of(args: argparse.Namespace) -> Any:
-    """Return the environment, as `EnvRunnerConfig(env=...)` takes it."""
-    from fastmarl.core.envs.time_limit import time_limited
-
-    return args.env if args.max_steps is None else time_limited(args.env, args.max_steps)
 
 
 def _policy_in(

@@ -9,12 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fastmarl.cli.arguments import search_current_folder
+from fastmarl.cli.arguments import env_of, search_current_folder
 from fastmarl.core.errors import ConfigError, FastmarlError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fastmarl.training import Algorithm
 
+MAX_STEPS = 10_000  # of an episode that is played without another limit: greedy play may never end
 ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo", "epymarl")
 
 
@@ -69,12 +72,32 @@ def trust_option(args: argparse.Namespace) -> str:
     return " --trust" if args.module or not is_known(args.env) else ""
 
 
+def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
+    """Return options of `EnvRunnerConfig` for the env, and for the course of its episodes, which all end."""
+    return {
+        "env": env_of(args.env, args.max_steps or MAX_STEPS),
+        "env_config": args.env_config,
+        "respawn": args.respawn,
+        "post_death": args.post_death,
+    }
+
+
+def note_of_limit(lengths: np.ndarray, args: argparse.Namespace) -> list[str]:
+    """Return a sentence about the episodes that were cut by the limit of `rules_of_play()`; none if there are none."""
+    limit = args.max_steps or MAX_STEPS
+    cut = int((lengths >= limit).sum())
+    return [f"{cut:,} of {len(lengths):,} episodes reached the limit of {limit:,} env steps (--max-steps)"] * (cut > 0)
+
+
 def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:
-    """Return the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors from the run's options."""
+    """Return the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors from the run's options.
+
+    It plays for the env's own rewards, which no network of these algorithms sees.
+    """
     from fastmarl.core.runner.runner import MultiAgentEnvRunner
     from fastmarl.play.policy import Policy
 
-    config = replace(algorithm.make_config(args), num_envs_per_env_runner=1, device="cpu")
+    config = replace(algorithm.make_config(args), num_envs_per_env_runner=1, device="cpu", reward_scale=1.0)
     with MultiAgentEnvRunner.from_checkpoint(checkpoint, config) as runner:
         return Policy.from_runner(runner)
 

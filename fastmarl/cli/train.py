@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmarl.cli.arguments import Parser, existing_folder, in_one_line, search_current_folder
-from fastmarl.cli.runs import ALGORITHMS, check_trust, described, example, policy_of_run, trust_option
+from fastmarl.cli.runs import (
+    ALGORITHMS,
+    check_trust,
+    described,
+    example,
+    note_of_limit,
+    policy_of_run,
+    rules_of_play,
+    trust_option,
+)
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.cli.train_options import add_options, check, saved_options, with_saved
@@ -225,10 +234,9 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
     with terminal.status("playing ..."):
         found = evaluate(
             policy,
-            args.env,
+            **rules_of_play(args),
             episodes=args.episodes,
             explore=args.explore,
-            env_config=args.env_config,
             num_envs_per_env_runner=min(100, args.episodes),
             seed=args.seed,
         )
@@ -236,6 +244,7 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
     terminal.show(
         found.table(f"{play} play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} "
                     f"episodes of {args.env}"),
+        *note_of_limit(found.lengths, args),
         f"curve and checkpoints are in {folder.path}; to play with the policy: fastmarl evaluate {folder.quoted}"
         f"{trust_option(args)}",
     )  # fmt: skip

@@ -11,13 +11,16 @@ from fastmarl.cli.arguments import (
     ENV_HELP,
     Parser,
     above_zero,
+    add_episode_rules,
     existing_folder,
     json_object,
     natural,
+    not_zero,
     positive,
     seconds,
     share,
 )
+from fastmarl.cli.runs import MAX_STEPS
 from fastmarl.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -57,10 +60,13 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     task.add_argument("--policies", nargs="+", type=_policy, default=[], metavar="NAME=PATTERN", help="several "
                       "policies: hunters='adversary_*' prey='agent_*', by agents' names; or each, one for each agent "
                       "(default: one for all agents)")  # fmt: skip
+    add_episode_rules(task, f"never in training, after {MAX_STEPS:,} in the evaluation at the end")
     learning = parser.add_argument_group("learning")
     learning.add_argument("--steps", type=positive, default=default["steps"], help="env steps (default %(default)s)")
     learning.add_argument("--seed", type=natural, default=0, help="default %(default)s")
     learning.add_argument("--gamma", type=share, default=default["gamma"], help="discount (default %(default)s)")
+    learning.add_argument("--reward-scale", type=not_zero, default=1.0, metavar="FACTOR", help="factor of the rewards "
+                          "that are learned from; returns are shown without it (default %(default)g)")  # fmt: skip
     learning.add_argument("--lr", type=above_zero, default=default["lr"], help="initial learning rate; decays to "
                           "1/50, but stays constant with epymarl (default %(default)s)")  # fmt: skip
     learning.add_argument("--hiddens", type=positive, nargs="+", default=default["hiddens"], metavar="N", help="sizes "

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.config import DEFAULT_MODULE_ID, EnvRunnerConfig
+from fastmarl.core.envs.time_limit import time_limited
 from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean, similar
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.specs import RLModuleSpec
@@ -32,11 +33,14 @@ def runner_options(args: Namespace) -> dict[str, Any]:
             that creates a network.
     """
     options: dict[str, Any] = {
-        "env": args.env,
+        "env": args.env if args.max_steps is None else time_limited(args.env, args.max_steps),
         "env_config": args.env_config,
         "num_envs_per_env_runner": args.num_envs,
         "device": args.device,
         "seed": args.seed,
+        "respawn": args.respawn,
+        "post_death": args.post_death,
+        "reward_scale": args.reward_scale,
     }
     ids = [DEFAULT_MODULE_ID]
     if args.policies:

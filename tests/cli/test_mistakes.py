@@ -249,7 +249,6 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("evaluate finished --mapping []", 2, "--mapping: must be a JSON object"),
     ('evaluate finished --mapping {"0":"other"}', 1, "finished has the modules ['default_policy']"),
     ("evaluate finished --csv figures.txt", 2, "--csv: must end in .csv"),
-    ("evaluate finished --env fastmarl.simple_spread --max-steps 3", 1, "give env_config={'max_cycles': 3} instead"),
     ("evaluate finished --max-steps 0", 2, "--max-steps: must be an integer of at least 1"),
     ("evaluate finished --env fastmarl.cart_pole", 1, "the agents [0] observe Box("),
     ("tournament a=finished", 1, "a tournament needs players of different names"),
@@ -268,8 +267,8 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("check-env raedy", 1, "no environment 'raedy'"),
     ("check-env mistaken_envs:FailsToBeMade", 1, "no licence for this simulator"),
     ("sample --env ready --out picture.txt", 2, "--out: must end in .png or .pdf or .svg"),
-    ("bench efficiency --num-envs 3", 1, "add --env NAME, or leave out --num-envs and --env-config"),
-    ('bench efficiency --env-config {"N":3}', 1, "add --env NAME, or leave out --num-envs and --env-config"),
+    ("bench efficiency --num-envs 3", 1, "add --env NAME, or leave out --num-envs"),
+    ('bench efficiency --env-config {"N":3}', 1, "add --env NAME, or leave out --env-config"),
     ("bench scaling --series nothing", 1, "there is no series 'nothing'"),
 ]  # fmt: skip
 

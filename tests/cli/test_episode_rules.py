@@ -1,0 +1,119 @@
+"""--max-steps, --respawn, --post-death and --reward-scale: kept with a run, and used by all commands that play."""
+
+import json
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fastmarl
+from fastmarl import cli
+from fastmarl.cli.arguments import POST_DEATH
+from fastmarl.cli.runs import ALGORITHMS, example
+from fastmarl.cli.train_options import parse_options
+from fastmarl.core.config import CHOICES
+
+SMALL = ["--num-envs", "4", "--steps", "200", "--episodes", "4", "--no-plot", "--hiddens", "4"]
+IDS = ["a", "b"]
+
+
+class Lives(fastmarl.MultiAgentEnv):
+    """Agent b dies after every two steps, is paid in the next, and is observed again after that; no episode ends."""
+
+    possible_agents = IDS
+
+    def __init__(self, config=None):
+        self.observation_spaces = dict.fromkeys(IDS, gym.spaces.Box(0, 1, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(IDS, gym.spaces.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._seen(IDS), {}
+
+    def step(self, actions):
+        self.t += 1
+        seen = IDS if self.t % 4 != 3 else ["a"]
+        return self._seen(seen), dict.fromkeys(IDS, 1.0), {"b": self.t % 4 == 2, "__all__": False}, {}, {}
+
+    def _seen(self, agents):
+        return dict.fromkeys(agents, np.ones(1, np.float32))
+
+
+class Endless(Lives):
+    """Nothing happens."""
+
+    def step(self, actions):
+        return self._seen(IDS), dict.fromkeys(IDS, 1.0), {"__all__": False}, {}, {}
+
+
+@pytest.fixture(autouse=True)
+def here(working_folder):
+    fastmarl.register_env("lives", Lives)
+    fastmarl.register_env("endless", Endless)
+    return working_folder
+
+
+def train(*args, env):
+    return cli.main(["train", "ippo", "--env", env, *SMALL, "--folder", "run", *args])
+
+
+def test_play_that_never_ends_is_cut_with_a_sentence(monkeypatch, capsys):
+    """In training, episodes may go on; the limit of the play after it is 10,000 env steps."""
+    monkeypatch.setattr("fastmarl.cli.runs.MAX_STEPS", 30)
+    assert train(env="endless") == 0
+    for command in ([], ["evaluate", "run", "--episodes", "4"], ["tournament", "a=run", "b=run", "--episodes", "4"]):
+        assert not command or cli.main(command) == 0
+        assert "4 of 4 episodes reached the limit of 30 env steps (--max-steps)" in capsys.readouterr().out
+    assert cli.main(["evaluate", "run", "--episodes", "3", "--max-steps", "7"]) == 0
+    assert "3 of 3 episodes reached the limit of 7 env steps" in capsys.readouterr().out
+
+
+def test_rules_of_episodes_are_kept_with_the_run(here, capsys):
+    rules = ["--max-steps", "6", "--respawn", "--post-death", "accumulate"]
+    assert train(env="lives") == 1
+    assert 'set post_death="accumulate" or "drop"' in capsys.readouterr().err
+    assert train(*rules, env="lives") == 0
+    options = json.loads((here / "run/run.json").read_text())["options"]
+    assert (options["max_steps"], options["respawn"], options["post_death"]) == (6, True, "accumulate")
+    capsys.readouterr()
+    assert cli.main(["evaluate", "run", "--episodes", "4"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"all +4 +12 +0 *$", out, re.M) and "mean length: 6.0 env steps" in out, out
+    assert cli.main(["evaluate", "run", "--episodes", "4", "--max-steps", "2", "--post-death", "drop"]) == 0
+    assert re.search(r"all +4 +4 +0 *$", capsys.readouterr().out, re.M)
+    assert cli.main(["tournament", "a=run", "b=run", "--episodes", "4"]) == 0
+    assert "4 of 4 episodes reached the limit of 6 env steps" in capsys.readouterr().out
+    assert cli.main(["train", "--resume", "run", "--steps", "300", "--max-steps", "7"]) == 1
+    assert "--resume continues with --max-steps 6, not 7" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", "run", "--steps", "300"]) == 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_all_algorithms_take_them(algorithm):
+    assert CHOICES["post_death"] == POST_DEATH
+    given = ["--max-steps", "6", "--respawn", "--post-death", "drop", "--reward-scale", "-0.5"]
+    algorithm = example(algorithm).ALGORITHM
+    config = algorithm.make_config(parse_options(algorithm, given))
+    assert (config.env.max_steps, config.respawn, config.post_death, config.reward_scale) == (6, True, "drop", -0.5)
+
+
+def test_returns_are_shown_in_the_envs_rewards(here, capsys):
+    assert train("--reward-scale", "0.125", "--max-steps", "10", env="endless") == 0
+    assert "greedy play: mean return 20.00 ± 0.00 over 4 episodes" in capsys.readouterr().out
+    assert (here / "run/curve.csv").read_text().splitlines()[-1].split(",")[2] == "20.0"
+    assert cli.main(["evaluate", "run", "--episodes", "2"]) == 0
+    assert re.search(r"all +2 +20 +0 *$", capsys.readouterr().out, re.M)
+
+
+def test_other_commands_take_them(capsys):
+    assert cli.main(["check-env", "lives"]) == 1
+    out = capsys.readouterr().out
+    assert "observed again after it had finished" in out and "no episode came to an end" in out, out
+    rules = ["--max-steps", "5", "--respawn", "--post-death", "drop"]
+    assert cli.main(["check-env", "lives", *rules]) == 0
+    assert "100 episodes finished" in capsys.readouterr().out
+    sample = ["sample", "--env", "lives", "--num-envs", "2", "--steps", "60", "--no-efficiency"]
+    assert cli.main(sample) == 1
+    assert cli.main([*sample, *rules]) == 0
+    assert re.search(r"mean length +5.0", capsys.readouterr().out)
