@@ -19,7 +19,7 @@ IDS = ["a", "b"]
 
 
 class Lives(fastmarl.MultiAgentEnv):
-    """Agent b dies after every two steps, is paid in the next, and is observed again after that; no episode ends."""
+    """Agent b dies after every two steps, is rewarded in the next, and is observed again after that; no episode ends."""
 
     possible_agents = IDS
 
@@ -41,8 +41,6 @@ class Lives(fastmarl.MultiAgentEnv):
 
 
 class Endless(Lives):
-    """Nothing happens."""
-
     def step(self, actions):
         return self._seen(IDS), dict.fromkeys(IDS, 1.0), {"__all__": False}, {}, {}
 
