@@ -18,7 +18,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_vtrace
 from fastmarl.distributed import BackgroundSampler
-from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors
+from fastmarl.learning import flat_parameters, minibatches, normalized, ppo_loss, to_tensors
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 2e-3
@@ -56,7 +56,7 @@ class Learner:
         values = {"values": outputs["vf_preds"], "last_values": last_values}
         add_vtrace(batch, rows["action_logp"], gamma=GAMMA, lambda_=LAMBDA, **values)
         rows |= to_tensors(batch, ["advantages", "value_targets"])
-        rows["advantages"] = (rows["advantages"] - rows["advantages"].mean()) / (rows["advantages"].std() + 1e-6)
+        rows["advantages"] = normalized(rows["advantages"])
         return rows
 
     def learn(self, batch):

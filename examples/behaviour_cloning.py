@@ -16,7 +16,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import flat_parameters, minibatches, normalized, ppo_loss, to_tensors, value_fn_of
 from fastmarl.offline import ParquetReader, ParquetWriter
 
 ENV, POLICY, LENGTH = "fastmarl.simple_spread", "default_policy", 25  # env steps per episode
@@ -44,8 +44,7 @@ def train_demonstrator(steps, seed):
             batch = columns(runner.sample(), outputs=["action_logp", "vf_preds"])[POLICY]
             add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(module))
             rows = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
-            advantages = rows["advantages"]
-            rows["advantages"] = (advantages - advantages.mean()) / advantages.std()
+            rows["advantages"] = normalized(rows["advantages"])
             for part in minibatches(rows, -(-len(rows["actions"]) // 4), 4):
                 optimizer.zero_grad()
                 ppo_loss(module, part, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01).backward()

@@ -88,7 +88,7 @@ class Learner:
         n, total = summed(len(local), local.sum())
         (squares,) = summed((local - total / n).square().sum())
         for each in advantages:
-            each.sub_(total / n).div_(max((squares / (n - 1)) ** 0.5, 1e-6))
+            each.sub_(total / n).div_(max((squares / n) ** 0.5, 1e-6))
 
 
 def make_runner(args, index):

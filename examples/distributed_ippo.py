@@ -19,7 +19,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.distributed import EnvRunnerGroup
-from fastmarl.learning import PPOLearner, keep_freed_memory, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, keep_freed_memory, normalized, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, MINIBATCHES, EPOCHS, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
 FRAGMENT, LEARNING_RATE = 25, 2e-3
@@ -37,8 +37,7 @@ def make_batch(episodes, module):
 def learn(ppo, batch):
     """Update the module; returns the losses, averaged over the minibatches."""
     batch = to_tensors(batch, NAMES)
-    advantages = batch["advantages"]
-    batch["advantages"] = (advantages - advantages.mean()) / advantages.std().clamp(min=1e-6)
+    batch["advantages"] = normalized(batch["advantages"])
     return ppo.update(batch)
 
 

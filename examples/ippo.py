@@ -16,8 +16,7 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.cli.arguments import above_zero, not_negative, positive
 from fastmarl.cli.train import main
-from fastmarl.errors import BatchError
-from fastmarl.learning import PPOLearner, ValueNorm, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, ValueNorm, normalized, to_tensors, value_fn_of
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
 LAMBDA, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 0.5, 25
@@ -57,21 +56,19 @@ class PolicyLearner:
         self.schedule = linear_schedule(self.ppo.optimizer, num_updates)
         self.parts = {"value_norm": self.value_norm, "optimizer": self.ppo.optimizer, "schedule": self.schedule}
 
-    def prepare(self, batch):
-        """Add normalised advantages and value targets to the columns of a module; returns tensors."""
+    def rows_of(self, batch):
+        """Return the columns of a module as tensors, with normalised advantages and value targets."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
         add_gae(batch, gamma=self.args.gamma, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"], self.device)
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
-        advantages = batch["advantages"]
-        spread = advantages.std(correction=0)  # defined for a single step, too
-        batch["advantages"] = (advantages - advantages.mean()) / spread.clamp(min=self.args.min_std)
+        batch["advantages"] = normalized(batch["advantages"], min_std=self.args.min_std)
         return batch
 
-    def learn(self, batch):
+    def learn(self, rows):
         """Update the module; returns the losses, averaged over the minibatches."""
-        stats = self.ppo.update(self.prepare(batch))
+        stats = self.ppo.update(rows)
         self.schedule.step()
         return stats
 
@@ -82,14 +79,15 @@ class Learner:
     def __init__(self, runner, args, num_updates):
         self.learners = {name: PolicyLearner(module, args, num_updates) for name, module in runner.module.items()}
 
-    def learn(self, episodes):
-        """Update all modules; returns the losses, by policy if there are several."""
+    def rows_of(self, episodes):
+        """Return the columns of all policies that have finished a step."""
         batches = columns(episodes, outputs=["action_logp", "vf_preds"])
-        if not batches:
-            n = sum(map(len, episodes))
-            raise BatchError(f"no agent has acted in {n:,} env steps: there is nothing to learn from")
-        stats = {name: self.learners[name].learn(batch) for name, batch in batches.items()}
-        return stats if len(self.learners) > 1 else next(iter(stats.values()))
+        return {name: self.learners[name].rows_of(batch) for name, batch in batches.items()}
+
+    def learn(self, episodes):
+        """Update all modules that have steps; returns the losses, by policy if there are several."""
+        stats = {name: self.learners[name].learn(rows) for name, rows in self.rows_of(episodes).items()}
+        return stats if len(self.learners) > 1 else next(iter(stats.values()), {})
 
     def get_state(self):
         return {name: states_of(learner.parts) for name, learner in self.learners.items()}

@@ -6,16 +6,17 @@ Random play returns about -79 per episode. 3 million env steps, a minute and a h
 -28 (figures: docs/gallery.md). The folder receives the learning curve and checkpoints, from which --resume continues.
 """
 
+import math
 import sys
 
 import torch
 from torch import nn
 
 import fastmarl
-from fastmarl.batches import add_aligned_gae, aligned
+from fastmarl.batches import add_aligned_gae, aligned, map_columns
 from fastmarl.cli.train import main
 from fastmarl.errors import ConfigError
-from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors
+from fastmarl.learning import ValueNorm, flat_parameters, minibatches, normalized, ppo_loss, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
 LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 25
@@ -37,10 +38,9 @@ class Learner:
 
     def __init__(self, runner, args, num_updates):
         state_space = runner.env.envs[0].state_space
-        if state_space is None or len(state_space.shape) != 1:
-            raise ConfigError(f"mappo needs an env whose state() is a vector, got the state space {state_space}; "
-                              f"train ippo instead")  # fmt: skip
-        layers = nn.Linear(state_space.shape[0], 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+        if state_space is None:
+            raise ConfigError("mappo needs an env with a state_space, a Box for its state(); add it, or train ippo")
+        layers = nn.Linear(math.prod(state_space.shape), 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
         self.actor, self.critic, self.gamma = runner.module[POLICY], nn.Sequential(*layers), args.gamma
         self.device = next(self.actor.parameters()).device
         self.parameters = flat_parameters(nn.ModuleList([self.actor, self.critic.to(self.device)]))
@@ -49,22 +49,24 @@ class Learner:
         self.parts = {"critic": self.critic, "optimizer": self.optimizer, "schedule": self.schedule,
                       "value_norm": self.value_norm}  # fmt: skip
 
-    def batch_of(self, episodes):
-        """Return one row per env step of each episode, [T * E, ...]: its state, and all agents' observations and
-        actions."""
-        batch = aligned(episodes, outputs=["action_logp"])[POLICY]
-        states = torch.from_numpy(batch["env_state"])  # [T + 1, E, ...]
+    def rows_of(self, episodes):
+        """Return one row per env step at which an agent acted, [n, ...]: its state, and all agents' observations and
+        actions; none if no agent finished a step."""
+        batch = aligned(episodes, outputs=["action_logp"]).get(POLICY)
+        if batch is None:
+            return {}
+        states = torch.from_numpy(batch["env_state"]).flatten(2).float()  # [T + 1, E, k]
         with torch.no_grad():
             values = self.value_norm.denormalize(self.values_of(states.to(self.device)).cpu())
         add_aligned_gae(batch, values, gamma=self.gamma, lambda_=LAMBDA)
-        batch["env_state"], batch["loss_mask"] = batch["env_state"][:-1], batch["active"]
+        batch["env_state"], batch["loss_mask"] = states[:-1], batch["active"]
         names = ["env_state", "loss_mask", "obs", "actions", "action_logp", "advantages", "value_targets"]
-        batch = {name: column.flatten(0, 1) for name, column in to_tensors(batch, names, self.device).items()}
-        active, advantages = batch["loss_mask"], batch["advantages"]
-        self.value_norm.update(batch["value_targets"][active])
-        batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
-        batch["advantages"] = (advantages - advantages[active].mean()) / (advantages[active].std() + 1e-6)
-        return batch
+        has_acted = torch.from_numpy(batch["active"].any(-1))  # [T, E]
+        rows = map_columns(lambda column: column[has_acted].to(self.device), to_tensors(batch, names))
+        self.value_norm.update(rows["value_targets"][rows["loss_mask"]])
+        rows["value_targets"] = self.value_norm.normalize(rows["value_targets"])
+        rows["advantages"] = normalized(rows["advantages"], rows["loss_mask"])
+        return rows
 
     def values_of(self, states):
         """Return normalised values [...] of states [..., k]."""
@@ -74,17 +76,19 @@ class Learner:
         """Return the sum of the actor's loss and the critic's; all agents share the value of a state."""
         values = self.values_of(rows.pop("env_state"))[:, None]  # [n, 1]
         errors = (values - rows.pop("value_targets"))[rows["loss_mask"]]
-        of_agents = {name: column.flatten(0, 1) for name, column in rows.items()}
+        of_agents = map_columns(lambda column: column.flatten(0, 1), rows)
         actor_loss = ppo_loss(self.actor, of_agents, clip=0.2, vf_coeff=0.0, entropy_coeff=0.01, stats=stats)
         return actor_loss + 0.5 * errors.square().mean()
 
     def learn(self, episodes):
         """Update actor and critic; returns the losses of the last minibatch."""
-        batch, stats = self.batch_of(episodes), {}
-        size = -(-len(batch["actions"]) // MINIBATCHES)
-        for rows in minibatches(batch, size, EPOCHS):
+        rows, stats = self.rows_of(episodes), {}
+        if not rows:
+            return stats
+        size = -(-len(rows["loss_mask"]) // MINIBATCHES)
+        for part in minibatches(rows, size, EPOCHS):
             self.optimizer.zero_grad()
-            self.loss(rows, stats).backward()
+            self.loss(part, stats).backward()
             nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
             self.optimizer.step()
         self.schedule.step()

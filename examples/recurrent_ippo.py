@@ -17,7 +17,7 @@ import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.cli.train import main
 from fastmarl.connectors import Connector
-from fastmarl.learning import PPOLearner, ValueNorm, last_values_of, to_tensors
+from fastmarl.learning import PPOLearner, ValueNorm, last_values_of, normalized, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
 LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 64
@@ -66,27 +66,35 @@ class Learner:
         self.schedule = linear_schedule(self.ppo.optimizer, num_updates)
         self.parts = {"value_norm": self.value_norm, "optimizer": self.ppo.optimizer, "schedule": self.schedule}
 
-    def estimates(self, episodes):
+    def rows_of(self, episodes):
+        """Return sequences with normalised advantages and value targets, [n, T, ...]; none without finished steps."""
+        names = ["obs", "actions", "action_logp", "advantages", "value_targets", "loss_mask"]
+        outputs = ["vf_preds"]
+        if self.module.is_stateful():
+            names, outputs = [*names, "state_in"], [*outputs, "state_out"]
+        flat = columns(episodes, outputs=outputs).get(POLICY)
+        if flat is None:
+            return {}
+        extra = {POLICY: self.estimates(flat)}
+        batch = sequences(episodes, max_seq_len=SEQUENCE, burn_in=BURN_IN, extra_columns=extra)[POLICY]
+        return to_tensors(batch, names, next(self.module.parameters()).device)
+
+    def estimates(self, batch):
         """Return normalised advantages and value targets, one row per step."""
-        outputs = ["vf_preds", "state_out"] if self.module.is_stateful() else ["vf_preds"]
-        batch = columns(episodes, outputs=outputs)[POLICY]
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
         add_gae(
             batch, gamma=self.gamma, lambda_=LAMBDA, last_values=last_values_of(self.module, batch, self.value_norm)
         )
         advantages, targets = (torch.from_numpy(batch[name]) for name in ("advantages", "value_targets"))
         self.value_norm.update(targets)
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-6)
-        return {"advantages": advantages, "value_targets": self.value_norm.normalize(targets)}
+        return {"advantages": normalized(advantages), "value_targets": self.value_norm.normalize(targets)}
 
     def learn(self, episodes):
         """Update the module; returns the losses, averaged over the minibatches."""
-        extra = {POLICY: self.estimates(episodes)}
-        batch = sequences(episodes, max_seq_len=SEQUENCE, burn_in=BURN_IN, extra_columns=extra)[POLICY]
-        names = ["obs", "actions", "action_logp", "advantages", "value_targets", "loss_mask"]
-        names += ["state_in"] if self.module.is_stateful() else []
-        batch = to_tensors(batch, names, next(self.module.parameters()).device)
-        stats = self.ppo.update(batch)
+        rows = self.rows_of(episodes)
+        if not rows:
+            return {}
+        stats = self.ppo.update(rows)
         self.schedule.step()
         return stats
 

@@ -19,7 +19,7 @@ from torch import nn
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import MetricsWriter, PPOLearner, to_tensors, value_fn_of
+from fastmarl.learning import MetricsWriter, PPOLearner, normalized, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
@@ -140,7 +140,7 @@ def learn(ppo, episodes):
     batch = columns(episodes)["main"]
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(ppo.module))
     batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
-    batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
+    batch["advantages"] = normalized(batch["advantages"])
     return ppo.update(batch)
 
 

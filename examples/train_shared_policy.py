@@ -26,7 +26,8 @@ def make_batch(episodes, module):
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn)
     names = ("obs", "actions", "action_logp", "advantages", "value_targets")
     batch = {name: torch.from_numpy(batch[name]) for name in names}
-    batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
+    advantages = batch["advantages"]
+    batch["advantages"] = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-6)
     return batch
 
 

@@ -18,7 +18,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import PPOLearner, ValueNorm, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, ValueNorm, normalized, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, ENTROPY = 0.95, 0.95, 4, 4, 0.5, 0.01
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 1e-3
@@ -52,7 +52,7 @@ class Learner:
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
-        batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
+        batch["advantages"] = normalized(batch["advantages"])
         stats = self.ppo.update(batch)
         self.schedule.step()
         return stats
@@ -84,8 +84,8 @@ def train(args, runner):
         begun = time.process_time()
         for update in range(num_updates):
             batches = columns(runner.sample(), outputs=["action_logp", "vf_preds"])
-            for role, learner in learners.items():
-                learner.learn(batches[role])
+            for role, batch in batches.items():
+                learners[role].learn(batch)
             if update % max(1, num_updates // 50) == 0 or update == num_updates - 1:
                 metrics, seconds = runner.get_metrics(), time.process_time() - begun
                 steps, returns = metrics["num_env_steps_sampled_lifetime"], metrics["module_episode_returns_mean"]

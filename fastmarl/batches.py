@@ -1,7 +1,7 @@
 """Episodes as the columns that learners train on: flat, in sequences, or aligned by env step."""
 
 from fastmarl.core.batches.estimates import add_aligned_gae, add_gae, add_n_step_returns, add_returns, add_vtrace
-from fastmarl.core.batches.flat import columns
+from fastmarl.core.batches.flat import columns, map_columns
 from fastmarl.core.batches.joint import aligned
 from fastmarl.core.batches.recurrent import sequences
 
@@ -13,5 +13,6 @@ __all__ = [
     "add_vtrace",
     "aligned",
     "columns",
+    "map_columns",
     "sequences",
 ]

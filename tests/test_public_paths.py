@@ -20,7 +20,8 @@ PUBLIC = {
         VideoCallback __version__ evaluate register_env replay tournament
     """,
     "fastmarl.batches": """
-        add_aligned_gae add_gae add_n_step_returns add_returns add_vtrace aligned columns sequences
+        add_aligned_gae add_gae add_n_step_returns add_returns add_vtrace aligned columns map_columns
+        sequences
     """,
     "fastmarl.bench": """
         Efficiency measure_efficiency
@@ -60,8 +61,8 @@ PUBLIC = {
         SamplerTimeoutError UnknownAgentError UnknownModuleError UserExitError
     """,
     "fastmarl.learning": """
-        MetricsWriter PPOLearner ValueNorm flat_parameters keep_freed_memory last_values_of minibatches ppo_loss
-        to_tensors value_fn_of
+        MetricsWriter PPOLearner ValueNorm flat_parameters keep_freed_memory last_values_of minibatches normalized
+        ppo_loss to_tensors value_fn_of
     """,
     "fastmarl.legacy": """
         DEFAULT_POLICY_ID DatasetReader EnvRunnerV2 EpisodeV2 IOContext InputReader JsonReader JsonWriter

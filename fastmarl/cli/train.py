@@ -116,7 +116,7 @@ def _run(
     if args.wandb:
         import wandb  # noqa: F401
     if not args.resume:
-        algorithm.make_config(args)  # finds errors before a folder is made
+        algorithm.check(args)  # before a folder is made
         name = f"{re.sub(r'[^A-Za-z0-9._]+', '_', args.env)}-{algorithm.name}-seed{args.seed}"
         folder = RunFolder.begin(args.folder, name, overwrite=args.overwrite)
     write_options = partial(folder.write_options, algorithm.name, saved_options(args))

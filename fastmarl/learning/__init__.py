@@ -8,5 +8,6 @@ from fastmarl.learning.ppo import ppo_loss as ppo_loss
 from fastmarl.learning.ppo_learner import PPOLearner as PPOLearner
 from fastmarl.learning.tensors import to_tensors as to_tensors
 from fastmarl.learning.value_norm import ValueNorm as ValueNorm
+from fastmarl.learning.value_norm import normalized as normalized
 from fastmarl.learning.values import last_values_of as last_values_of
 from fastmarl.learning.values import value_fn_of as value_fn_of

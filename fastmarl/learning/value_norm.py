@@ -1,4 +1,4 @@
-"""Normalisation of value targets of any scale."""
+"""Normalisation of value targets of any scale, and of advantages."""
 
 import torch
 from torch import Tensor
@@ -7,6 +7,23 @@ from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
 
 LEAST_VARIANCE = 1e-2
+
+
+def normalized(advantages: Tensor, mask: Tensor | None = None, *, min_std: float = 1e-6) -> Tensor:
+    """Return advantages minus their mean, divided by their standard deviation.
+
+    It is the deviation of the population, so a single advantage becomes 0; the sample's would be NaN.
+
+    Args:
+        advantages: Tensor of any shape, also without elements.
+        mask: bool, of the same shape: the elements that count; others become 0. None: all count.
+        min_std: Lower bound of the divisor.
+    """
+    counted = advantages if mask is None else advantages[mask]
+    if not counted.numel():
+        return torch.zeros_like(advantages)
+    found = (advantages - counted.mean()) / counted.std(correction=0).clamp(min=min_std)
+    return found if mask is None else found.masked_fill(~mask, 0.0)
 
 
 @public("fastmarl.learning")

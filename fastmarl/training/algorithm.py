@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.errors import CheckpointError
+from fastmarl.core.errors import CheckpointError, ConfigError, EnvCheckError
 from fastmarl.core.public import public
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 
 LAST_RATE = 0.02  # share of the learning rate that remains in the last update
 
@@ -54,6 +55,30 @@ class Algorithm:
     add_arguments: Callable[[Any], None] = lambda group: None
     takes_policies: bool = False
     takes_module: bool = True
+
+    def check(self, args: Namespace) -> None:
+        """Make a runner of one env and its learner, and drop them, to find spaces that the algorithm does not support.
+
+        Raises:
+            FastmarlError: If the algorithm can't train in this environment with these options.
+        """
+        with self.make_runner(replace(self.make_config(args), num_envs_per_env_runner=1)) as runner:
+            self.make_learner(runner, args, 1)
+
+    def make_runner(self, config: EnvRunnerConfig) -> MultiAgentEnvRunner:
+        """Make the runner of a run.
+
+        Raises:
+            ConfigError: If the algorithm needs the env's global state, and the env has none.
+        """
+        try:
+            return MultiAgentEnvRunner(config)
+        except EnvCheckError as error:
+            if "record_env_state" not in str(error):
+                raise
+            # The user has not given the option of which this error speaks, so the algorithm explains the need.
+            raise ConfigError(f"{self.name} needs an env with state(), which returns the global state as one array; "
+                              f"{config.env} has none: add it, or train ippo") from error  # fmt: skip
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch.optim.lr_scheduler.LambdaLR:

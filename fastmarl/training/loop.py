@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.errors import CheckpointError, ConfigError, EnvCheckError
+from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.learning import MetricsWriter, keep_freed_memory
 from fastmarl.training.algorithm import Algorithm, Learner
@@ -99,7 +98,7 @@ def train(
     config = algorithm.make_config(args)
     if args.record_actions:
         config = replace(config, record_actions=folder.path / RECORD)
-    with _make_runner(algorithm, config) as runner:
+    with algorithm.make_runner(config) as runner:
         loop = _Loop(algorithm, args, folder, runner, warn)
         if resume:
             loop.load()
@@ -118,17 +117,6 @@ def train(
             loop.run(signal, report)
         assert loop.checkpoint is not None
         return Outcome(loop.env_steps, loop.checkpoint, signal() if loop.updates < loop.num_updates else None)
-
-
-def _make_runner(algorithm: Algorithm, config: EnvRunnerConfig) -> MultiAgentEnvRunner:
-    try:
-        return MultiAgentEnvRunner(config)
-    except EnvCheckError as error:
-        if "record_env_state" not in str(error):
-            raise
-        # The user has not given the option of which this error speaks, so the algorithm explains the need.
-        raise ConfigError(f"{algorithm.name} needs an env with state(), which returns the global state as one array; "
-                          f"{config.env} has none: add it, or train ippo") from error  # fmt: skip
 
 
 def _curve(folder: RunFolder, resume_step: int | None, tensorboard: bool) -> MetricsWriter:

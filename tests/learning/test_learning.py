@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
-from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import ValueNorm, flat_parameters, minibatches, normalized, ppo_loss, to_tensors, value_fn_of
 
 OBS_SPACE = gym.spaces.Box(-1, 1, (5,), np.float32)
 
@@ -497,6 +497,24 @@ def test_a_value_norm_may_be_part_of_a_module_in_float32():
         norm.update(torch.tensor([1.0, 2.0, 7.0]))
     values = torch.tensor([0.0, 5.0])
     torch.testing.assert_close(single.normalize(values), plain.normalize(values), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mask", [None, [True, False, True, True]])
+def test_normalized_advantages(mask):
+    advantages = torch.tensor([1.0, 9.0, 2.0, -6.0])
+    counted = advantages.numpy() if mask is None else advantages.numpy()[mask]
+    got = normalized(advantages, None if mask is None else torch.tensor(mask))
+    want = (advantages.numpy() - counted.mean()) / counted.std()
+    np.testing.assert_allclose(got, want if mask is None else np.where(mask, want, 0.0), rtol=1e-6)
+    assert abs(normalized(advantages, min_std=100.0)).max() < 0.1
+
+
+def test_advantages_without_spread_become_zeros():
+    """The sample's standard deviation of one number is NaN."""
+    assert normalized(torch.tensor([3.0])).tolist() == [0.0]
+    assert normalized(torch.tensor([3.0, 5.0]), torch.tensor([True, False])).tolist() == [0.0, 0.0]
+    assert normalized(torch.tensor([3.0, 5.0]), torch.tensor([False, False])).tolist() == [0.0, 0.0]
+    assert normalized(torch.empty(0)).tolist() == []
 
 
 def test_columns_become_tensors():

@@ -1,11 +1,12 @@
 """Episodes as flat columns by module, for feedforward learners."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, by_module, names_of
 from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.spaces.structs import map_struct
 
 Batch = dict[str, Any]
 
@@ -45,6 +46,16 @@ def columns(
     return {
         module_id: _columns(trajectories, outputs, next_obs) for module_id, trajectories in by_module(episodes).items()
     }
+
+
+def map_columns(function: Callable[[Any], Any], batch: Mapping[str, Any]) -> Batch:
+    """Apply a function to every column of a batch; to every array or tensor in it, if the column is nested.
+
+    Args:
+        function: Such as `lambda column: column[rows]`.
+        batch: Name -> array or tensor, or dicts and tuples of them.
+    """
+    return {name: map_struct(function, column) for name, column in batch.items()}
 
 
 def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_obs: bool) -> Batch:
