@@ -57,7 +57,7 @@ class GreedyGraph(nn.Module):
         assert parts.module.action_space is not None
         self.module, self._action_space = copied(parts.module), parts.module.action_space
         sent_space = parts.connectors.sent_space
-        self._raw_layout = RowLayout(sent_space, keep_dtype=options.keep_dtype)
+        self._raw_layout = parts.connectors.sent_layout
         if any(leaf.dtype == object for leaf in self._raw_layout.leaves):
             raise ConfigError(f"ONNX takes only arrays, but the observation space {sent_space} has other parts")
         self._connectors = _layers_of(parts.connectors.connectors, sent_space)

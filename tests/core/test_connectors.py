@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.batched import Batched
 from support.replay import make_config
-from support.short_episodes import MODULE, NESTED, Short, assert_moments, make_runner, parts_of, stats_of
+from support.short_episodes import MODULE, NESTED, Clock, Later, Short, assert_moments, make_runner, parts_of, stats_of
 from support.worlds import make_world
 
 import fastmarl
@@ -122,6 +123,22 @@ def test_an_agent_without_an_indicator():
     runner = make_runner(AgentIndicator(["agent_1", "agent_0"]), env_config={"n_agents": 3})
     with pytest.raises(ObservationError, match=r"agent 'agent_2'.* for the agents \['agent_1', 'agent_0'\]; name all"):
         runner.sample(num_timesteps=3)
+
+
+@pytest.mark.parametrize("kind", ["dicts", "processes", "arrays"])
+def test_float64_is_normalised_before_it_is_rounded(kind):
+    seconds = 1.7e9 + 60.0 * np.arange(51)
+    seen = np.array([(seconds[t] - seconds[: t + 1].mean()) / (seconds[: t + 1].std() + 1e-8) for t in range(51)])
+    env = (lambda config: Batched([Clock()], ["a"])) if kind == "arrays" else Clock
+    mode = "async" if kind == "processes" else "sync"
+    with make_runner(MeanStdFilter(), env=env, module=Later(), model_config={}, gym_env_vectorize_mode=mode) as runner:
+        (part,) = parts_of(runner.sample(num_episodes=1))
+        found = part.get_observations()["seconds"][:, 0]
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, seen, rtol=1e-5)
+        policy = fastmarl.Policy.from_runner(runner)
+    actions = [policy.act({"seconds": np.array([1.7e9 + t])}) for t in (1480, 1520)]
+    assert actions == [0, 1]  # the mean is at 1500
 
 
 def test_previous_actions_and_rewards():

@@ -10,8 +10,10 @@ from support.compare_actions import close
 from support.exhaustive import params
 from support.overheard import Wander
 from support.policy_kinds import BOX, CHOICE, KINDS, overheard_runner
+from support.short_episodes import Clock, Later, make_runner
 
 import fastmarl
+from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ConfigError
@@ -74,7 +76,7 @@ def test_a_graph_acts_as_the_policy(kind, tmp_path):
     runner, _ = overheard_runner(kind)
     policy = fastmarl.Policy.from_runner(runner)
     observation_space, action_space = policy.get_spaces()[MAIN]
-    layout = RowLayout(observation_space, keep_dtype=runner.config.keep_dtype)
+    layout = policy.parts[MAIN].connectors.sent_layout
     masks = rng.integers(2, size=(N, 5 if kind == "masks of parts in infos" else 4)) if "infos" in kind else None
     if masks is not None:
         masks[:, [0, -1]] = 1
@@ -95,6 +97,14 @@ def test_a_graph_acts_as_the_policy(kind, tmp_path):
             action = policy.act(observations[first + row], action_mask=mask)  # after the export, which leaves no trace
             answered = nested(action_space, outputs, row)
             assert close(action, answered, 1e-5), (first + row, action, answered)
+
+
+def test_float64_is_normalised_before_it_is_rounded(tmp_path):
+    runner = make_runner(MeanStdFilter(), env=Clock, module=Later(), model_config={})
+    runner.sample(num_episodes=1)
+    session = session_of(fastmarl.Policy.from_runner(runner).export_onnx(tmp_path / "policy.onnx"))
+    (actions,) = session.run(None, {"obs.seconds": 1.7e9 + np.array([[1480.0], [1520.0]])})
+    assert actions.tolist() == [0, 1]  # the mean is at 1500
 
 
 @pytest.mark.parametrize("kind", ["frames", "previous", "own connector"])

@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 import fastmarl
 
@@ -56,6 +57,35 @@ class Short(fastmarl.MultiAgentEnv):
         rewards = self.config.get("rewards", [self.t] * self.t)
         obs = {} if over and self.config.get("silent") else self.observe()
         return obs, dict.fromkeys(self.possible_agents, rewards[self.t - 1]), {"__all__": over}, {}, {}
+
+
+class Clock(fastmarl.MultiAgentEnv):
+    """Observations are a time in seconds, of which float32 can hold no minutes."""
+
+    def __init__(self, config=None):
+        self.possible_agents = ["a"]
+        seconds = gym.spaces.Box(0, np.inf, (1,), np.float64)
+        self.observation_spaces = {"a": gym.spaces.Dict({"seconds": seconds})}
+        self.action_spaces = {"a": gym.spaces.Discrete(2)}
+
+    def observe(self):
+        return {"a": {"seconds": np.array([1.7e9 + 60 * self.t])}}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, actions):
+        self.t += 1
+        return self.observe(), {"a": 1.0}, {"__all__": self.t == 50}, {"__all__": False}, {}
+
+
+class Later(torch.nn.Module):
+    """Chooses 1 if the clock is above 0, else 0."""
+
+    def forward(self, batch):
+        seconds = batch["obs"]["seconds"]
+        return {"action_dist_inputs": torch.cat([-seconds, seconds], -1)}
 
 
 def make_runner(connector, *, env=Short, env_config=None, module=None, **options):

@@ -25,12 +25,12 @@ class ModuleConnectors:
         module_id: Id of the module.
         connectors: In order of application: those that record, other connectors of observations, those of outputs.
         observation_space, action_space: Spaces of the module's agents.
-        keep_dtype: See `RowLayout`.
+        keep_dtype: Of what is recorded, see `RowLayout`; connectors that record get observations as sent.
 
     Attributes:
         spaces: (observation space, action space) of the module's agents.
-        sent_space: Space of what the envs send.
-        raw_layout: Layout of what the envs send; None if that is also what is recorded.
+        sent_space, sent_layout: Space and layout of what the envs send.
+        raw_layout: The same layout; None if what the envs send is also what is recorded.
         recorded_layout: Layout of what is recorded.
         layout, observation_space: Layout and space of what the module sees.
         batches: True if the module sees something else than what is recorded.
@@ -57,14 +57,17 @@ class ModuleConnectors:
         self._of_obs = _of_observations(module_id, self.connectors)
         self.outputs = OutputConnectors(module_id, [each for each in connectors if isinstance(each, OutputConnector)])
         self._keep_dtype = keep_dtype
-        self._layouts = [RowLayout(observation_space, keep_dtype=keep_dtype)]
-        for connector in self._of_obs:
-            space = connector.recompute_output_observation_space(self._layouts[-1].space, action_space)
-            self._layouts.append(RowLayout(space, keep_dtype=keep_dtype))
         self._n_recording = sum(connector.records for connector in self._of_obs)
+        spaces = [observation_space]
+        for connector in self._of_obs:
+            spaces.append(connector.recompute_output_observation_space(spaces[-1], action_space))
+        self._layouts = [  # what is not recorded yet is not rounded, either
+            RowLayout(space, keep_dtype=keep_dtype or index < self._n_recording) for index, space in enumerate(spaces)
+        ]
         self.spaces = observation_space, action_space
         self.sent_space = observation_space
-        self.raw_layout = self._layouts[0] if self._n_recording else None
+        self.sent_layout = self._layouts[0]
+        self.raw_layout = self.sent_layout if self._n_recording else None
         self.recorded_layout = self._layouts[self._n_recording]
         self.layout = self._layouts[-1]
         self.observation_space = self.layout.space

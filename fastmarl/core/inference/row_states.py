@@ -91,7 +91,7 @@ class ModuleRowsState:
         connectors, recurrent = policy.connectors, policy.inference.lane_state
         raw_leaves = () if connectors.raw_layout is None else connectors.raw_layout.leaves
         self._obs = self._leaves("obs", state["obs"], connectors.recorded_layout.leaves, n)
-        self._raw_obs = self._leaves("raw_obs", state["raw_obs"], raw_leaves, n)
+        self._raw_obs = self._leaves("raw_obs", _widened(state["raw_obs"], raw_leaves), raw_leaves, n)
         self._seq_nos = column_of(f"{what}: weights_seq_no", state["weights_seq_no"], self.n_acted, np.int64)
         self.outputs = self._checked_outputs(state["outputs"])
         initial = [] if recurrent is None else recurrent.initial
@@ -152,6 +152,18 @@ class ModuleRowsState:
                 raise ConfigError(f"{what} must be arrays of numbers, got {type(values).__name__}")
             outputs[_key(what, plain)] = column_of(what, values, self.n_acted, values.dtype, values.shape[1:])
         return outputs
+
+
+def _widened(given: Any, leaves: Sequence[Leaf]) -> Any:
+    """Return raw observations with float64 where version 0.1.0 rounded them to float32."""
+    if not isinstance(given, list) or len(given) != len(leaves):
+        return given
+    return [
+        array.astype(np.float64)
+        if leaf.dtype == np.float64 and isinstance(array, np.ndarray) and array.dtype == np.float32
+        else array
+        for array, leaf in zip(given, leaves, strict=True)
+    ]
 
 
 def _n_rows(what: str, agents: Any) -> int:
