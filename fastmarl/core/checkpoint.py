@@ -76,6 +76,23 @@ def is_key(value: Any) -> bool:
     return is_plain_number or isinstance(value, _KEY_TYPES)
 
 
+def stored_key(key: Any) -> Any:
+    """Return what stands for a hashable value in a checkpoint, equal in every process.
+
+    This is the value itself if it `is_key()`, and otherwise its `repr()`, without addresses and with sets in order.
+    Values that differ may have equal texts.
+    """
+    return key if is_key(key) else _text(key)
+
+
+def _text(value: Any) -> str:
+    if type(value) is frozenset:
+        return f"frozenset({{{', '.join(sorted(map(_text, value)))}}})"
+    if type(value) is tuple:
+        return f"({', '.join(map(_text, value))}{',' * (len(value) == 1)})"
+    return re.sub(" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
 def load_state(path: str | os.PathLike[str]) -> Any:
     """Read what `save_state` wrote to the folder `path`; arrays are writeable and belong to the caller.
 

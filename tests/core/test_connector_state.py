@@ -1,5 +1,6 @@
 """Statistics of observations: counted once each, normalised by, merged, saved, frozen; and the state of connectors."""
 
+import enum
 import itertools
 import re
 
@@ -18,11 +19,13 @@ from support.short_episodes import (
     state_of,
     stats_of,
 )
+from support.trees import assert_same
 
 import fastmarl
-from fastmarl.connectors import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.connectors import AgentIndicator, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.core.checkpoint import stored_key
 from fastmarl.core.connectors import mean_std_filter
-from fastmarl.errors import CheckpointError, ConfigError
+from fastmarl.errors import CheckpointError, ConfigError, ObservationError
 from fastmarl.testing import CountingEnv
 
 # Counting.
@@ -210,8 +213,85 @@ def test_statistics_are_saved_and_restored(tmp_path):
     n = stats_of(runner)["count"]
     restored.sample(num_timesteps=5)
     assert stats_of(restored)["count"] == n + len(sent_by(restored))
-    with pytest.raises(CheckpointError, match="has a state of the connectors"):
+    with pytest.raises(CheckpointError, match="must have the connectors with which it was trained"):
         make_runner(PrevActionsPrevRewards()).restore_from_path(tmp_path)
+
+
+Team = enum.Enum("Team", "RED BLUE")
+IDS = {
+    "enums": list(Team),
+    "enums of text": list(enum.StrEnum("Side", "LEFT RIGHT")),
+    "bytes": [b"red", b"blue"],
+    "sets": [frozenset({"x", "y"}), frozenset({"z"})],
+    "tuples": [(Team.RED, 1), (Team.BLUE, 1)],
+    "numbers": [np.int64(7), 2**80],
+    "floats": [1.5, np.float32(0.5)],
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_an_indicator_is_saved_with_any_ids(kind, tmp_path):
+    ids = IDS[kind]
+    runner = make_runner(AgentIndicator(ids), env_config={"ids": ids})
+    runner.sample(num_timesteps=12)
+    runner.save_to_path(tmp_path)
+    restored = fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path, runner.config)
+    assert_same(restored.get_state("rl_module"), runner.get_state("rl_module"))
+    acting = [fastmarl.Policy.from_runner(runner), fastmarl.Policy.from_checkpoint(tmp_path)]
+    for obs in np.linspace(-4, 4, 9 * 3, dtype=np.float32).reshape(9, 3):
+        first, second = ([policy.act(obs, agent_id) for agent_id in ids] for policy in acting)
+        assert first == second
+    with pytest.raises(ObservationError, match="AgentIndicator was made for"):
+        acting[1].act(obs, object())
+    reverse = make_runner(AgentIndicator(ids[::-1]), env_config={"ids": ids})
+    before = reverse.get_state()
+    with pytest.raises(CheckpointError, match=r"must have the connectors with which it was trained, \[AgentIndicator"):
+        reverse.restore_from_path(tmp_path)
+    assert_same(reverse.get_state(), before)
+    with pytest.raises(CheckpointError, match=r"connectors\['default_policy'\] must have the connectors"):
+        fastmarl.Policy.from_checkpoint(tmp_path, connectors={MODULE: [AgentIndicator(ids[::-1])]})
+
+
+def test_ids_without_a_text_of_their_own_are_given_again(tmp_path):
+    ids = [object(), object()]
+    runner = make_runner(AgentIndicator(ids), env_config={"ids": ids})
+    runner.save_to_path(tmp_path)
+    runner.restore_from_path(tmp_path)
+    with pytest.raises(CheckpointError, match=r"of which \['AgentIndicator'\] can't be made from the checkpoint"):
+        fastmarl.Policy.from_checkpoint(tmp_path)
+    policy = fastmarl.Policy.from_checkpoint(tmp_path, connectors={MODULE: [AgentIndicator(ids)]})
+    assert policy.act(np.zeros(3, np.float32), ids[1]) in range(3)
+
+
+def test_text_stands_for_an_id_in_any_process():
+    assert stored_key(frozenset("abcdefgh")) == "frozenset({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})"
+    assert stored_key((Team.RED,)) == "(<Team.RED: 1>,)"
+    assert stored_key(object()) == stored_key(object()) == "<object object>"
+
+
+@pytest.mark.parametrize(
+    ("saved", "other"),
+    [
+        ([MeanStdFilter()], [MeanStdFilter(clip_by_value=5)]),
+        ([MeanStdFilter()], [MeanStdFilter(de_std_to_one=False)]),
+        ([FlattenObservations()], []),
+        ([], [FlattenObservations()]),
+        ([MeanStdFilter(), FlattenObservations()], [FlattenObservations(), MeanStdFilter()]),
+    ],
+)
+def test_checkpoints_of_other_connectors_are_refused(saved, other, tmp_path):
+    runner = make_runner(saved)
+    runner.save_to_path(tmp_path / "all")
+    runner.save_to_path(tmp_path / "state", state=runner.get_state())
+    for folder in ("all", "state"):
+        with pytest.raises(CheckpointError, match="must have the connectors with which it was trained"):
+            make_runner(other).restore_from_path(tmp_path / folder)
+    make_runner(other).restore_from_path(tmp_path / "all", component="rl_module")
+
+
+def test_frozen_statistics_are_restored_too(tmp_path):
+    make_runner(MeanStdFilter()).save_to_path(tmp_path)
+    make_runner(MeanStdFilter(update_stats=False)).restore_from_path(tmp_path)
 
 
 def test_two_filters_of_one_module_have_states_of_their_own():

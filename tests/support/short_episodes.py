@@ -23,12 +23,13 @@ class Short(fastmarl.MultiAgentEnv):
     """Episodes of `length` steps. Agents observe random values of a space; their rewards are 1, 2, ..., or `rewards`.
 
     Args:
-        config: "n_agents", "length", "space"; "silent": no observation at the end; "rewards"; "bad_at": an observation.
+        config: "n_agents" or "ids", "length", "space"; "silent": no observation at the end; "rewards"; "bad_at": an
+            observation.
     """
 
     def __init__(self, config):
         self.config = config
-        self.possible_agents = [f"agent_{i}" for i in range(config.get("n_agents", 1))]
+        self.possible_agents = config.get("ids", [f"agent_{i}" for i in range(config.get("n_agents", 1))])
         self.space = config.get("space", gym.spaces.Box(-5, 5, (3,), np.float32))
         self.observation_spaces = dict.fromkeys(self.possible_agents, self.space)
         self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(3))

@@ -1,11 +1,13 @@
 """Indicates to a shared network for which agent it acts."""
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from copy import deepcopy
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.core.checkpoint import stored_key
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
@@ -33,6 +35,13 @@ class AgentIndicator(Connector):
         self._one_hot = np.eye(len(agents), dtype=np.float32)
         self.position_L = np.zeros(0, np.int64)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy all but the ids, which may be hashed by identity."""
+        memo.update({id(agent): agent for agent in self.agents})
+        other = object.__new__(type(self))
+        other.__dict__.update(deepcopy(vars(self), memo))
+        return other
+
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
@@ -57,7 +66,10 @@ class AgentIndicator(Connector):
         agents = rows.agents
         for i in numbers.tolist():
             agent = agents[i][1]
-            if agent not in self._positions:
+            position = self._positions.get(agent)
+            if position is None:  # made from a checkpoint, where a text may stand for the id
+                position = self._positions.get(stored_key(agent))
+            if position is None:
                 raise rows.error(i, f"AgentIndicator was made for the agents {self.agents}; name all that the module "
                                  f"acts for")  # fmt: skip
-            self.position_L[rows.lanes[i]] = self._positions[agent]
+            self.position_L[rows.lanes[i]] = position

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checkpoint import is_key
+from fastmarl.core.checkpoint import is_key, stored_key
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.actors import MappingFn, Policies
@@ -77,7 +77,7 @@ def fits_checkpoint(state: Mapping[str, Any]) -> bool:
 
 
 def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:
-    """Return id -> what stands for it in a state: an equal id, or its `repr()` if a checkpoint can't hold it.
+    """Return id -> what stands for it in a state.
 
     Args:
         known: The env's `possible_agents`, among which a restored runner finds the ids again.
@@ -85,7 +85,7 @@ def _stored_ids(known: Collection[Hashable]) -> dict[Hashable, Hashable]:
     Returns:
         An empty dict if two ids would be stored in the same form.
     """
-    stored = {agent_id: agent_id if is_key(agent_id) else repr(agent_id) for agent_id in known}
+    stored = {agent_id: stored_key(agent_id) for agent_id in known}
     return stored if len(set(stored.values())) == len(stored) else {}
 
 

@@ -5,12 +5,13 @@ never imported; their objects must be given again.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
 
+from fastmarl.core.checkpoint import stored_key
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.agent_indicator import AgentIndicator
 from fastmarl.core.connectors.base import ConnectorPiece, GetActions, NormalizeAndClipActions
@@ -45,6 +46,7 @@ ARGUMENTS: dict[type[ConnectorPiece], tuple[str, ...]] = {  # of bundled connect
     MeanStdFilter: ("de_mean_to_zero", "de_std_to_one", "clip_by_value", "update_stats"),
     PrevActionsPrevRewards: ("n_prev_actions", "n_prev_rewards"),
 }
+SWITCHES = ("update_stats",)  # arguments that may change at any time
 BUNDLED = {kind.__name__: kind for kind in ARGUMENTS}
 
 
@@ -126,12 +128,74 @@ def _layers(module: torch.nn.Module) -> list[list[str]]:
 
 
 def _connector(connector: ConnectorPiece) -> dict[str, Any]:
+    """Describe a connector; without arguments if it can't be made from them."""
     names = ARGUMENTS.get(type(connector))
     arguments = None if names is None else {name: getattr(connector, name) for name in names}
+    if isinstance(connector, AgentIndicator):
+        ids = [stored_key(agent_id) for agent_id in connector.agents]
+        arguments = {"agents": ids} if arguments and len(set(ids)) == len(ids) else None
     return {"class": class_name(connector), "arguments": arguments}
 
 
 # Reading.
+
+
+def check_connectors(saved: Any, modules: Collection[str], env_to_module: EnvToModule) -> None:
+    """Raise ConfigError if modules have connectors of other classes or arguments than those in `saved`.
+
+    Args:
+        saved: Result of `described()`; None if the checkpoint has none.
+        modules: Ids of a runner's modules.
+        env_to_module: Their connectors.
+    """
+    if saved is None:
+        return
+    check_keys("the saved policies", saved, KEYS)
+    check_mapping("the saved modules", saved["modules"])
+    for module_id in modules:
+        if module_id in saved["modules"]:
+            found = env_to_module.get(module_id)
+            saved_here = _saved_connectors(module_id, saved["modules"][module_id])
+            _check_alike(f"module {module_id!r} of the runner", saved_here, [] if found is None else found.connectors)
+
+
+def _saved_connectors(module_id: str, entry: Any) -> list[Mapping[str, Any]]:
+    check_keys(f"the saved data of module {module_id!r}", entry, OF_MODULE)
+    saved = entry["connectors"]
+    if not isinstance(saved, list):
+        raise ConfigError(f"the connectors of module {module_id!r} must be a list, got {type(saved).__name__}")
+    for each in saved:
+        check_keys(f"a connector of module {module_id!r}", each, ("class", "arguments"))
+        if each["arguments"] is not None:
+            check_mapping(f"the arguments of a connector of module {module_id!r}", each["arguments"])
+    return saved
+
+
+def _check_alike(what: str, saved: Sequence[Mapping[str, Any]], given: Sequence[ConnectorPiece]) -> None:
+    here = list(map(_connector, given))
+    if len(here) != len(saved) or not all(map(_are_alike, saved, here)):
+        raise ConfigError(f"{what} must have the connectors with which it was trained, {_texts(saved)}, got "
+                          f"{_texts(here)}")  # fmt: skip
+
+
+def _are_alike(saved: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Compare classes, and arguments if both are known."""
+    if saved["class"] != other["class"] or None in (saved["arguments"], other["arguments"]):
+        return bool(saved["class"] == other["class"])
+    return _lasting(saved) == _lasting(other)
+
+
+def _lasting(connector: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments, without those that may change at any time."""
+    return {name: value for name, value in connector["arguments"].items() if name not in SWITCHES}
+
+
+def _texts(connectors: Sequence[Mapping[str, Any]]) -> str:
+    texts = []
+    for each in connectors:
+        arguments = ", ".join(f"{name}={value!r:.200}" for name, value in (each["arguments"] or {}).items())
+        texts.append(f"{each['class']}({arguments})")
+    return f"[{', '.join(texts)}]"
 
 
 def parts_from(
@@ -236,25 +300,20 @@ def _options(saved: Any) -> PolicyOptions:
 def _made_connectors(
     module_id: str, entry: Mapping[str, Any], options: PolicyOptions, given: Sequence[ConnectorPiece] | None
 ) -> ModuleConnectors:
-    saved = entry["connectors"]
-    if not isinstance(saved, list):
-        raise ConfigError(f"the connectors of module {module_id!r} must be a list, got {type(saved).__name__}")
-    for each in saved:
-        check_keys(f"a connector of module {module_id!r}", each, ("class", "arguments"))
-    names = [each["class"] for each in saved]
+    saved = _saved_connectors(module_id, entry)
     if given is None:
-        own = [each["class"] for each in saved if each["arguments"] is None]
-        if own:
-            raise ConfigError(f"module {module_id!r} has the connectors {names}, of which {own} are not fastmarl's own "
-                              f"and so are not in the checkpoint; pass connectors={{{module_id!r}: [...]}} with all "
-                              f"{len(names)} of them")  # fmt: skip
+        names = [each["class"] for each in saved]
+        unmade = [each["class"] for each in saved if each["arguments"] is None]
+        if unmade:
+            raise ConfigError(f"module {module_id!r} has the connectors {names}, of which {unmade} can't be made from "
+                              f"the checkpoint, as they are not fastmarl's own, or for ids that differ in no text; "
+                              f"pass connectors={{{module_id!r}: [...]}} with all {len(names)} of them")  # fmt: skip
         given = [_made_connector(each) for each in saved]
     elif not isinstance(given, (list, tuple)):
         raise ConfigError(f"connectors[{module_id!r}] must be a list of all connectors of the module, in order, got "
                           f"{type(given).__name__}")  # fmt: skip
-    elif [type(each).__name__ for each in given] != names:
-        raise ConfigError(f"connectors[{module_id!r}] must be those with which the module was trained, {names}, got "
-                          f"{[type(each).__name__ for each in given]}")  # fmt: skip
+    else:
+        _check_alike(f"connectors[{module_id!r}]", saved, given)
     spaces = space_from_plain(entry["observation_space"]), space_from_plain(entry["action_space"])
     return _bound(module_id, given, *spaces, options)
 

@@ -20,7 +20,7 @@ from fastmarl.core.runner.envs import Envs
 from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state, fits_checkpoint
 from fastmarl.core.runner.sampling import Sampling
 from fastmarl.core.runner.saved_config import CONFIG, plain_config
-from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, described
+from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, check_connectors, described
 from fastmarl.core.runner.state_components import (
     ENV_STEPS,
     OF_MODULES,
@@ -138,14 +138,17 @@ class RunnerState:
         """Implement `restore_from_path()` of `MultiAgentEnvRunner`."""
         state = load_state(path)
         is_partial = component is not None
+        policies = None
         if isinstance(state, dict):
-            for name in (SAVED, CONFIG):  # not part of the runner's own state
-                state.pop(name, None)
+            policies = state.pop(SAVED, None)
+            state.pop(CONFIG, None)  # not part of the runner's own state
             state.setdefault(CONNECTOR_OPTIONS[1], {})  # missing in older checkpoints
             is_partial |= bool(state.pop(PARTIAL, False))
         try:
             if component is not None:
                 state = part_of(state, component)
+            if component is None or component in CONNECTOR_OPTIONS:
+                check_connectors(policies, [*self._resources.module], self._resources.env_to_module)
             self._check_of_runner(state, is_partial)
             self._check(state)
         except ConfigError as error:
