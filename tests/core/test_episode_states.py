@@ -82,7 +82,7 @@ def test_there_are_none_within_a_call_and_after_one_that_failed():
         raise RuntimeError("broken")
 
     runner = make_runner("plain", callbacks_on_episode_end=within)
-    assert episodes_of(runner) == {}
+    assert episodes_of(runner)["episodes"] == []
     runner.sample(num_timesteps=90)
     assert seen and not any(seen)
     assert episodes_of(runner)["episodes"]
@@ -92,9 +92,66 @@ def test_there_are_none_within_a_call_and_after_one_that_failed():
             runner.sample(num_timesteps=9)
     finally:
         Wandering.step = good
-    assert episodes_of(runner) == {}
+    assert episodes_of(runner)["episodes"] == []
     runner.sample(num_timesteps=9)
     assert episodes_of(runner)["episodes"]
+
+
+class Seeded(Wandering):
+    """Wandering, but all randomness comes from the seed of a reset."""
+
+    def reset(self, *, seed=None, options=None):
+        self.rng = np.random.default_rng(seed)
+        return super().reset()
+
+
+class Stateless(Seeded):
+    supports_checkpoint = False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"env": Seeded},
+        {"env": Stateless},
+        {"env": "fastmarl.gridworld"},
+        {"env": "fastmarl.gridworld", "worker_num_splits": 2},
+        pytest.param({"env": Seeded, "gym_env_vectorize_mode": "async"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_state_without_running_episodes_begins_them_anew(options, tmp_path):
+    options = {**options, "num_envs_per_env_runner": 2, "seed": 4}
+
+    def sampled(each, **goal):
+        return [contents(chunk) for chunk in each.sample(**goal or {"num_timesteps": 25})]
+
+    with make_runner("plain", **options) as runner, make_runner("plain", **options) as other:
+        start = runner.get_state()
+        first = sampled(runner)
+        sampled(runner, num_episodes=2)
+        between = runner.get_state()
+        second = sampled(runner, num_episodes=2)
+        sampled(runner)
+        for state, wanted, goal in ((start, first, {}), (between, second, {"num_episodes": 2})):
+            runner.set_state(state)
+            assert_same(sampled(runner, **goal), wanted)
+            sampled(runner)
+            runner.restore_from_path(runner.save_to_path(tmp_path, state=state))
+            assert_same(sampled(runner, **goal), wanted)
+        other.set_state(start)
+        assert_same(sampled(other), first)
+        other.set_state({"running_episodes": start["running_episodes"]})
+        assert all(chunk.env_t_started == 0 for chunk in other.sample(num_timesteps=1))
+
+
+def test_episodes_of_envs_without_states_are_kept_by_a_runner_that_takes_a_state():
+    runner = make_runner("plain", env=Stateless)
+    runner.sample(num_timesteps=1)
+    state = runner.get_state()
+    assert state["running_episodes"] == {}
+    runner.set_state(state)
+    assert all(chunk.env_t_started == 1 for chunk in runner.sample(num_timesteps=1))
 
 
 def test_envs_that_do_not_support_it_begin_anew(tmp_path):

@@ -33,8 +33,9 @@ class Checkpointable:
         It has weights, counters, random streams, and the running episodes of those envs that can save their own state
         (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
 
-        A runner that takes the state continues these episodes, and begins new ones in its other envs. The state has no
-        running episodes while `sample()` is under way and after a call that failed.
+        A runner that takes the state continues these episodes, and begins new ones in its other envs; also in all of
+        them if there are none, as before the first call. While `sample()` is under way, and where envs or connectors
+        can't save their state, "running_episodes" is {}: a runner that takes this continues its own.
 
         Args:
             components: Components to include; None: all. They are "rl_module" (with "weights_seq_no"),

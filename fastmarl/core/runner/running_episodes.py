@@ -48,6 +48,15 @@ def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[in
     }
 
 
+def no_episodes() -> dict[str, Any]:
+    """Return the state of a runner without running episodes."""
+    return {
+        "episodes": [],
+        "agents": {name: np.zeros(0, dtype) for name, (_, dtype) in OF_AGENTS.items()},
+        "modules": {},
+    }
+
+
 def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
     table, ids = log.store.table, log.store.module_ids
     record, env = table.record(env_index), table.envs[env_index]

@@ -17,7 +17,7 @@ from fastmarl.core.errors import CheckpointError, ConfigError, EnvWorkerError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.runner.envs import Envs
-from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state, fits_checkpoint
+from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state, fits_checkpoint, no_episodes
 from fastmarl.core.runner.sampling import Sampling
 from fastmarl.core.runner.saved_config import CONFIG, plain_config
 from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, check_connectors, described
@@ -222,25 +222,32 @@ class RunnerState:
     # Running episodes.
 
     def _running_episodes(self) -> dict[str, Any]:
+        """Return the running episodes; an empty dict if they can't be recorded."""
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
-        all_have_lanes = all(connectors.tells_lanes for connectors in resources.env_to_module.values())
-        if self._calls.running is not None or not sampling.is_whole or not all_have_lanes:
-            return {}
-        known = [env_index for env_index, number in enumerate(resources.seeds.numbers) if number]
-        states = states_of_envs(resources.envs, known)
-        if not states:
+        if self._calls.running is not None:
             return {}
         running = [
             env_index
             for env_index, record in enumerate(rollout.table.records)
-            if record is not None and env_index not in rollout.to_reset and not rollout.is_outdated(env_index)
-            if resources.envs.is_batch or env_index in states
+            if sampling.is_whole and record is not None and env_index not in rollout.to_reset
         ]
-        episodes = deepcopy(episodes_state(rollout.log, rollout.policies, running))
+        known = [env_index for env_index, number in enumerate(resources.seeds.numbers) if number]
+        states = states_of_envs(resources.envs, known) if sampling.is_whole else {}
+        all_have_lanes = all(connectors.tells_lanes for connectors in resources.env_to_module.values())
+        if running and not (states and all_have_lanes):
+            return {}
+        if not states:  # the next call begins all episodes
+            return {"num_envs": resources.num_envs, "envs": {}, "turns": [], **no_episodes()}
+        going_on = [
+            env_index
+            for env_index in running
+            if not rollout.is_outdated(env_index) and (resources.envs.is_batch or env_index in states)
+        ]
+        episodes = deepcopy(episodes_state(rollout.log, rollout.policies, going_on))
         return {"num_envs": resources.num_envs, "envs": states, "turns": rollout.env.turns(), **episodes}
 
     def _checked_episodes(self, state: Any) -> EpisodesState | None:
-        """Check running episodes; return None if there are none for this runner's envs.
+        """Check running episodes; return None if they are not recorded, or not of this runner's envs.
 
         Raises:
             ConfigError: If the episodes are damaged, or don't fit this runner.
@@ -255,9 +262,11 @@ class RunnerState:
             whole_number("the number of a split of the envs", number)
         envs, rollout = self._resources.envs, self._sampling.rollout
         saved, n_envs = whole_number("num_envs of running episodes", state["num_envs"]), self._resources.num_envs
-        if saved > n_envs or (saved != n_envs and envs.is_batch):
-            return None
-        check_envs(envs, state["envs"])
+        check_mapping("the states of envs", state["envs"])
+        if state["envs"] or state["episodes"]:
+            if saved > n_envs or (saved != n_envs and envs.is_batch):
+                return None
+            check_envs(envs, state["envs"])
         found = EpisodesState(state, rollout.log, rollout.policies, in_arrays=envs.is_batch)
         if not envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
             raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
@@ -265,7 +274,7 @@ class RunnerState:
         return found if found.fits_agents else None
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Continue these episodes; without states of envs, keep the runner's own."""
+        """Continue these episodes, and no others; keep the runner's if none were recorded that fit its envs."""
         if self._checked_episodes(state) is None:
             return
         sampling, resources = self._sampling, self._resources
