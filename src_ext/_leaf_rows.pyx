@@ -13,7 +13,7 @@ from rows cimport row_bytes
 from copy import deepcopy
 
 from fastmarl.core.errors import shown
-from fastmarl.core.spaces.values import can_hold, described
+from fastmarl.core.spaces.values import can_hold, converted, described
 
 cnp.import_array()
 
@@ -28,12 +28,14 @@ cdef class LeafRows:
     Args:
         array: [capacity, *shape], C-contiguous; of object dtype for leaves that are not arrays.
         path: keys and indices that lead from an observation to this leaf.
-        sizes: required number of entries of each container on that path.
+        sizes: required number of entries of each container on that path; -1: any number.
+        any_form: True if numbers may come in another form; see `converted()`.
     """
-    def __init__(self, cnp.ndarray array, tuple path, tuple sizes):
+    def __init__(self, cnp.ndarray array, tuple path, tuple sizes, bint any_form=False):
         self.array = array
         self.path = path
         self.sizes = sizes
+        self.any_form = any_form
         self.type_num = cnp.PyArray_TYPE(array)
         self.ndim = cnp.PyArray_NDIM(array) - 1
         self.is_object = self.type_num == cnp.NPY_OBJECT
@@ -87,7 +89,7 @@ cdef class LeafRows:
             except Exception as error:
                 raise UnfitValueError(f"expected an entry {self.path[depth]!r} in {shown(value)}; return what the "
                                       "observation space promises") from error
-            if size != self.sizes[depth]:
+            if size != self.sizes[depth] and self.sizes[depth] >= 0:
                 raise UnfitValueError(f"expected {self.sizes[depth]} entries beside {self.path[depth]!r}, got {size}: "
                                       f"{shown(value)}; return what the observation space promises")
             value = entry
@@ -106,9 +108,11 @@ cdef class LeafRows:
             given = np.asarray(value)
         except Exception as error:                                # its code may raise anything
             raise UnfitValueError(f"expected an array, got {shown(value)}: {error}") from error
+        shape = (<object>self.array).shape[1:]
+        if self.any_form:
+            given = converted(given, self.array.dtype, shape)
         if self.copies(row, given):
             return 0
-        shape = (<object>self.array).shape[1:]
         if given.shape != shape or not can_hold(self.array.dtype, given):
             raise UnfitValueError(f"expected {self.array.dtype} of shape {shape}, got {described(given)}; return what "
                                   "the observation space promises")

@@ -11,6 +11,8 @@ import numpy as np
 from fastmarl.core.envs.resumable import ResumableAdapter
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
+from fastmarl.core.spaces.layout import Leaf, RowLayout
+from fastmarl.core.spaces.values import converted
 
 # An env that has one of these needs no adapter.
 OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_spaces")
@@ -195,10 +197,10 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
     def __init__(self, env: Any):
         super().__init__(env, dict(env.observation_space.spaces), dict(env.action_space.spaces))
         self._info_keys = {*self.possible_agents, "__common__"}
-        self._texts: dict[Any, list[tuple[str, tuple[int, ...]]]] = {}  # agent -> (key, shape) of its numbered texts
+        self._texts: dict[Any, dict[str, Leaf]] = {}  # agent -> its numbered texts, by key
         for agent, space in self._observation_spaces.items():
             if isinstance(space, gym.spaces.Dict) and (numbers := _numbered_texts(space)):
-                self._texts[agent] = [(key, part.shape) for key, part in numbers.items()]
+                self._texts[agent] = {key: RowLayout(part).leaves[0] for key, part in numbers.items()}
                 self._observation_spaces[agent] = gym.spaces.Dict({**space.spaces, **numbers})
 
     @staticmethod
@@ -216,8 +218,8 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
         for agent, texts in self._texts.items():
             if agent in obs:
                 obs[agent] = observation = dict(obs[agent])
-                for key, shape in texts:
-                    observation[key] = np.asarray(observation[key]).reshape(shape)
+                for key, leaf in texts.items():
+                    observation[key] = converted(np.asarray(observation[key]), leaf.dtype, leaf.shape)
         return obs
 
     def _infos(self, info: dict) -> dict[Any, dict]:

@@ -16,6 +16,7 @@ from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.values import converted
 
 
 @public("fastmarl.envs")
@@ -114,6 +115,8 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
                     for env_index in envs.tolist():
                         target[env_index, i] = source[env_index]
                 else:
+                    if leaf.any_form:
+                        source = converted(np.asarray(source), leaf.dtype, target[:, i].shape)
                     write_observations(target[:, i], source, envs, agent)
 
     def _add_infos(self, infos: dict[str, Any], out: StepArrays) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.spaces.layout import ARRAY_SPACES
 
-ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 UNIMPLEMENTED = "pettingzoo.utils.env"  # module of PettingZoo's base classes, whose state() only raises
 
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.envs.states import ARRAY_SPACES
 from fastmarl.core.errors import shown
+from fastmarl.core.spaces.layout import ARRAY_SPACES, has_own_contains
 from fastmarl.core.spaces.masks import choices_of, mask_row, parts_of, size_problem
-from fastmarl.core.spaces.values import can_hold, described
+from fastmarl.core.spaces.values import can_hold, converted, described
 
 
 class Misfit(NamedTuple):
@@ -23,48 +23,66 @@ class Misfit(NamedTuple):
     text: str
 
 
-def misfits(space: gym.Space, value: Any, path: tuple = ()) -> Iterator[Misfit]:
-    """Yield what a runner rejects ("observation") or converts ("dtype"), and values outside of the space ("bounds")."""
-    if isinstance(space, gym.spaces.Dict):
-        if not isinstance(value, Mapping) or set(value) != set(space.spaces):
-            got = f"the keys {list(value)!r:.200}" if isinstance(value, Mapping) else _short(value)
-            yield Misfit("observation", path, f"expected a dict with the keys {list(space.spaces)!r:.200}, got {got}")
+def misfits(space: gym.Space, value: Any, path: tuple = (), is_taken: bool | None = None) -> Iterator[Misfit]:
+    """Yield what a runner rejects ("observation") or converts ("dtype"), and values outside of the space ("bounds").
+
+    Args:
+        is_taken: The answer if a space around this one has a `contains()` of its own; None if there is none.
+    """
+    is_own = has_own_contains(space)
+    if is_own:
+        is_taken = is_taken or bool(space.contains(value))
+    if isinstance(space, ARRAY_SPACES):
+        yield from _array_misfits(space, value, path, is_taken)
+    elif isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        if problem := _problem_of_entries(space, value, may_have_others=is_own):
+            yield Misfit("observation", path, problem)
             return
-        for key, part in space.spaces.items():
-            yield from misfits(part, value[key], (*path, key))
-    elif isinstance(space, gym.spaces.Tuple):
-        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            got = f"{len(value)} entries" if isinstance(value, tuple | list) else _short(value)
-            yield Misfit("observation", path, f"expected a tuple of {len(space.spaces)} entries, got {got}")
-            return
-        for i, part in enumerate(space.spaces):
-            yield from misfits(part, value[i], (*path, i))
-    elif isinstance(space, ARRAY_SPACES):
-        yield from _array_misfits(space, value, path)
-    elif not space.contains(value):
+        if is_own and not is_taken:
+            yield Misfit("bounds", path, f"is not in {space!r:.200}, according to its contains()")
+        for key, part in space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces):
+            yield from misfits(part, value[key], (*path, key), is_taken)
+    elif not (is_taken or space.contains(value)):
         yield Misfit("observation", path, f"expected a value of {space!r:.200}, got {_short(value)}")
 
 
-def _array_misfits(space: gym.Space, value: Any, path: tuple) -> Iterator[Misfit]:
-    assert space.dtype is not None
+def _problem_of_entries(space: gym.spaces.Dict | gym.spaces.Tuple, value: Any, *, may_have_others: bool) -> str:
+    """Return "" if a value has the entries of a container."""
+    n = len(space.spaces)
+    if isinstance(space, gym.spaces.Dict):
+        if isinstance(value, Mapping) and set(value) >= set(space.spaces) and (len(value) == n or may_have_others):
+            return ""
+        got = f"the keys {list(value)!r:.200}" if isinstance(value, Mapping) else _short(value)
+        return f"expected a dict with the keys {list(space.spaces)!r:.200}, got {got}"
+    is_tuple = isinstance(value, tuple | list)
+    if is_tuple and (len(value) == n or (len(value) > n and may_have_others)):
+        return ""
+    return f"expected a tuple of {n} entries, got {f'{len(value)} entries' if is_tuple else _short(value)}"
+
+
+def _array_misfits(space: gym.Space, value: Any, path: tuple, is_taken: bool | None) -> Iterator[Misfit]:
+    assert space.dtype is not None and space.shape is not None
     try:
         array = np.asarray(value)
     except Exception as error:  # the value's own code may raise anything
         yield Misfit("observation", path, f"expected an array, got {_short(value)}: {error}")
         return
-    if array.shape != space.shape or not can_hold(space.dtype, array):
+    given = array if is_taken is None else converted(array, space.dtype, space.shape)
+    if given.shape != space.shape or not can_hold(space.dtype, given):
         expected = f"{space.dtype} of shape {space.shape}"
         yield Misfit("observation", path, f"expected {expected}, got {described(array)}; correct the observation or "
                                           f"its space")  # fmt: skip
         return
+    if is_taken:
+        return
     if array.dtype != space.dtype and isinstance(value, np.ndarray):
         yield Misfit("dtype", path, f"is {array.dtype}; it is converted to the {space.dtype} of its space")
     with np.errstate(over="ignore"):
-        converted = array.astype(space.dtype)
-    if converted.dtype.kind == "f" and np.isnan(converted).any():
+        in_dtype = given.astype(space.dtype)
+    if in_dtype.dtype.kind == "f" and np.isnan(in_dtype).any():
         yield Misfit("bounds", path, "holds NaN")
-    elif converted.size and not space.contains(converted if converted.shape else converted[()]):
-        yield Misfit("bounds", path, f"has values from {converted.min()} to {converted.max()}, which are not all in "
+    elif in_dtype.size and not space.contains(in_dtype if in_dtype.shape else in_dtype[()]):
+        yield Misfit("bounds", path, f"has values from {in_dtype.min()} to {in_dtype.max()}, which are not all in "
                                      f"{space!r:.200}")  # fmt: skip
 
 

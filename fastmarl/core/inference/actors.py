@@ -20,7 +20,7 @@ from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import EpisodeRecord, map_all
-from fastmarl.core.spaces.layout import are_alike
+from fastmarl.core.spaces.layout import serves
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.store import INACTIVE
 from fastmarl.core.weakly import weakly
@@ -46,11 +46,8 @@ class Actor:
     episodes: set[EpisodeRecord] = field(default_factory=set)
 
     def fits(self, spaces: Spaces) -> bool:
-        """Return True if the module can act for agents with these spaces. Dtypes may differ, as values are cast."""
-        (observed, acted), (other_observed, other_acted) = self.connectors.spaces, spaces
-        return are_alike(observed, other_observed, bounds=False) and are_alike(
-            acted, other_acted, bounds=self.env_actions.uses_bounds
-        )
+        """Return True if the module can act for agents with these spaces."""
+        return serves(self.connectors.spaces, spaces, bounds=self.env_actions.uses_bounds)
 
     def rest(self) -> None:
         """Free the memory that is held for agents, as there are none."""

@@ -14,7 +14,7 @@ from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.distributions.nested import get_action_dist_cls
 from fastmarl.core.modules.masking import masked_outputs
 from fastmarl.core.public import public
-from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.layout import serves
 from fastmarl.core.states import check_mapping
 
 
@@ -281,14 +281,9 @@ _SPACES: WeakKeyDictionary[torch.nn.Module, list[tuple[gym.Space, gym.Space]]] =
 
 
 def _remember_spaces(module: torch.nn.Module, spaces: tuple[gym.Space, gym.Space]) -> None:
-    """Note the spaces with which a module is wrapped; only the newest of those that differ in bounds alone."""
-    others = [each for each in _SPACES.get(module, []) if _form(each) != _form(spaces)]
+    """Note the spaces with which a module is wrapped; of those that it can serve alike, only the newest."""
+    others = [each for each in _SPACES.get(module, []) if not serves(each, spaces, bounds=True)]
     _SPACES[module] = [*others, spaces]
-
-
-def _form(spaces: tuple[gym.Space, gym.Space]) -> Any:
-    """Return what two pairs of spaces must share for a module to treat them alike."""
-    return RowLayout(spaces[0]).leaves, spaces[1]
 
 
 def _known_spaces(module: torch.nn.Module) -> tuple[gym.Space | None, gym.Space | None]:

@@ -6,6 +6,7 @@ cdef class LeafRows:
     cdef unsigned char[:, ::1] bytes_       # the same memory, [row, byte]; unset for objects
     cdef tuple path
     cdef tuple sizes
+    cdef bint any_form
     cdef bint is_object
     cdef bint rounds                        # True if arrays of float64 are rounded
     cdef int type_num

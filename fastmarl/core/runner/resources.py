@@ -19,7 +19,7 @@ from fastmarl.core.runner.building import check_module_options, make_env_to_modu
 from fastmarl.core.runner.envs import Envs
 from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.core.runner.output import make_recorder
-from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.layout import serves
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.vector.failures import Failures
 from fastmarl.core.vector.seeds import ResetSeeds, Streams
@@ -112,7 +112,8 @@ class Resources:
                 always = config.record_actions is not None
                 seeds = ResetSeeds(self.streams, config.num_envs_per_env_runner, always=always)
                 seeds.set_state(self.seeds.get_state())
-            misfits = _misfits(self._spaces_made_for, _known_spaces(envs))
+            uses_bounds = config.normalize_actions or config.clip_actions
+            misfits = _misfits(self._spaces_made_for, _known_spaces(envs), bounds=uses_bounds)
             recorder = make_recorder(config, envs.all[0], self.recorder)
         except BaseException:
             envs.close()
@@ -203,18 +204,14 @@ def _known_spaces(envs: Envs) -> dict[Hashable, Spaces]:
     return {agent: envs.spaces(0, agent) for agent in envs.named_agents}
 
 
-def _misfits(before: dict[Hashable, Spaces], now: dict[Hashable, Spaces]) -> dict[Hashable, tuple[Spaces, Spaces]]:
-    """Return the spaces (before, now) by agent id, where a module made for the former does not fit the latter.
-
-    Bounds of observations may change: modules do not depend on them.
-    """
-    changed = {
-        agent: (before[agent], now[agent]) for agent in before.keys() & now.keys() if before[agent] != now[agent]
-    }
+def _misfits(
+    before: dict[Hashable, Spaces], now: dict[Hashable, Spaces], *, bounds: bool
+) -> dict[Hashable, tuple[Spaces, Spaces]]:
+    """Return the spaces (before, now) by agent id, where a module made for the former does not fit the latter."""
     return {
-        agent: (old, new)
-        for agent, (old, new) in changed.items()
-        if old[1] != new[1] or RowLayout(old[0]).leaves != RowLayout(new[0]).leaves
+        agent: (before[agent], now[agent])
+        for agent in before.keys() & now.keys()
+        if not serves(before[agent], now[agent], bounds=bounds)
     }
 
 

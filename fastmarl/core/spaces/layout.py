@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -12,18 +12,26 @@ import numpy as np
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.spaces.structs import Index, Path
+from fastmarl.core.spaces.values import can_hold
 
 FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A single array of a nested value. `sizes` has the number of entries of each container on its path."""
+    """A single array of a nested value.
+
+    Attributes:
+        sizes: Number of entries of each container on its path; -1 if its space may accept others besides.
+        any_form: True if a space on its path has a `contains()` of its own, which may accept numbers in another form;
+            see `values.converted()`.
+    """
 
     path: Path
     sizes: tuple[int, ...]
     dtype: np.dtype
     shape: tuple[int, ...]
+    any_form: bool = field(default=False, compare=False)
 
 
 class RowLayout:
@@ -38,7 +46,7 @@ class RowLayout:
 
     def __init__(self, space: gym.Space, *, keep_dtype: bool = True):
         self.space = space
-        self.leaves = tuple(_leaves(space, (), ()))
+        self.leaves = tuple(_leaves(space))
         if not keep_dtype:
             self.leaves = tuple(
                 replace(leaf, dtype=FLOAT32 if leaf.dtype == np.float64 else leaf.dtype) for leaf in self.leaves
@@ -55,20 +63,30 @@ class RowLayout:
         return [reduce(getitem, leaf.path, value) for leaf in self.leaves]
 
 
-def _leaves(space: gym.Space, path: Path, sizes: tuple[int, ...]):
-    if isinstance(space, gym.spaces.Dict):
-        for key, child in space.spaces.items():
-            yield from _leaves(child, (*path, key), (*sizes, len(space.spaces)))
-    elif isinstance(space, gym.spaces.Tuple):
-        for index, child in enumerate(space.spaces):
-            yield from _leaves(child, (*path, Index(index)), (*sizes, len(space.spaces)))
-    elif isinstance(space, (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
-        assert space.shape is not None and space.dtype is not None
-        yield Leaf(path, sizes, np.dtype(space.dtype).newbyteorder("="), tuple(space.shape))
-    elif isinstance(space, gym.Space):
-        yield Leaf(path, sizes, np.dtype(object), ())
-    else:
+def has_own_contains(space: gym.Space) -> bool:
+    """Return True if `contains()` is not that of Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."""
+    return getattr(space.contains, "__func__", space.contains) not in _CONTAINS
+
+
+ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+_CONTAINS = {kind.contains for kind in (*ARRAY_SPACES, gym.spaces.Dict, gym.spaces.Tuple)}
+
+
+def _leaves(space: gym.Space, path: Path = (), sizes: tuple[int, ...] = (), *, any_form: bool = False):
+    if not isinstance(space, gym.Space):
         raise ConfigError(f"expected a gymnasium space, got {space!r}")
+    is_own = has_own_contains(space)
+    any_form = any_form or is_own
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        parts: Any = space.spaces
+        pairs = parts.items() if isinstance(parts, dict) else [(Index(i), each) for i, each in enumerate(parts)]
+        for key, part in pairs:
+            yield from _leaves(part, (*path, key), (*sizes, -1 if is_own else len(parts)), any_form=any_form)
+    elif isinstance(space, ARRAY_SPACES):
+        assert space.shape is not None and space.dtype is not None
+        yield Leaf(path, sizes, np.dtype(space.dtype).newbyteorder("="), tuple(space.shape), any_form)
+    else:
+        yield Leaf(path, sizes, np.dtype(object), ())
 
 
 def _nest(space: gym.Space, arrays) -> Any:
@@ -88,20 +106,36 @@ def leaf_spaces(space: gym.Space) -> list[gym.Space]:
     return [space]
 
 
-def are_alike(space: gym.Space, other: gym.Space, *, bounds: bool) -> bool:
-    """Return True if the spaces are equal, except for dtypes and, unless `bounds` is True, bounds of their Boxes."""
+def serves(made_for: tuple[gym.Space, gym.Space], spaces: tuple[gym.Space, gym.Space], *, bounds: bool) -> bool:
+    """Return True if a module made for one pair (observation space, action space) can act for agents with another.
+
+    The spaces must be equal, except for bounds of Boxes, and for dtypes if values of one are cast to the other.
+
+    Args:
+        bounds: True if bounds of actions must be equal, because actions are scaled or clipped to them.
+    """
+    (observed, acted), (other_observed, other_acted) = made_for, spaces
+    return _takes(observed, other_observed, bounds=False) and _takes(other_acted, acted, bounds=bounds)
+
+
+def _takes(space: gym.Space, other: gym.Space, *, bounds: bool) -> bool:
+    """Return True if values of `other` can be cast to `space`, which has the same leaves and choices."""
     if space == other:
         return True
-    paths, other_paths = ([(leaf.path, leaf.shape) for leaf in _leaves(each, (), ())] for each in (space, other))
-    return paths == other_paths and all(
-        mine == theirs
-        or (
-            isinstance(mine, gym.spaces.Box)
-            and isinstance(theirs, gym.spaces.Box)
-            and (not bounds or (np.allclose(mine.low, theirs.low) and np.allclose(mine.high, theirs.high)))
-        )
-        for mine, theirs in zip(leaf_spaces(space), leaf_spaces(other), strict=True)
+    leaves, other_leaves = tuple(_leaves(space)), tuple(_leaves(other))
+    if [(leaf.path, leaf.shape) for leaf in leaves] != [(leaf.path, leaf.shape) for leaf in other_leaves]:
+        return False
+    pairs = zip(leaf_spaces(space), leaf_spaces(other), strict=True)
+    dtypes = zip(leaves, other_leaves, strict=True)
+    return all(_are_alike(mine, theirs, bounds) for mine, theirs in pairs) and all(
+        can_hold(mine.dtype, np.empty(0, theirs.dtype)) for mine, theirs in dtypes
     )
+
+
+def _are_alike(leaf: gym.Space, other: gym.Space, bounds: bool) -> bool:
+    if not (isinstance(leaf, gym.spaces.Box) and isinstance(other, gym.spaces.Box)):
+        return leaf == other
+    return not bounds or (np.allclose(leaf.low, other.low) and np.allclose(leaf.high, other.high))
 
 
 def with_leaf_spaces(space: gym.Space, leaves: Iterable[gym.Space]) -> gym.Space:

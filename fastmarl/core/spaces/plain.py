@@ -8,17 +8,25 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.spaces.layout import has_own_contains
 
 KIND = "kind"
 OTHER = "other"
+ANY_FORM = "any form"
 
 
 def plain_space(space: gym.Space) -> dict[str, Any]:
     """Convert a space to dicts, lists, numbers and arrays.
 
     Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported; a subclass is saved as the
-    Gymnasium class that it is based on. For other spaces, only a description is saved.
+    Gymnasium class that it is based on, and restored as one that takes numbers in any form if its `contains()` was its
+    own. For other spaces, only a description is saved.
     """
+    plain = _plain_space(space)
+    return {**plain, ANY_FORM: True} if plain[KIND] != OTHER and has_own_contains(space) else plain
+
+
+def _plain_space(space: gym.Space) -> dict[str, Any]:
     if isinstance(space, gym.spaces.Dict):
         return {KIND: "Dict", "spaces": [[key, plain_space(each)] for key, each in space.spaces.items()]}
     if isinstance(space, gym.spaces.Tuple):
@@ -45,9 +53,17 @@ def space_from_plain(data: Any) -> gym.Space:
     if type(kind) is str and kind == OTHER:
         raise ConfigError(f"the space {data.get('text')} is of a kind that is not saved")
     try:
-        return _MAKERS[kind](data)
+        space = _MAKERS[kind](data)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError) as error:
         raise ConfigError(f"{data!r:.200} is not a saved space: {error!r}") from error
+    if data.get(ANY_FORM):
+        space.contains = _contains_any
+    return space
+
+
+def _contains_any(value: Any) -> bool:
+    """Replace the `contains()` of a class that is not saved."""
+    return True
 
 
 def _plain_array(array: np.ndarray) -> Any:

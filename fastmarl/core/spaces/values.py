@@ -1,5 +1,7 @@
 """Checks of the values that a dtype can hold."""
 
+import math
+
 import numpy as np
 
 
@@ -14,6 +16,21 @@ def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
         limits = np.iinfo(dtype)
         return bool(limits.min <= int(given.min()) and int(given.max()) <= limits.max)
     return np.can_cast(given.dtype, dtype, "same_kind")
+
+
+def converted(given: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the same numbers in this shape, and in this dtype if it holds them exactly; `given` if it has others.
+
+    This is for spaces with a `contains()` of their own, which may accept other forms than the class they derive from.
+    """
+    if given.dtype.kind not in "biuf" or given.size != math.prod(shape):
+        return given
+    given = given.reshape(shape)
+    if can_hold(dtype, given):
+        return given
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = given.astype(dtype)
+    return cast if np.array_equal(cast, given) else given
 
 
 def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:

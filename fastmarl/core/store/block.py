@@ -248,7 +248,8 @@ class Block:
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list[LeafRows]:
         leaves = (self.raw_layout or self.layout).leaves
-        return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, leaves, strict=True)]
+        pairs = zip(arrays, leaves, strict=True)
+        return [LeafRows(array, leaf.path, leaf.sizes, leaf.any_form) for array, leaf in pairs]
 
     def _output_array(self, key: Key, like: np.ndarray, dtype: np.dtype, written: int = 0) -> np.ndarray:
         """Get memory for an output's rows, with the row shape of `like`."""

@@ -8,7 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.errors import ConfigError, EnvStateError
-from fastmarl.core.spaces.values import can_hold, described
+from fastmarl.core.spaces.layout import has_own_contains
+from fastmarl.core.spaces.values import can_hold, converted, described
 
 FIRST_CAPACITY = 64
 
@@ -28,6 +29,7 @@ class EnvStates:
         self._env_index = env_index
         self._dtype = None if space is None else space.dtype
         self._shape = None if space is None else space.shape
+        self._any_form = space is not None and has_own_contains(space)
         self._rows: np.ndarray = np.empty(0)
         self._n = 0
         self._n_episode = 0  # number of the last rows, which belong to the running episode
@@ -76,6 +78,8 @@ class EnvStates:
             if array.dtype == object:
                 raise self._misfit("a numeric array", array)
             self._dtype, self._shape = array.dtype, array.shape
+        if self._any_form:
+            array = converted(array, self._dtype, self._shape)
         if array.shape != self._shape or not can_hold(self._dtype, array):
             raise self._misfit(f"{self._dtype} of shape {self._shape}", array)
         return array
