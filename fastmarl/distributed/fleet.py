@@ -13,7 +13,7 @@ from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.arrivals import Arrival, Arrivals
 from fastmarl.distributed.calls import Call, CallsInFlight
-from fastmarl.distributed.host import HostFailure, HostReport, MakeBatch, RunnerPlan
+from fastmarl.distributed.host import ENV_STEPS, HostFailure, HostReport, MakeBatch, RunnerPlan
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
 from fastmarl.distributed.weights import NewestWeights
@@ -250,7 +250,7 @@ class Fleet:
 
     def replace(self, runner: RemoteRunner) -> None:
         """Start the next incarnation of the runner, which continues from its last known state."""
-        self.start_anew(runner, self._next_incarnation(runner.index), runner.state)
+        self.start_anew(runner, self._next_incarnation(runner.index), runner.state | self.env_steps_at(runner.t))
 
     def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
         """Don't replace a runner; the next call that samples raises the error."""
@@ -327,6 +327,16 @@ class Fleet:
         """Exclude incarnations up to this one for later runners of this index, since their seeds were used."""
         self._incarnations[index] = max(self.unused_incarnation(index), incarnation + 1)
 
+    @property
+    def num_in_config(self) -> int:
+        """`num_env_runners` in the config of the next runner that starts."""
+        own = self._config.num_env_runners
+        return self.num_told if own == 1 else own
+
+    def env_steps_at(self, t: int, runner: RemoteRunner | None = None) -> dict[str, int]:
+        """Return the part of the state of a runner, or of the next that starts, that lets schedules continue at `t`."""
+        return {ENV_STEPS: t // (self.num_in_config if runner is None else runner.num_env_runners)}
+
     def start_anew(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
         """Start a successor of a runner that has ended."""
         runner.is_lost = False
@@ -336,12 +346,12 @@ class Fleet:
 
     def start(self, runner: RemoteRunner, state: dict[str, Any], *, is_module_wanted: bool = False) -> Call:
         """Start an actor that creates the runner with this state."""
-        own = self._config.num_env_runners
+        runner.num_env_runners = self.num_in_config
         config = replace(
             self._config,
             worker_index=self._config.worker_index + 1 + runner.index,
             incarnation=runner.incarnation,
-            num_env_runners=self.num_told if own == 1 else own,
+            num_env_runners=runner.num_env_runners,
         )
         runner.start, runner.sent_seq_no = None, NOTHING_SENT
         runner.handle = self.actors.start()

@@ -25,6 +25,7 @@ class RemoteRunner:
         sent_seq_no: Number of the last weights that it was sent.
         state: State from which a replacement would continue.
         state_number: Number of the call that `state` belongs to.
+        num_env_runners: Number of runners in its config.
     """
 
     index: int
@@ -38,6 +39,12 @@ class RemoteRunner:
     sent_seq_no: int = NOTHING_SENT
     state: dict[str, Any] = field(default_factory=dict)
     state_number: int = -1
+    num_env_runners: int = 0
+
+    @property
+    def t(self) -> int:
+        """The last known `t` of its modules' exploration schedules."""
+        return int(self.state.get(ENV_STEPS, 0)) * self.num_env_runners
 
     @property
     def is_ready(self) -> bool:

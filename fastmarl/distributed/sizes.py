@@ -42,10 +42,11 @@ def add(fleet: Fleet, indices: range) -> None:
     runners, num_told = fleet.runners, fleet.num_told
     fleet.num_told = indices.stop
     known = next((runner.connectors for runner in runners if runner.connectors), {})
+    steps = fleet.env_steps_at(max((runner.t for runner in runners), default=0))
     added = [fleet.new_runner(index) for index in indices]
     try:
         for runner in added:
-            runner.state = dict(known)
+            runner.state = known | steps
             fleet.start(runner, runner.state, is_module_wanted=not runners and runner is added[0])
         fleet.wait_for_starts(added)
         fleet.hungry |= dict.fromkeys(added)

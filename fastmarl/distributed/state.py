@@ -60,7 +60,7 @@ class GroupState:
         self._metrics.set_state(state)
         for index, incarnation in enumerate(unused):  # a resize() may start runners with all of these indices
             self._fleet.mark_used(index, incarnation - 1)
-        self._give(saved)
+        self._give(saved, int(state[LIFETIME[0]]))
         if len(saved) != len(self._fleet.runners):
             give_merged(
                 self._fleet,
@@ -85,11 +85,19 @@ class GroupState:
         fleet.new["num_samples_dropped"] += len(fleet.arrivals.take_batches())
         fleet.hungry = dict.fromkeys(fleet.runners)
 
-    def _give(self, saved: Saved) -> None:
-        """Restore the states of the runners, as far as there are runners."""
+    def _give(self, saved: Saved, t: int) -> None:
+        """Restore the states of the runners, as far as there are runners.
+
+        Args:
+            t: Env steps of all runners, with which exploration schedules continue if the number of runners differs.
+        """
         fleet, calls, begun = self._fleet, [], []
+        differs = len(saved) != len(fleet.runners)
         for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
-            if runner.is_ready and runner.incarnation == incarnation:
+            goes_on = runner.is_ready and runner.incarnation == incarnation
+            if differs:
+                own = own | fleet.env_steps_at(t, runner if goes_on else None)
+            if goes_on:
                 calls.append(fleet.call(runner, "set_state", own))
                 number = calls[-1].number
             else:
@@ -98,6 +106,11 @@ class GroupState:
                 begun.append(runner)
             runner.n_replaced = 0
             runner.keep_state(own, number)
+        for runner in fleet.runners[len(saved) :]:
+            if runner.is_ready:
+                steps = fleet.env_steps_at(t, runner)
+                calls.append(fleet.call(runner, "set_state", steps))
+                runner.keep_state(runner.state | steps, calls[-1].number)
         fleet.answers(calls)
         raise_first(calls)
         fleet.wait_for_starts(begun)

@@ -405,6 +405,29 @@ def test_a_state_is_taken_by_another_number_of_runners(n):
         assert len(group.sample()) == n
 
 
+def schedules(group):
+    """The env steps of all runners from which each would continue a schedule of exploration."""
+    counts = group.foreach(lambda r: r.num_env_steps_sampled_lifetime * r.config.num_env_runners)
+    return [counts[index] for index in sorted(counts)]
+
+
+def test_schedules_of_exploration_go_on_in_runners_that_come_later():
+    with make_group() as group:
+        group.sample(num_episodes=6)
+        before = schedules(group)
+        assert min(before) > 0
+        group.resize(5)
+        assert schedules(group) == before + 2 * [pytest.approx(max(before), abs=5)]
+        group.actor(0).is_alive = False
+        group.sample(num_episodes=6)
+        assert min(schedules(group)) >= min(before)
+        state = group.get_state()
+    for n in (1, 7):
+        with make_group(n=n) as group:
+            group.set_state(state)
+            assert schedules(group) == n * [pytest.approx(state["num_env_steps_sampled_lifetime"], abs=n)]
+
+
 @pytest.mark.parametrize("left", [3, 1])
 def test_runners_that_come_after_a_state_of_more_runners_repeat_no_seed(left):
     """Also where those runners had left by then."""

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +15,7 @@ import fastmarl
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError
+from fastmarl.modules import DefaultRLModule
 from fastmarl.play import Evaluation, Returns
 
 SPEC = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]})
@@ -123,6 +125,48 @@ def test_a_policy_plays_as_in_its_runner(saved, tmp_path):
     assert same(found.by_agent, want.by_agent) and same(found.by_module, want.by_module)
     unclipped = fastmarl.evaluate(policy, runner.config.env, episodes=6, seeds=range(6), clip_rewards=None)
     assert not same(unclipped.returns, want.returns)
+
+
+class Scheduled(DefaultRLModule):
+    seen: ClassVar[dict[int, list[int]]] = {}  # number of hidden units -> the counts by which it would explore
+
+    def _forward_exploration(self, batch, t=None, **kwargs):
+        self.seen.setdefault(self.model_config["fcnet_hiddens"][0], []).append(t)
+        return self._forward(batch)
+
+
+def scheduled(hidden, steps):
+    """A runner that has made some steps as one of four, and the count of its schedule."""
+    spec = fastmarl.RLModuleSpec(module_class=Scheduled, model_config={"fcnet_hiddens": [hidden]})
+    config = fastmarl.EnvRunnerConfig(env=Levels, rl_module_spec=spec, num_env_runners=4, seed=0)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner.sample(num_timesteps=steps)
+    return runner, 4 * runner.num_env_steps_sampled_lifetime
+
+
+def test_schedules_of_exploration_go_on_where_training_left_them(tmp_path):
+    """Each player's own, in whatever form it plays."""
+    (short, t_short), (long, t_long), (restored, _) = scheduled(5, 10), scheduled(6, 50), scheduled(5, 1)
+    path = short.save_to_path(tmp_path / "short")
+    given = {"default_policy": restored.module["default_policy"]}
+    saved = fastmarl.Policy.from_checkpoint(path, modules=given)
+    restored.restore_from_path(path)
+    seen = Scheduled.seen
+    for player in (short, fastmarl.Policy.from_runner(short), saved, restored):
+        env = None if isinstance(player, type(short)) else Levels
+        seen.clear()
+        fastmarl.evaluate(player, env, episodes=1, explore=True)
+        assert seen[5][0] == t_short and seen[5] == sorted(seen[5])
+        seen.clear()
+        fastmarl.tournament({"short": player, "long": long}, Levels, episodes=2)
+        assert (min(seen[5]), min(seen[6])) == (t_short, t_long)
+    for policy in (saved, fastmarl.Policy.from_runner(restored)):
+        seen.clear()
+        policy.act(np.zeros(3, np.float32), explore=True)
+        assert seen == {5: [t_short]}
+    seen.clear()
+    fastmarl.tournament({"saved": saved, "fresh": scheduled(7, 1)[0].module["default_policy"]}, Levels, episodes=2)
+    assert (min(seen[5]), min(seen[7])) == (t_short, 0)  # nothing is known of a module's own training
 
 
 def even_or_odd(agent_id, episode):

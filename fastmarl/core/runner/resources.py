@@ -41,6 +41,7 @@ class Resources:
         generator, rng: random streams of the modules' exploration and of random actions.
         change: an unfinished change of the modules: `put_module()` with its arguments.
         recorder: writes the record of actions, if the config asks for one.
+        steps_before: module id -> env steps before this runner, for modules that explore by a schedule.
     """
 
     def __init__(self, config: EnvRunnerConfig):
@@ -49,6 +50,7 @@ class Resources:
         self.weights_seq_no = 0
         self._coming_weights: tuple[dict[str, Any], int] | None = None
         self.change: Callable[[], None] | None = None
+        self.steps_before: dict[str, int] = {}
         self.streams = Streams(config.seed, config.stream_index, config.incarnation)
         self.seeds = ResetSeeds(self.streams, config.num_envs_per_env_runner, always=config.record_actions is not None)
         self.transfer = make_transfer(choose_device(config))

@@ -162,7 +162,7 @@ class Rollout:
         """Run each module on the rows of its agents; record its outputs and prepare the envs' actions."""
         store, policies, seconds = self.store, self.policies.by_index, self._counts.seconds
         num_env_runners, rng = self._resources.config.num_env_runners, self._resources.rng
-        t = (self._counts.lifetime.env_steps + goal.env_steps) * num_env_runners
+        t, before = (self._counts.lifetime.env_steps + goal.env_steps) * num_env_runners, self._resources.steps_before
         if self.policies.may_differ:
             self.policies.renew()
         if store.connects:
@@ -187,7 +187,8 @@ class Rollout:
                 outputs = env_actions.random(n, rng, legal)
                 inference.begin_state(lanes)
             else:
-                outputs = inference.act(batch, lanes, explore=explore, t=t, legal=legal)
+                begun_at = before.get(policy.module_id, 0) if before else 0
+                outputs = inference.act(batch, lanes, explore=explore, t=begun_at + t, legal=legal)
                 inference.keep_state(lanes, outputs)
             if legal is not None and not masks.on_record:
                 outputs[own_key(Recorded.ACTION_MASK, outputs, columns=block.outputs)] = legal

@@ -386,3 +386,8 @@ def begin_increments(runner: MultiAgentEnvRunner) -> None:
 def take_increment(runner: MultiAgentEnvRunner) -> Increment:
     """Return the counts since the last call, to aggregate several runners; see `RunnerMetrics`."""
     return runner._resources.counts.take_increment()
+
+
+def begin_schedules(runner: MultiAgentEnvRunner, steps: Mapping[str, int]) -> None:
+    """Let modules that explore by a schedule continue from these numbers of env steps, by module id."""
+    runner._resources.steps_before = dict(steps)

@@ -16,7 +16,7 @@ from fastmarl.core.connectors.env_to_module import KINDS
 from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.specs import RLModuleSpec
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.runner import MultiAgentEnvRunner, begin_schedules
 from fastmarl.core.runner.saved_policy import PolicyOptions, connectors_of, copied_parts
 from fastmarl.play.policy import Policy
 
@@ -32,12 +32,14 @@ class Role:
         connectors: Connectors of the module, in order; the runner works with copies.
         learned: Option -> the connectors' statistics, as in `EnvToModule.get_state()`.
         options: Options of EnvRunnerConfig for observations, rewards and actions, with which the module was trained.
+        t: Env steps of its training, from which exploration schedules continue.
     """
 
     module: Any
     connectors: Sequence[ConnectorPiece] = ()
     learned: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    t: int = 0
 
 
 def roles_of(player: Any) -> Role | dict[Any, Role]:
@@ -76,13 +78,15 @@ def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
         options, parts = player.options, player.parts
         modules = {module_id: copied(part.module) for module_id, part in parts.items()}
     else:
-        options = PolicyOptions.of(player.config, 0)
+        options = PolicyOptions.of(player.config, player.num_env_steps_sampled_lifetime)
         parts = copied_parts(options, player.module, player.env_to_module)
         modules = {module_id: part.module for module_id, part in parts.items()}
     states = {option: side.get_state() for option, side in connectors_of(parts).sides().items()}
     learned = {module_id: {option: state.get(module_id, {}) for option, state in states.items()} for module_id in parts}
     return {
-        module_id: Role(modules[module_id], part.connectors.connectors, learned[module_id], options.for_config())
+        module_id: Role(
+            modules[module_id], part.connectors.connectors, learned[module_id], options.for_config(), options.t
+        )
         for module_id, part in parts.items()
     }
 
@@ -114,6 +118,7 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
     }
     modules = {module_id: role.module for module_id, role in roles.items()}
     with MultiAgentEnvRunner(EnvRunnerConfig(env=env, policies=modules, **given, **options)) as runner:
+        begin_schedules(runner, {module_id: role.t for module_id, role in roles.items()})
         for option, side in runner.env_to_module.sides().items():
             side.set_state({module_id: dict(role.learned[option]) for module_id, role in roles.items() if role.learned})
         yield runner
