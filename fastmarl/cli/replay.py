@@ -66,7 +66,7 @@ def _record_in(folder: Path) -> Path:
     """Return the record in the folder of a training run; other folders are returned unchanged."""
     from fastmarl.training.run_folder import RECORD, RUN_FILE
 
-    if not (folder / RUN_FILE).is_file():
+    if not (folder / RUN_FILE).exists():
         return folder
     if not (folder / RECORD).is_dir():
         raise ConfigError(f"the run in {folder} has no record of its actions: train with --record-actions")

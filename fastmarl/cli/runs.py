@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fastmarl.cli.arguments import env_of, search_current_folder
-from fastmarl.core.errors import ConfigError, FastmarlError
+from fastmarl.core.errors import CheckpointError, ConfigError, FastmarlError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,13 +104,18 @@ def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Pa
 
 def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | None:
     """Return the policy in a run's folder or checkpoint, and the run's options; None if the path belongs to no run."""
+    from fastmarl.cli.train_options import add_options
     from fastmarl.training.run_folder import checkpoint_in, run_of
 
     if (run := run_of(path)) is None:
         return None
     about = run.description()
-    args = argparse.Namespace(**{**about["options"], "trust": trust})
+    algorithm = example(about["algorithm"]).ALGORITHM
+    defaults, saved = add_options(argparse.ArgumentParser(), algorithm), about["options"]
+    if unknown := sorted(saved.keys() - defaults.keys()):
+        raise CheckpointError(f"{run.path}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
+    args = argparse.Namespace(**{**defaults, **saved, "trust": trust})  # earlier versions had fewer options
     check_trust(args)
     for name in (args.env, *args.module):
         search_current_folder(name)
-    return policy_of_run(example(about["algorithm"]).ALGORITHM, args, checkpoint_in(path)), args
+    return policy_of_run(algorithm, args, checkpoint_in(path)), args

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import re
 import shlex
 import sys
@@ -28,6 +29,7 @@ from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.cli.train_options import add_options, check, saved_options, with_saved
 from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean, similar
+from fastmarl.core.sealed_json import read_file
 from fastmarl.report.plots import OURS, picture
 
 if TYPE_CHECKING:
@@ -163,7 +165,7 @@ def _reopen(
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
         raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
                           f"continue, or play: fastmarl evaluate {folder.quoted}")  # fmt: skip
-    folder.check_links()
+    folder.check_files()
     folder.lock()
     return folder, args
 
@@ -252,8 +254,7 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
 
 def draw_curve(curve: Path, title: str, path: Path) -> None:
     """Draw the mean return over env steps."""
-    with curve.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(io.StringIO(read_file(curve).decode(), newline="")))
     with picture(path, 7, 4) as figure:
         axes = figure.subplots()
         steps, means = ([float(row[key]) for row in rows] for key in ("step", "episode_return_mean"))

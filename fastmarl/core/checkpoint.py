@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as dump_arrays
 
 from fastmarl.core.errors import CheckpointError
-from fastmarl.core.sealed_json import digest, replace_file
+from fastmarl.core.sealed_json import digest, read_file, replace_file
 
 FORMAT = "fastmarl.checkpoint"
 VERSION = 1
@@ -232,9 +231,7 @@ def _is_content(content: Any) -> bool:
 
 def _read(file: Path, hint: str) -> bytes:
     try:
-        if not stat.S_ISREG(file.stat().st_mode):  # reading a pipe or a device might never end
-            raise CheckpointError(f"{file} is not a regular file; {hint}")
-        return file.read_bytes()
+        return read_file(file)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{file} does not exist; {hint}") from error
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte

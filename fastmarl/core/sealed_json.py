@@ -1,10 +1,13 @@
-"""Atomic replacement of files, and JSON with a checksum of its content."""
+"""Files that are read safely and replaced atomically, and JSON with a checksum of its content."""
 
+import errno
 import hashlib
 import json
 import os
+import stat
 import uuid
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,34 @@ def sealed(content: dict[str, Any]) -> str:
 def write_sealed(path: Path, content: dict[str, Any]) -> None:
     """Write these entries and their checksum to a file."""
     replace_file(path, sealed(content).encode())
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a file for reading.
+
+    Raises:
+        OSError: Also for a pipe or a device, which might never be opened or end.
+    """
+    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    return file
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_file(path: Path, most_bytes: int = -1) -> bytes:
+    """Return the content of a file; raises OSError as `open_file()` does, and for more than `most_bytes`."""
+    with open_file(path) as file:
+        if 0 <= most_bytes < os.fstat(file.fileno()).st_size:
+            raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", os.fspath(path))
+        try:
+            return file.read()
+        except MemoryError:
+            raise OSError(errno.EFBIG, "it does not fit into memory", os.fspath(path)) from None
 
 
 def replace_file(path: Path, data: bytes) -> None:

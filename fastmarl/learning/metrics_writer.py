@@ -14,7 +14,7 @@ import torch
 from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.packages import how_to_install
 from fastmarl.core.public import public
-from fastmarl.core.sealed_json import replace_file
+from fastmarl.core.sealed_json import read_file, replace_file
 
 STEP = "step"  # name of the first column
 
@@ -134,7 +134,7 @@ class _CsvFile:
 
     def _read(self) -> list[list[str]]:
         """Return all lines, starting with the column names, without an incomplete last line."""
-        data = self._path.read_bytes()
+        data = read_file(self._path)
         try:
             lines = list(csv.reader(io.StringIO(data[: data.rfind(b"\n") + 1].decode())))
             steps = [int(line[0]) for line in lines[1:] if len(line) == len(lines[0])]

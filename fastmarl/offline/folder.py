@@ -24,7 +24,7 @@ import numpy as np
 
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.kernels.fingerprints import checksum
-from fastmarl.core.sealed_json import check_seal, write_sealed
+from fastmarl.core.sealed_json import check_seal, open_file, read_file, write_sealed
 from fastmarl.core.version import __version__
 from fastmarl.offline.form import TableForm
 
@@ -257,7 +257,7 @@ def _read_manifest(file: Path) -> Part:
 def _read_entries(file: Path) -> dict[str, Any]:
     """Return the contents of a description, without its checksum."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_file(file))
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise OfflineError(f"{file} does not describe recorded episodes")
         if content.get("version") != VERSION:
@@ -284,7 +284,7 @@ def checksum_of(path: Path) -> int:
     """Return the checksum of a file's bytes."""
     words, total = np.empty(CHUNK_WORDS, np.uint64), 0
     data = words.view(np.uint8)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while n := file.readinto(data.data):
             n_words = -(-n // WORD)
             data[n : n_words * WORD] = 0

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fastmarl.core.errors import RecordingError
+from fastmarl.core.sealed_json import open_file
 
 MAGIC = b"fmr4"
 # A head: magic; sizes in bytes of the header, of the first part with the header, of the second part; checksums of both.
@@ -81,7 +82,7 @@ class FileBlock:
             RecordingError: If the file has changed, or the block is damaged.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 file.seek(self.offset + HEAD_BYTES)
                 first, second = map(file.read, self._sizes)
         except OSError as error:
@@ -107,7 +108,7 @@ def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
         RecordingError: If the file can't be read, or something in it is not a block.
     """
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise cant_read(path, error) from error
     with file:

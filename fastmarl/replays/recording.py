@@ -15,6 +15,7 @@ import numpy as np
 
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.public import public
+from fastmarl.core.sealed_json import read_file
 from fastmarl.core.store.lanes import FAILED, TERMINATED, TRUNCATED
 from fastmarl.replays.blocks import Arrays, FileBlock, blocks_in, cant_read
 from fastmarl.replays.fragment import OF_CHUNKS
@@ -166,7 +167,7 @@ class Recording:
 
     def _read_file(self, path: Path, pieces: dict[str, list[_Piece]]) -> None:
         try:
-            meta = json.loads(path.with_suffix(".json").read_bytes())
+            meta = json.loads(read_file(path.with_suffix(".json")))
         except FileNotFoundError:
             if path.exists() and path.stat().st_size == 0:  # its runner was killed before it wrote anything
                 return

@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -22,11 +23,13 @@ from typing import Any, Self
 
 from fastmarl.core.checkpoint import STATE_FILE, load_state, save_state
 from fastmarl.core.errors import CheckpointError, ConfigError
-from fastmarl.core.sealed_json import replace_file
+from fastmarl.core.sealed_json import check_seal, read_file, write_sealed
 from fastmarl.report.records import versions
 
 RUN_FILE, CURVE, PICTURE, RECORD, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", "record", ".lock", "learner"
+FILES = (RUN_FILE, CURVE, PICTURE)
 FORMAT = "fastmarl.run"
+MOST_BYTES = 2**24  # of run.json
 KEPT = 2  # number of checkpoints, so that there is another one if the newest is damaged
 _CHECKPOINT = re.compile(r"checkpoint(?:-(\d+))?")  # a loop with a single checkpoint may omit the number
 _LEFTOVER = re.compile(r"\.(checkpoint(-\d+)?|run\.json|curve\.csv)\.[0-9a-f]{32}")  # left by a killed process
@@ -69,7 +72,7 @@ class RunFolder:
                 raise ConfigError(f"{chosen} has a run in it: continue it with --resume {folder.quoted}, or replace it "
                                   f"with --overwrite")  # fmt: skip
             folder._clear()
-            folder.check_links()
+            folder.check_files()
         except BaseException as error:
             folder.unlock()
             if not isinstance(error, OSError):
@@ -86,7 +89,7 @@ class RunFolder:
     def has_progress(self) -> bool:
         """Return True if the run has learned anything, so that the curve has a row."""
         curve = self.path / CURVE
-        return curve.exists() and len(curve.read_bytes().splitlines()) > 1
+        return curve.exists() and len(read_file(curve).splitlines()) > 1
 
     def discard(self) -> None:
         """Remove a run without progress, and its folder if it is empty then."""
@@ -124,23 +127,25 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def check_links(self) -> None:
-        """Raise ConfigError if a file or folder that training reads or writes is a link.
+    def check_files(self) -> None:
+        """Raise ConfigError for a link, pipe, device or socket under the name of what training reads or writes.
 
-        The folder may come from a stranger, and a link in it may lead to any file of the user.
+        The folder may come from a stranger: a link may lead to any file of the user, and a pipe may never be opened.
         """
-        if (link := next(self._links(), None)) is not None:
-            raise ConfigError(f"{link} is a link, which may lead out of the folder, to files that training would "
-                              f"overwrite; replace it by a file or folder, or remove it")  # fmt: skip
+        for each in self._of_runs():
+            mode = each.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                raise ConfigError(f"{each} is a link, which may lead out of the folder, to files that training would "
+                                  f"overwrite; replace it by a file or folder, or remove it")  # fmt: skip
+            if not stat.S_ISREG(mode) and (each.name in FILES or not stat.S_ISDIR(mode)):
+                raise ConfigError(f"{each} is not a regular file, as training reads and writes it; move it away")
 
-    def _links(self) -> Iterator[Path]:
+    def _of_runs(self) -> Iterator[Path]:
         for each in self.path.iterdir():
-            if not _OF_RUNS.fullmatch(each.name):
-                continue
-            if each.is_symlink():
+            if _OF_RUNS.fullmatch(each.name):
                 yield each
-            elif each.name not in _OF_WANDB:
-                yield from (inside for inside in each.rglob("*") if inside.is_symlink())
+                if each.name not in _OF_WANDB and not each.is_symlink():
+                    yield from each.rglob("*")
 
     # Options.
 
@@ -158,7 +163,7 @@ class RunFolder:
         content = {**about, "versions": versions(), "started": started}
         file = self.path / RUN_FILE
         try:
-            replace_file(file, (json.dumps(content, indent=1) + "\n").encode())
+            write_sealed(file, content)
         except OSError as error:
             raise ConfigError(f"{file} can't be written: {error.strerror or error}") from error
 
@@ -170,7 +175,10 @@ class RunFolder:
         """
         file = self.path / RUN_FILE
         try:
-            content = json.loads(file.read_bytes())
+            content = json.loads(read_file(file, MOST_BYTES))
+            if content["format"] == FORMAT and "sha256" not in content:
+                raise ValueError("it has no checksum: it is incomplete, or an earlier fastmarl wrote it")
+            content = check_seal(content)
             known = content["format"] == FORMAT and all(
                 isinstance(within[name], kind)
                 for within, kinds in ((content, ABOUT), (content["options"], OPTIONS))
@@ -180,8 +188,8 @@ class RunFolder:
             raise CheckpointError(f"{self.path} is not the folder of a training run: {file} can't be read "
                                   f"({error.strerror})") from error  # fmt: skip
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{file} is damaged: {error!r}; copy it from a backup, or begin the run again with "
-                                  f"--overwrite") from error  # fmt: skip
+            raise CheckpointError(f"{file} is damaged, or was changed by hand: {error}; copy it from a backup, or "
+                                  f"begin the run again with --overwrite") from error  # fmt: skip
         if not known:
             raise CheckpointError(f"{file} does not describe a training run")
         return content
@@ -305,7 +313,7 @@ def checkpoint_in(path: Path) -> Path:
 def run_of(path: Path) -> RunFolder | None:
     """Return the run whose folder this is, or to which this checkpoint belongs; None if there is none."""
     path = path.absolute()
-    return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).is_file()), None)
+    return next((RunFolder(each) for each in (path, path.parent) if (each / RUN_FILE).exists()), None)
 
 
 def runs_in(path: Path) -> list[Path]:

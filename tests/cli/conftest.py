@@ -1,11 +1,13 @@
 """The folder that commands run in."""
 
+import json
 import sys
 
 import pytest
 
 import fastmarl
 from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.core.sealed_json import check_seal, write_sealed
 
 
 @pytest.fixture
@@ -16,3 +18,16 @@ def working_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr("fastmarl.training.loop.keep_freed_memory", bool)
     return tmp_path
+
+
+@pytest.fixture
+def change_options():
+    """Return a function that changes a run's options, or with `about=` other entries of run.json, and seals it."""
+
+    def change(folder, *, about=None, without=(), **options):
+        file = folder / "run.json"
+        content = check_seal(json.loads(file.read_text()))
+        kept = {name: value for name, value in content["options"].items() if name not in without}
+        write_sealed(file, {**content, "options": {**kept, **options}, **(about or {})})
+
+    return change

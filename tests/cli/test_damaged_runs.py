@@ -1,12 +1,17 @@
 """Folders of training runs that were damaged, moved or made by others: nothing is lost, and no code of theirs runs."""
 
 import json
+import os
+import re
 import shutil
+import signal
+import socket
 
 import pytest
 
 import fastmarl
 from fastmarl import cli
+from fastmarl.errors import CheckpointError
 from fastmarl.training.run_folder import RunFolder
 
 SMALL = ["--env", "ready", "--num-envs", "4", "--steps", "200", "--episodes", "2", "--no-plot"]
@@ -74,6 +79,112 @@ def test_the_lock_is_no_link(run, here, capsys):
     assert not (here / "target").exists()
 
 
+@pytest.fixture
+def alarm():
+    """Raise an error in a call that waits for ever."""
+    before = signal.signal(signal.SIGALRM, lambda number, frame: pytest.fail("still waiting"))
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as found:
+        found.bind(os.path.relpath(path))
+
+
+FILES = {"run.json", "curve.csv", "curve.png"}
+ENTRIES = {*FILES, "record", "record/1.json", "checkpoint-200", "checkpoint-200/state.json",
+           "checkpoint-200/learner/state.json", "checkpoint-300"}  # fmt: skip
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("make", [os.mkfifo, make_socket, os.mkdir], ids=["pipe", "socket", "folder"])
+def test_training_neither_waits_for_nor_replaces_what_is_no_file(run, here, make, capsys):
+    (run / "record").mkdir()
+    for entry in sorted(ENTRIES if make is not os.mkdir else FILES):
+        copy = here / "copy"
+        shutil.copytree(run, copy)
+        if (copy / entry).is_dir():
+            shutil.rmtree(copy / entry)
+        (copy / entry).unlink(missing_ok=True)
+        make(copy / entry)
+        code = None
+        try:
+            code = cli.main(["train", "--resume", "copy", *MORE])
+        except SystemExit as stopped:  # options can't be read
+            code = stopped.code
+        assert code and f"copy/{entry}" in capsys.readouterr().err
+        assert not (copy / entry).is_file() and not (copy / "checkpoint-300/state.json").exists()
+        shutil.rmtree(copy)
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize(
+    "entry", ["run.json", "checkpoint-0/arrays", "checkpoint-0/state.json", "record/json", "record/actions"]
+)
+def test_what_plays_does_not_wait_for_pipes(here, entry, capsys):
+    options = ["--env", "fastmarl.cart_pole", "--hiddens", "4", *SMALL[2:], "--record-actions", "--folder", "run"]
+    assert cli.main(["train", "ippo", *options]) == 0
+    folder, _, name = entry.rpartition("/")
+    files = [each for each in (here / "run" / folder).iterdir() if name in each.name]
+    files[0].unlink()
+    os.mkfifo(files[0])
+    capsys.readouterr()
+    if folder == "record":
+        assert cli.main(["replay", "run"]) == 1
+    elif folder:
+        assert cli.main(["evaluate", "run/checkpoint-0", "--episodes", "2"]) == 1
+    else:
+        assert cli.main(["replay", "run"]) == 0
+        for command in (["evaluate", "run"], ["evaluate", "run/checkpoint-0"], ["tournament", "a=run", "b=run"]):
+            assert cli.main([*command, "--episodes", "2"]) == 1
+            assert "it is not a regular file" in capsys.readouterr().err
+        return
+    assert re.search("not a regular file|run/checkpoint-0", capsys.readouterr().err)
+
+
+def test_each_flipped_bit_of_the_options_is_found(run):
+    """A space may become another one between the entries, which changes nothing."""
+    file, written = run / "run.json", RunFolder(run).description()
+    data, n_found = file.read_bytes(), 0
+    for position in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[position // 8] ^= 1 << position % 8
+        file.write_bytes(flipped)
+        try:
+            assert RunFolder(run).description() == written
+        except CheckpointError:
+            n_found += 1
+    assert n_found > 7 * len(data)
+    for size in range(0, len(data) - 1, 7):
+        file.write_bytes(data[:size])
+        with pytest.raises(CheckpointError, match=r"run.json is damaged, or was changed by hand"):
+            RunFolder(run).description()
+
+
+def test_options_that_are_no_options_are_refused_at_once(run):
+    """Files of earlier versions have no checksum; one of 100 GB would not fit into memory."""
+    file = run / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "sha256": None}))
+    with pytest.raises(CheckpointError, match="does not match its checksum"):
+        RunFolder(run).description()
+    file.write_text(
+        json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != "sha256"})
+    )
+    with pytest.raises(CheckpointError, match="has no checksum: it is incomplete, or an earlier fastmarl wrote it"):
+        RunFolder(run).description()
+    for text in ("[]", "3", "null", '{"format": []}'):
+        file.write_text(text)
+        with pytest.raises(CheckpointError, match="is damaged, or was changed by hand"):
+            RunFolder(run).description()
+    with file.open("r+b") as stream:
+        stream.truncate(10**11)
+    with pytest.raises(CheckpointError, match="more than 16,777,216 bytes"):
+        RunFolder(run).description()
+
+
 def files_in(path):
     return {each: each.read_bytes() for each in (path, *path.rglob("*")) if each.is_file()}
 
@@ -87,10 +198,9 @@ def test_links_of_other_programs_stay(run):
 
 
 @pytest.mark.parametrize("name", ["../{}/evil", "{}/evil", "/proc/self/cwd/evil", "no_such"])
-def test_a_run_does_not_choose_which_file_is_run(run, here, name, capsys):
+def test_a_run_does_not_choose_which_file_is_run(run, here, name, change_options, capsys):
     (here / "evil.py").write_text("open('executed', 'w')")
-    about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**about, "algorithm": name.format("/.." * 20 + str(here))}))
+    change_options(run, about={"algorithm": name.format("/.." * 20 + str(here))})
     for command in (["evaluate", "my run"], ["evaluate", "my run", "--trust"], ["tournament", "a=my run", "b=my run"]):
         assert cli.main(command) == 1
         assert "fastmarl has no algorithm" in capsys.readouterr().err
@@ -99,12 +209,9 @@ def test_a_run_does_not_choose_which_file_is_run(run, here, name, capsys):
     assert not (here / "executed").exists()
 
 
-def test_a_folder_does_not_replace_a_known_package_that_is_not_installed(run, monkeypatch, capsys):
+def test_a_folder_does_not_replace_a_known_package_that_is_not_installed(run, change_options, monkeypatch, capsys):
     """The user has gone to the folder of others that has the run."""
-    about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(
-        json.dumps({**about, "options": {**about["options"], "env": "not_installed.evil_v4"}})
-    )
+    change_options(run, env="not_installed.evil_v4")
     (run / "not_installed").mkdir()
     (run / "not_installed" / "__init__.py").write_text("open('executed', 'w')")
     monkeypatch.chdir(run)
@@ -166,9 +273,8 @@ def test_overwriting_that_is_killed_can_be_repeated(run, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [{"env": 5}, {"module": "os:system"}, {"steps": "x"}, {"env_config": []}])
-def test_options_of_the_wrong_kind_are_not_taken(run, wrong, capsys):
-    about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**about, "options": {**about["options"], **wrong}}))
+def test_options_of_the_wrong_kind_are_not_taken(run, wrong, change_options, capsys):
+    change_options(run, **wrong)
     assert cli.main(["evaluate", "my run"]) == 1
     assert "run.json does not describe a training run" in capsys.readouterr().err
 

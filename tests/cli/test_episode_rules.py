@@ -19,7 +19,7 @@ IDS = ["a", "b"]
 
 
 class Lives(fastmarl.MultiAgentEnv):
-    """Agent b dies after two steps, is rewarded in the next, and is observed again after that; no episode ends."""
+    """Agent b dies after two steps, is rewarded in the third and observed again in the fourth; no episode ends."""
 
     possible_agents = IDS
 

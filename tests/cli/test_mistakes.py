@@ -1,6 +1,5 @@
 """Each mistake on the command line is one line on stderr that names the way out, and never a traceback."""
 
-import json
 import shutil
 import sys
 
@@ -9,7 +8,9 @@ import pytest
 import fastmarl
 from fastmarl import cli
 from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.core.sealed_json import write_sealed
 from fastmarl.errors import CheckpointError
+from fastmarl.training.run_folder import RunFolder
 
 ENVS = """
 import numpy as np
@@ -84,7 +85,6 @@ def nothing(observation_space, action_space, model_config):
     return "no net"
 """
 READING = """
-import json
 from fastmarl.bench.efficiency_table import ReadyDicts
 
 class Reading(ReadyDicts):
@@ -111,7 +111,7 @@ def template(tmp_path_factory):
     for name, change in {"damaged": "{", "foreign": '{"a": 1}'}.items():
         shutil.copytree(folder / "finished", folder / name)
         (folder / name / "run.json").write_text(change)
-    about = json.loads((folder / "finished" / "run.json").read_text())
+    about = RunFolder(folder / "finished").description()
     for name, options in {
         "untrusted": {"env": "os:system"},
         "own_net": {"module": ["mistaken_nets:Net"]},
@@ -119,9 +119,9 @@ def template(tmp_path_factory):
         "older": {"new_option": 1},
     }.items():
         shutil.copytree(folder / "finished", folder / name)
-        (folder / name / "run.json").write_text(json.dumps({**about, "options": {**about["options"], **options}}))
+        write_sealed(folder / name / "run.json", {**about, "options": {**about["options"], **options}})
     shutil.copytree(folder / "finished", folder / "of_a_script")
-    (folder / "of_a_script" / "run.json").write_text(json.dumps({**about, "algorithm": "mine"}))
+    write_sealed(folder / "of_a_script" / "run.json", {**about, "algorithm": "mine"})
     shutil.copytree(folder / "finished", folder / "no_checkpoint")
     for each in (folder / "no_checkpoint").glob("checkpoint-*"):
         shutil.rmtree(each)
@@ -228,6 +228,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train --resume no_checkpoint --no-plot", 1, "has no checkpoint; begin the run again with --overwrite"),
     ("train --resume finished", 1, "is finished after 50 env steps; give more --steps to continue, or play"),
     ("train --resume of_a_script", 2, "is a run of mine: resume it with the script that began it"),
+    ("evaluate older", 1, "was written by another version of fastmarl: new_option"),
     ("evaluate of_a_script", 1, "fastmarl has no algorithm 'mine'"),
     ("train --resume finished --steps 20", 1, "can't shorten a run"),
     ("train --resume finished --lr 0.5", 1, "--resume continues with --lr 0.002, not 0.5: leave out --lr"),

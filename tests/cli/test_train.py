@@ -171,7 +171,7 @@ def test_a_run_that_can_not_be_resumed_stays_as_it_is(here, capsys):
     assert (here / "run/run.json").read_bytes() == before
 
 
-def test_a_resumed_run_keeps_the_options_of_its_evaluation(here, capsys):
+def test_a_resumed_run_keeps_the_options_of_its_evaluation(here, change_options, capsys):
     """Runs of earlier versions, which did not save these, get their defaults."""
     assert main("train", "ippo", "--env", "ready", "--folder", "run", "--explore", *SMALL) == 0
     capsys.readouterr()
@@ -180,9 +180,7 @@ def test_a_resumed_run_keeps_the_options_of_its_evaluation(here, capsys):
     assert not (here / "run/curve.png").exists()
     about = json.loads((here / "run/run.json").read_text())
     assert list(about["options"])[:4] == ["env", "env_config", "num_envs", "policies"]  # the order of --help
-    for name in ("episodes", "explore", "no_plot"):
-        del about["options"][name]
-    (here / "run/run.json").write_text(json.dumps(about))
+    change_options(here / "run", without=("episodes", "explore", "no_plot"))
     assert main("train", "--resume", "run", "--steps", "500", "--episodes", "2", "--no-plot") == 0
     assert re.search(r"greedy play: .* over 2 episodes", capsys.readouterr().out)
 
