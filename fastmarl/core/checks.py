@@ -1,12 +1,16 @@
 """Checks of argument and option values, whose errors name the argument, what is allowed and what came."""
 
 import math
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fastmarl.core.errors import ConfigError, shown
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def check_bool(name: str, value: Any) -> bool:
@@ -59,3 +63,22 @@ def is_clip(value: Any) -> bool:
     if isinstance(value, tuple):
         return len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
     return isinstance(value, bool) or (is_number(value) and value > 0)
+
+
+def for_each(keys: Iterable[K], make: Callable[[K], V]) -> dict[K, V]:
+    """Return `make(key)` by key.
+
+    Raises:
+        ConfigError: If `make` raises it for some keys; the message has those of all of them.
+    """
+    made, errors = {}, list[ConfigError]()
+    for key in keys:
+        try:
+            made[key] = make(key)
+        except ConfigError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise ConfigError("; ".join(map(str, errors))) from errors[0]
+    if errors:
+        raise errors[0]
+    return made

@@ -1,7 +1,7 @@
 """`Policy`: from observations to actions, without a runner."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import gymnasium as gym
@@ -24,10 +24,11 @@ from fastmarl.core.errors import (
 )
 from fastmarl.core.exits import as_error
 from fastmarl.core.public import public
-from fastmarl.core.runner.saved_policy import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts, parts_from
+from fastmarl.core.runner.saved_policy import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts
 from fastmarl.core.states import check_mapping
 from fastmarl.core.store.lanes import Guest
 from fastmarl.play.agents import ModuleAgents
+from fastmarl.play.loaded_policy import parts_from
 
 
 @public("fastmarl.play")
@@ -109,6 +110,7 @@ class Policy:
         path: str | os.PathLike[str],
         modules: Mapping[str, torch.nn.Module] | None = None,
         *,
+        module_ids: Collection[str] | None = None,
         connectors: Mapping[str, Sequence[ConnectorPiece]] | None = None,
         policy_mapping_fn: Callable[..., str] | None = None,
         seed: int | None = None,
@@ -116,11 +118,14 @@ class Policy:
         """Create a policy from a folder that a runner's `save_to_path()` wrote.
 
         Default networks and fastmarl's own connectors are rebuilt from the checkpoint. Objects of other classes must be
-        given; the policy works with copies of them.
+        given; the policy works with copies of them. Modules that are given get the saved weights as well, so don't give
+        those of a runner that is training.
 
         Args:
             path: Folder of the checkpoint.
-            modules: Module id -> an object of the module's class, into which the saved weights are loaded.
+            modules: Module id -> an object of the module's class, into which the saved weights are loaded. An object
+                that is given for several modules keeps the weights of the last one.
+            module_ids: Ids of the modules to load, such as one of a league; None: all. Others need no objects.
             connectors: Module id -> all connectors of the module, in order.
             policy_mapping_fn: Function `(agent_id, episode) -> module id`. It is called with None as the episode, once
                 per agent until the agent is reset. None: with several modules, `act()` needs a `module_id`.
@@ -143,7 +148,7 @@ class Policy:
         try:
             weights = state["rl_module"]
             learned = {option: state.get(option, {}) for option in CONNECTOR_OPTIONS}
-            options, parts = parts_from(saved, weights, learned, modules or {}, connectors or {})
+            options, parts = parts_from(saved, weights, learned, modules or {}, connectors or {}, module_ids)
         except (ConfigError, KeyError) as error:
             raise CheckpointError(f"no policy can be made from {path}: {error}") from error
         return cls(options, parts, policy_mapping_fn, seed)

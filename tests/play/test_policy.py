@@ -33,6 +33,7 @@ from fastmarl.errors import (
     ConfigError,
     UnknownModuleError,
 )
+from fastmarl.play.loaded_policy import parts_from
 from fastmarl.testing import CountingEnv
 
 OBS = np.linspace(-1, 1, 5, dtype=np.float32)
@@ -132,7 +133,7 @@ def test_a_damaged_entry_is_refused_or_another_policy(tmp_path):
     n_refused = 0
     for how, changed in spoilt(state["policy"]):
         try:
-            saved.parts_from(changed, state["rl_module"], learned, {}, {})
+            parts_from(changed, state["rl_module"], learned, {}, {})
         except ConfigError:
             n_refused += 1
         except Exception as error:
@@ -162,7 +163,9 @@ def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
     path = runner.save_to_path(tmp_path / "connector")
     with pytest.raises(CheckpointError, match=r"of which \['Average'\] are not fastmarl's own .* pass connectors={"):
         fastmarl.Policy.from_checkpoint(path)
-    with pytest.raises(CheckpointError, match=r"connectors\['default_policy'\] must be those .*, got \['Average'\]"):
+    with pytest.raises(
+        CheckpointError, match=r"connectors\['default_policy'\] must have the connectors .*, got \[Average\(\)\]"
+    ):
         fastmarl.Policy.from_checkpoint(path, connectors={MAIN: [Average()]})
     with pytest.raises(CheckpointError, match=r"connectors\['default_policy'\] must be a list .*, got Average"):
         fastmarl.Policy.from_checkpoint(path, connectors={MAIN: Average()})
@@ -197,13 +200,66 @@ def test_a_mapping_function_must_be_one(tmp_path):
         fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path), policy_mapping_fn=MAIN)
 
 
-def test_given_objects_stay_as_they_are(tmp_path):
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_given_modules_get_the_weights_and_stay_apart_from_the_policy(wrapped, tmp_path):
     runner, _ = overheard_runner("any torch module")
+    path = runner.save_to_path(tmp_path)
+    given = fastmarl.modules.as_rl_module(Plain(), BOX, CHOICE) if wrapped else Plain()
+    policy = fastmarl.Policy.from_checkpoint(path, {MAIN: given})
+    saved = runner.module[MAIN].net.state_dict()
+    assert given.training and all(torch.equal(saved[name], value) for name, value in given.net.state_dict().items())
+    with torch.no_grad():
+        for parameter in given.parameters():
+            parameter.zero_()
+    assert torch.equal(policy.parts[MAIN].module.net[0].weight, saved["0.weight"])
+
+
+def test_given_modules_keep_their_weights_if_no_policy_can_be_made(tmp_path):
+    runner, _ = overheard_runner("any torch module")
+    state = load_state(runner.save_to_path(tmp_path))
+    save_state(tmp_path, {**state, "rl_module": {MAIN: {}}})
     given = Plain()
     weights = copy.deepcopy(given.state_dict())
-    fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path), {MAIN: given})
-    assert given.training
+    with pytest.raises(CheckpointError, match="this state does not fit this Plain"):
+        fastmarl.Policy.from_checkpoint(tmp_path, {MAIN: given})
     assert all(torch.equal(weights[name], value) for name, value in given.state_dict().items())
+
+
+def league(names, **options):
+    config = fastmarl.EnvRunnerConfig(
+        env=lambda config: CountingEnv(2, 5),
+        policies={name: Plain(4, 3) for name in names},
+        policy_mapping_fn=lambda agent_id, episode: names[0],
+        **options,
+    )
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+def test_one_policy_of_a_league_needs_its_own_module_alone(tmp_path):
+    names = ["main", "past_0", "past_1"]
+    runner = league(names, env_to_module_connector=connectors.MeanStdFilter())
+    runner.sample(num_timesteps=5)
+    path = runner.save_to_path(tmp_path)
+    given = Plain(4, 3)
+    policy = fastmarl.Policy.from_checkpoint(path, {"past_1": given}, module_ids=["past_1"])
+    assert policy.module_ids == ["past_1"]
+    assert torch.equal(given.net[0].weight, runner.module["past_1"].net[0].weight)
+    everything = fastmarl.Policy.from_checkpoint(path, {name: Plain(4, 3) for name in names})
+    space = policy.get_spaces()["past_1"][0]
+    for obs in [space.sample() for _ in range(20)]:
+        assert policy.act(obs) == everything.act(obs, module_id="past_1")
+    with pytest.raises(
+        CheckpointError, match=r"pass modules={'main': \.\.\., 'past_0': \.\.\., 'past_1': \.\.\.} .* pass module_ids="
+    ) as error:
+        fastmarl.Policy.from_checkpoint(path)
+    assert str(error.value).count("is a Plain") == 3
+    with pytest.raises(
+        CheckpointError, match=r"modules= has \['main'\], .* among the modules of module_ids, \['past_0"
+    ):
+        fastmarl.Policy.from_checkpoint(path, {"main": Plain(4, 3)}, module_ids=["past_0"])
+    for wrong in ("main", [], ["other"], 3, [["main"]]):
+        with pytest.raises(CheckpointError, match=r"module_ids must be a list of some of the saved modules \['main', "):
+            fastmarl.Policy.from_checkpoint(path, module_ids=wrong)
 
 
 @pytest.mark.parametrize("change", ["activation", "hook"])

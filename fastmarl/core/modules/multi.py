@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import torch
 
+from fastmarl.core.checks import for_each
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import RLModule, as_rl_module, training_only
 from fastmarl.core.public import public
@@ -124,11 +125,14 @@ class MultiRLModule(torch.nn.Module):
         unknown = [module_id for module_id in state if module_id not in self]
         if unknown:
             raise ConfigError(f"the state has the unknown modules {unknown}; expected some of {list(self)}")
-        for module_id, weights in state.items():
+
+        def check(module_id: str) -> None:
             try:
-                self[module_id].check_state(weights)
+                self[module_id].check_state(state[module_id])
             except ConfigError as error:
                 raise ConfigError(f"module {module_id!r}: {error}") from error
+
+        for_each(state, check)
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Set weights by module id; modules that `state` lacks keep theirs.

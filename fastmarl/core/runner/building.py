@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastmarl.core.checks import for_each
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS, EnvToModule, connectors_for
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
@@ -106,10 +107,10 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
     """
     _check_shared(config, envs, env_to_module)
     return MultiRLModule(
-        {
-            module_id: make_module(config, envs, module_id, env_to_module.get(module_id))
-            for module_id in config.module_specs
-        }
+        for_each(
+            config.module_specs,
+            lambda module_id: make_module(config, envs, module_id, env_to_module.get(module_id)),
+        )
     )
 
 

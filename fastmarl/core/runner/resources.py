@@ -83,10 +83,13 @@ class Resources:
     def check_modules(self) -> None:
         """Raise ConfigError if the spaces of the envs differ from those that the modules were made for."""
         if self._misfits:
-            agent, (before, now) = next(iter(self._misfits.items()))
+            agent, *others = self._misfits
+            before, now = self._misfits[agent]
+            more = f" (so do the agents {others!r:.200})" if others else ""
             raise ConfigError(f"since make_env() the envs have other spaces than those the modules were made for: "
-                              f"agent {agent!r} has {now} instead of {before}. Call make_module(), too; set_weights() "
-                              f"gives the new modules the weights of the old ones, where they fit")  # fmt: skip
+                              f"agent {agent!r} has {now} instead of {before}{more}. Call make_module(), too; "
+                              f"set_weights() gives the new modules the weights of the old ones, where they fit"
+                              )  # fmt: skip
 
     def close(self) -> None:
         """Close the envs and the record of actions."""
