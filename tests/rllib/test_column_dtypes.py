@@ -43,6 +43,23 @@ def test_log_probabilities_of_a_recurrent_module_stay_floats(order, rules):
     assert not unexpected(chosen, corrected, got)
 
 
+@pytest.mark.parametrize("callbacks", ["none", "everything"])
+def test_integers_before_a_chunk_leave_its_floats_as_rllib_has_them(callbacks):
+    """In chunks of waiting agents, whose lookback is longer than RLlib's (47), and has integers."""
+    chosen = modes("greedy, exploring", rules=TURNS, model_config=LSTM, callbacks=callbacks)
+    want, got = play(chosen), play(chosen, MultiAgentEnvRunner)
+    assert (want.error, got.error, got.is_accelerated) == (None, None, True)
+    compared = 0
+    for theirs, ours in zip(want.episodes, got.episodes, strict=True):
+        for agent, part in theirs.agent_episodes.items():
+            expected = part.extra_model_outputs["action_logp"]
+            found = ours.agent_episodes[agent].extra_model_outputs["action_logp"]
+            if expected.data.dtype == np.float32:
+                assert found.data.dtype == np.float32
+                compared += found.lookback > expected.lookback and found.data[0] == 0
+    assert compared
+
+
 def test_agents_that_began_at_random_begin_with_the_initial_state():
     """And not with that of an agent of an earlier episode."""
     chosen = case(world(3, max_steps=4), (EXPLORING, RANDOM, EXPLORING), num_envs=1, model_config=LSTM)

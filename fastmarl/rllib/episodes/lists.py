@@ -1,6 +1,6 @@
 """Columns as lists of items, the form that RLlib's episodes have while they are being recorded."""
 
-from functools import reduce
+from functools import partial, reduce
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 import tree  # type: ignore[import-untyped]
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
-NUMBERS = "biufc"  # kinds of dtypes
+NUMBERS, FLOATS = "biufc", "fc"  # kinds of dtypes
 
 
 class ListedColumn(NamedTuple):
@@ -44,30 +44,38 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
     return list(zip(*parts, strict=True))
 
 
-def stacked(items: list[Any]) -> Any:
+def stacked(items: list[Any], lookback: int = 0) -> Any:
     """Stack items to arrays [n, ...] as RLlib's `to_numpy()` does, in the dtypes of `with_common_dtype()`."""
-    return batch_of(with_common_dtype(items))
+    return batch_of(with_common_dtype(items, lookback))
 
 
 def unite_dtypes(agent_episode: Any) -> None:
     """Cast the items of each column to one dtype, before RLlib stacks them to arrays."""
-    outputs = agent_episode.extra_model_outputs.values()
-    for column in (agent_episode.observations, agent_episode.actions, agent_episode.rewards, *outputs):
+    for column in (agent_episode.observations, agent_episode.actions, agent_episode.rewards):
         if not column.finalized and column.data:
             column.data = with_common_dtype(column.data)
+    for column in agent_episode.extra_model_outputs.values():
+        if not column.finalized and column.data:
+            column.data = with_common_dtype(column.data, column.lookback)
 
 
-def with_common_dtype(items: list[Any]) -> list[Any]:
+def with_common_dtype(items: list[Any], lookback: int = 0) -> list[Any]:
     """Return the items, cast to a common dtype where RLlib's batch() would truncate values.
 
     RLlib stacks arrays in the dtype of the first one, so that floats after an integer lose their fractions. For plain
     numbers RLlib finds a dtype that holds them all; this function does the same for arrays.
+
+    Args:
+        items: Numbers, arrays, or dicts and tuples of arrays.
+        lookback: Number of outputs in the lookback, given for outputs of modules. RLlib's log-probabilities are
+            integers where actions were not explored; if only the lookback has them, the chunk's floats set the dtype.
     """
+    wider = partial(_wider_dtype, lookback)
     first = items[0]
     if not isinstance(first, dict | tuple):
-        dtype = _wider_dtype(*items)
+        dtype = wider(*items)
         return items if dtype is None else [np.asarray(item, dtype) for item in items]
-    dtypes = tree.map_structure(_wider_dtype, *items)
+    dtypes = tree.map_structure(wider, *items)
     if all(dtype is None for dtype in tree.flatten(dtypes)):
         return items
     return [tree.map_structure(_cast, item, dtypes) for item in items]
@@ -77,15 +85,18 @@ def _cast(value: Any, dtype: np.dtype | None) -> Any:
     return value if dtype is None else np.asarray(value, dtype)
 
 
-def _wider_dtype(*values: Any) -> np.dtype | None:
+def _wider_dtype(lookback: int, *values: Any) -> np.dtype | None:
     """Return a dtype that holds all values; None if the first one's dtype does, or NumPy finds one by itself."""
     if not isinstance(values[0], np.ndarray):
         return None
-    dtypes = list(dict.fromkeys(np.asarray(value).dtype for value in values))
-    if len(dtypes) == 1 or any(dtype.kind not in NUMBERS for dtype in dtypes):
+    dtypes = [np.asarray(value).dtype for value in values]
+    first, own = dtypes[0], dtypes[lookback:]
+    if all(dtype == first for dtype in dtypes) or any(dtype.kind not in NUMBERS for dtype in dtypes):
         return None
+    if own and all(dtype.kind in FLOATS for dtype in own):
+        dtypes = [*(dtype for dtype in dtypes[:lookback] if dtype.kind in FLOATS), *own]
     wider = reduce(_holding, dtypes)
-    return None if wider == dtypes[0] else wider
+    return None if wider == first else wider
 
 
 def _holding(dtype: np.dtype, other: np.dtype) -> np.dtype:

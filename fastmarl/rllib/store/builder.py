@@ -169,7 +169,8 @@ class Builder:
             end_env_t = int(self._store.table.end_env_t_L[lane])
             odd["rewards"] = reward_array(block, rows, columns.rewards[begin:end], kinds, end_env_t)
         if end > begin and (acted := mixed_steps(block, rows[: end - begin + (lane in self.hanging)])):
-            odd["actions"], odd["extras"] = mixed_outputs(acted[: end - begin])
+            lookback = int(self._store.table.lookback_L[lane])
+            odd["actions"], odd["extras"] = mixed_outputs(acted[: end - begin], lookback)
         return odd or None
 
     # Attributes of chunks and agents.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.columns import Columns
-from fastmarl.core.store.block import Key
+from fastmarl.core.store.block import Key, name_of
 from fastmarl.rllib.episodes.extras import blank, summed
 from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.episodes.sample_block import nested_outputs
@@ -45,9 +45,12 @@ def completed_rows(block: RLlibBlock, rows: np.ndarray) -> dict[int, Outputs]:
     }
 
 
-def mixed_outputs(steps: list[Outputs]) -> tuple[Any, dict[str, Any]]:
+def mixed_outputs(steps: list[Outputs], lookback: int) -> tuple[Any, dict[str, Any]]:
     """Stack the result of mixed_steps(); returns (actions, other outputs) as arrays [steps, ...]."""
-    columns: dict[Key, Any] = {key: stacked([step[key] for step in steps]) for key in steps[0]}
+    columns: dict[Key, Any] = {
+        key: stacked([step[key] for step in steps], 0 if name_of(key) == Columns.ACTIONS else lookback)
+        for key in steps[0]
+    }
     return nested_outputs(columns, columns.pop(Columns.WEIGHTS_SEQ_NO, np.zeros(len(steps), np.int64)))
 
 
