@@ -9,8 +9,10 @@ import os
 from collections.abc import Callable
 
 import pytest
-from rllib.differential.fuzz import piece_case, random_case, switching_case
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from rllib.differential.fuzz import piece_case, random_case, rewriting_case, switching_case
 from rllib.differential.known import CorrectedLoop, unexpected
+from rllib.differential.rewriting import rewriting
 from rllib.differential.runs import Case, Run, play, wrong_path
 from rllib.differential.witness import findings, witnessed
 
@@ -73,6 +75,21 @@ def test_modes_change_within_episodes(seed: int) -> None:
     got = play(witnessed(case), MultiAgentEnvRunner)
     lines = [*findings(case, got), *unexpected(case, want, got), *wrong_path(case, got)]
     assert not lines, "\n".join([*lines[:MOST_LINES], repr(case)])
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + FUZZ_CASES // 2))
+def test_what_callbacks_and_subclasses_rewrite(seed: int) -> None:
+    """It counts in the metrics, whenever it was written. What envs sent says nothing about these episodes."""
+    case = rewriting_case(seed)
+    classes = RLlibEnvRunner, MultiAgentEnvRunner, CorrectedLoop
+    theirs, ours, loop = (rewriting(each, seed) if case.is_subclass else each for each in classes)
+    want = play(case, theirs)
+    if not was_played(rewriting_case.__name__, seed, want):
+        return
+    got = play(case, ours)
+    lines = [*unexpected(case, want, got, loop), *wrong_path(case, got)]
+    if lines:
+        raise AssertionError("\n".join([*lines[:MOST_LINES], repr(case)])) from got.error
 
 
 def test_few_were_skipped() -> None:

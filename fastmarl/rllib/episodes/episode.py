@@ -29,8 +29,9 @@ AgentIDs = Hashable | Collection[Hashable] | None
 class MultiAgentEpisode(RLlibEpisode):
     """A multi-agent episode or a chunk of one, with the interface of RLlib's class of this name."""
 
-    # (SampleBlock, index of the chunk) of a sampled episode as long as it is unchanged; or see EpisodeInTheMaking.
-    __slots__ = ("_origin",)
+    # _origin: (SampleBlock, index of the chunk) of a sampled episode while it is unchanged; or see EpisodeInTheMaking.
+    # _numbers: the runner's ChunkNumbers of an episode that sample() has returned.
+    __slots__ = ("__weakref__", "_numbers", "_origin")
 
     fixes: ClassVar[frozenset[str]] = frozenset()
 
@@ -43,6 +44,10 @@ class MultiAgentEpisode(RLlibEpisode):
             if not is_set(self, slot):
                 setattr(self, slot, value)
         return object.__getattribute__(self, name)
+
+    def __del__(self) -> None:
+        if (numbers := getattr(self, "_numbers", None)) is not None:
+            numbers.read(self)
 
     # Recording.
 
@@ -158,7 +163,9 @@ class MultiAgentEpisode(RLlibEpisode):
                 return arguments
             self.agent_episodes  # noqa: B018  makes it, if it has not been made
             del self._origin
-        return super().__reduce_ex__(protocol)
+        reduced: Any = super().__reduce_ex__(protocol)
+        reduced[2][1].pop("_numbers", None)  # of the slots: a copy doesn't count in the metrics
+        return reduced
 
     def get_state(self) -> dict[str, Any]:
         state = super().get_state()

@@ -101,11 +101,11 @@ class EpisodeEvents:
             self._core.runner._ongoing_episodes_for_metrics[record.id_].append(episode)
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
-        """Give the runner all returned chunks of a running episode, as mere numbers if they were not kept."""
+        """Give the runner all returned chunks of a running episode, as mere numbers if they no longer exist."""
         chunks = self._core.runner._ongoing_episodes_for_metrics
         n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
         if n_missing > 0:  # not if episodes share an id, and so their chunks
-            chunks[record.id_][:0] = record.earlier[:n_missing]
+            chunks[record.id_][:0] = [chunk.shown for chunk in record.earlier[:n_missing]]
 
     def fire(self, event: str, env_index: int, *, is_late: bool = False) -> None:
         """Call the callbacks of an event.

@@ -314,14 +314,14 @@ class FastSampler:
         episodes = []
         for chunk in chunks:
             if chunk.view is None:
-                episode = next(built)
+                chunk.numbers.follow(episode := next(built))
             elif chunk.view.is_whole:
                 episode = chunk.view.episode
                 self._runner._prune_zero_len_sa_episodes(episode)
                 chunk.view.to_numpy()
                 chunk.numbers = ChunkNumbers.of(episode)
             else:
-                episode = chunk.view.become(next(built))
+                chunk.numbers.follow(episode := chunk.view.become(next(built)))
             episodes.append(episode)
         return episodes
 

@@ -193,7 +193,7 @@ class Builder:
             clock=clock,
             map_order=carried and [*carried, *(a for a in record.lane_of if a not in record.carried)],
         )
-        numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], [])
+        numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], {})
         infos: defaultdict[int, dict[int, Any]] = defaultdict(dict)  # lane -> env step -> info
         for env_t, lane, info in chunk.infos:
             infos[lane][env_t] = info
@@ -210,7 +210,7 @@ class Builder:
                 meta.hanging[agent_id] = self.hanging_outputs(lane, acted[-1] if acted else None)
             if agent.agent_episode_id is not None:
                 n_completed = n_steps - agent.lookback
-                numbers.agents.append(AgentNumbers(agent_id, agent.module_id, n_completed, extent.total))
+                numbers.agents[agent_id] = AgentNumbers(agent_id, agent.module_id, n_completed, extent.total)
         chunk.numbers = numbers
         return meta
 

@@ -5,6 +5,7 @@ of the reset in the order of the observation dict, later ones in the order of a 
 a cut in the order of first appearance in the lookback window.
 """
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from fastmarl.core.errors import FinishedAgentError
 from fastmarl.core.native._records import EpisodeRecord
 from fastmarl.core.native._step_keys import StepKeys, count_steps
 from fastmarl.core.store.lanes import LaneTable
+from fastmarl.rllib.episodes.sample_block import is_set
 
 
 @dataclass
@@ -68,55 +70,105 @@ class AgentNumbers:
         return self.total
 
 
-@dataclass
 class ChunkNumbers:
     """The numbers of a chunk, for the metrics.
+
+    RLlib keeps chunks and reads their numbers in get_metrics(), so that changes of returned chunks count. These numbers
+    follow the chunk as long as it exists, without keeping it alive.
 
     If RLlib's loop takes over an episode, it gets these instead of the chunks returned before. They have the part of
     the episodes' interface that RLlib's metrics use.
 
-    Attributes:
+    Args:
         length: Number of env steps.
         duration_s: Duration in seconds.
-        agents: Numbers of the agents with a completed step, in order.
+        agents: Numbers of the agents with a completed step, by their keys in the episode, in order.
+
+    Attributes:
+        length, duration_s, agents: As in the arguments, when they were last read.
     """
 
-    length: int
-    duration_s: float
-    agents: list[AgentNumbers]
+    def __init__(self, length: int, duration_s: float, agents: dict[Hashable, AgentNumbers]):
+        self.length = length
+        self.duration_s = duration_s
+        self.agents = agents
+        self._id = ""
+        self._episode: Callable[[], Any] = _no_episode
 
     @classmethod
     def of(cls, episode: Any) -> "ChunkNumbers":
-        """Return the numbers of an RLlib episode."""
-        agents = [
-            AgentNumbers(
-                agent_episode.agent_id, agent_episode.module_id, len(agent_episode), agent_episode.get_return()
-            )
-            for agent_episode in episode.agent_episodes.values()
-        ]
-        return cls(len(episode), episode.get_duration_s(), agents)
+        """Return the numbers of an episode, and follow it."""
+        numbers = cls(0, 0.0, {})
+        numbers.follow(episode)
+        numbers.read(episode)
+        return numbers
+
+    def follow(self, episode: Any) -> None:
+        """Keep up with the changes of an episode that sample() returns."""
+        self._id = episode.id_
+        self._episode = weakref.ref(episode)
+        episode._numbers = self
+
+    @property
+    def episode(self) -> Any:
+        """The episode, or None if it no longer exists."""
+        return self._episode()
+
+    @property
+    def shown(self) -> Any:
+        """The episode if it still exists, or else these numbers."""
+        return self if (episode := self._episode()) is None else episode
+
+    def up_to_date(self) -> "ChunkNumbers":
+        """Read the numbers again if the episode still exists, and return them."""
+        if (episode := self._episode()) is not None:
+            self.read(episode)
+        return self
+
+    def read(self, episode: Any) -> None:
+        """Read the numbers of the episode; called for the last time when it is deleted."""
+        self.length, self.duration_s = len(episode), episode.get_duration_s()
+        if is_set(episode, "agent_episodes"):  # else nothing can have been written to them
+            # RLlib's learners append a step to each agent, and rename the episode.
+            known = self.agents if episode.id_ != self._id else {}
+            self.agents = {
+                key: AgentNumbers(each.agent_id, each.module_id, len(known.get(key, each)), _return_of(each))
+                for key, each in episode.agent_episodes.items()
+            }
 
     def __len__(self) -> int:
-        return self.length
+        return self.up_to_date().length
 
     def get_return(self) -> Any:
         """Return the sum of all agents' rewards."""
-        return sum(agent.total for agent in self.agents)
+        return sum(agent.total for agent in self.up_to_date().agents.values())
 
     def get_duration_s(self) -> float:
         """Return the duration in seconds."""
-        return self.duration_s
+        return self.up_to_date().duration_s
 
     @property
     def agent_episodes(self) -> dict[Hashable, AgentNumbers]:
         """Numbers of the agents by agent id."""
-        return {agent.agent_id: agent for agent in self.agents}
+        return self.up_to_date().agents
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"{name!r} of a chunk that sample() returned before this callback was added: only len(), get_return(), "
             "get_duration_s() and agent_episodes are available; add callbacks before the first call of sample()"
         )
+
+
+def _no_episode() -> None:
+    return None
+
+
+def _return_of(agent_episode: Any) -> Any:
+    """Return what `agent_episode.get_return()` does, but without a loop in Python over an array of float64."""
+    rewards = agent_episode.get_rewards()
+    if type(rewards) is np.ndarray and rewards.dtype == np.float64 and rewards.ndim == 1 and len(rewards):
+        return np.add.accumulate(rewards)[-1] + 0  # in the order of sum(), of which -0.0 is no result
+    return sum(rewards)
 
 
 class RLlibRecord(EpisodeRecord):
@@ -178,7 +230,7 @@ class RLlibRecord(EpisodeRecord):
             del self.agent_episode_ids[agent_id]
         self.flags, self.unseen, self.paid_early = {}, set(), {}
         self.keys.forget()
-        if len(self.earlier) > MOST_CHUNKS:
+        if len(self.earlier) > MOST_CHUNKS and all(chunk.episode is None for chunk in self.earlier):
             self.earlier = [_joined(self.earlier)]
 
 
@@ -209,18 +261,19 @@ class RLlibLanes(LaneTable):
 
 def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
     """Sum up a finished episode in RLlib's order of additions: its last chunk, then the others from the first on."""
-    *earlier, last = chunks
-    agent_returns: dict[str, Any] = {name_of(agent.agent_id): agent.total for agent in last.agents}
-    agent_steps = {name_of(agent.agent_id): agent.n_steps for agent in last.agents}
+    *earlier, last = (chunk.up_to_date() for chunk in chunks)
+    agent_returns: dict[str, Any] = {name_of(agent.agent_id): agent.total for agent in last.agents.values()}
+    agent_steps = {name_of(key): agent.n_steps for key, agent in last.agents.items()}
     module_returns: dict[str, Any] = {}
-    for agent in last.agents:
+    for agent in last.agents.values():
         module_returns[agent.module_id] = module_returns.get(agent.module_id, 0.0) + agent.total
-    length, duration_s, episode_return = last.length, last.duration_s, last.get_return()
+    length, duration_s = last.length, last.duration_s
+    episode_return = sum(agent.total for agent in last.agents.values())
     for chunk in earlier:
         length += chunk.length
         duration_s += chunk.duration_s
-        episode_return += chunk.get_return()
-        for agent in chunk.agents:
+        episode_return += sum(agent.total for agent in chunk.agents.values())
+        for agent in chunk.agents.values():
             name = name_of(agent.agent_id)
             agent_steps[name] = agent_steps.get(name, 0) + agent.n_steps
             agent_returns[name] = agent_returns.get(name, 0.0) + agent.total
@@ -233,10 +286,8 @@ MOST_CHUNKS = 4096  # of an episode, whose numbers are kept one by one to be sum
 
 def _joined(chunks: list[ChunkNumbers]) -> ChunkNumbers:
     agents: dict[Hashable, AgentNumbers] = {}
-    for agent in (agent for chunk in chunks for agent in chunk.agents):
+    for agent in (agent for chunk in chunks for agent in chunk.agents.values()):
         known = agents.get(agent.agent_id, AgentNumbers(agent.agent_id, agent.module_id, 0, 0.0))
         steps, total = known.n_steps + agent.n_steps, known.total + agent.total
         agents[agent.agent_id] = AgentNumbers(agent.agent_id, agent.module_id, steps, total)
-    return ChunkNumbers(
-        sum(chunk.length for chunk in chunks), sum(chunk.duration_s for chunk in chunks), [*agents.values()]
-    )
+    return ChunkNumbers(sum(chunk.length for chunk in chunks), sum(chunk.duration_s for chunk in chunks), agents)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from rllib.differential import tape
+from rllib.differential.rewriting import rewriter
 
 
 def _outline(episode: Any) -> tuple:
@@ -281,5 +282,14 @@ CALLBACKS: dict[str, dict[str, Any]] = {
     "remapper": {"callbacks_class": Remapper},
     "functions": {"callbacks_class": [EndsOnly, AllCalls], "on_episode_end": [_end], "on_episode_start": _end},
 }
+
+
+def callbacks(kind: str) -> dict[str, Any]:
+    """Return the arguments of config.callbacks() for one of CALLBACKS, or for a "rewriter" with its seed."""
+    if kind.startswith("rewriter "):
+        return {"callbacks_class": rewriter(int(kind.removeprefix("rewriter ")))}
+    return CALLBACKS[kind]
+
+
 READERS = tuple(kind for kind in CALLBACKS if kind not in ("none", "writer", "renumberer"))
 """Those that write nothing into what was recorded."""

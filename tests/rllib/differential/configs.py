@@ -14,7 +14,7 @@ from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilte
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from rllib.differential import batch_pieces, modules, pieces
-from rllib.differential.callbacks import CALLBACKS
+from rllib.differential.callbacks import callbacks
 from rllib.differential.mappings import mapping_fn
 from rllib.differential.worlds import Rules, World
 
@@ -108,7 +108,7 @@ def make_config(setup: Setup) -> PPOConfig:
         .debugging(seed=setup.seed)
         .reporting(metrics_num_episodes_for_smoothing=setup.window)
         .fault_tolerance(restart_failed_sub_environments=setup.restarts)
-        .callbacks(**CALLBACKS[setup.callbacks])
+        .callbacks(**callbacks(setup.callbacks))
     )
     config.train_batch_size_per_learner = setup.batch
     config.count_steps_by = setup.count_steps_by

@@ -52,6 +52,19 @@ def switching_case(seed: int) -> Case:
     return replace(case, setup=setup, calls=(*calls, GetMetrics()))
 
 
+def rewriting_case(seed: int) -> Case:
+    """A random case whose callbacks, or whose runner's subclass, rewrite what was recorded."""
+    case, rng = random_case(seed), random.Random(f"rewriting of {seed}")
+    assert case.setup.rules is not None
+    rewards = tuple(kind for kind in case.setup.rules.rewards if kind != "none") or ("float",)
+    rules = replace(case.setup.rules, rewards=rewards)
+    is_subclass = rng.random() < 0.2
+    setup = replace(
+        case.setup, rules=rules, to_numpy=True, callbacks=case.setup.callbacks if is_subclass else f"rewriter {seed}"
+    )
+    return replace(case, setup=setup, is_subclass=is_subclass, expects_fast=True)
+
+
 def _kinds(rng: random.Random, most: int) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Kinds of observation spaces, action spaces and modules by group; those of a group go together."""
     groups = GROUPS[: min(most, rng.choice((1, 2, 2, 3)))]

@@ -19,14 +19,14 @@ class CorrectedLoop(MultiAgentEnvRunner):
         self._reasons = [Reason("framework", "asked for")]
 
 
-def unexpected(case: Playable, want: Run, got: Run) -> list[str]:
-    """Differences between RLlib's run and ours that nothing explains."""
+def unexpected(case: Playable, want: Run, got: Run, loop: type = CorrectedLoop) -> list[str]:
+    """Differences between RLlib's run and ours that nothing explains; `loop` is CorrectedLoop or a subclass."""
     lines = _unexplained(case, want, got)
     if want.error is not None:  # RLlib's may come a step earlier: we make episodes at the end of a call
         return [line for line in lines if not line.startswith("tape")]
     if next(lines, None) is None:
         return []
-    corrected = play(case, CorrectedLoop)
+    corrected = play(case, loop)
     # When agents ended, RLlib asks the mapping function for remnants of them (54).
     return [line for line in _unexplained(case, corrected, got) if not line.startswith("tape of mapping")]
 

@@ -171,13 +171,18 @@ class Playable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A case to compare. `worker_index` is the runner's; `raises` names the error that ends the last call."""
+    """A case to compare.
+
+    `worker_index` is the runner's; `raises` names the error that ends the last call; with `is_subclass`, the runner is
+    one of rllib.differential.rewriting.
+    """
 
     setup: Setup
     calls: tuple[Call, ...]
     expects_fast: bool
     worker_index: int | None = 1
     raises: str | None = None
+    is_subclass: bool = False
 
     def make_config(self) -> AlgorithmConfig:
         return make_config(self.setup)
