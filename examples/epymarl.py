@@ -5,7 +5,8 @@ python examples/epymarl.py --critic central --steps 20000000 --folder runs/lbf  
 It differs from ippo.py and mappo.py: an update has one batch without minibatches; advantages are those of n-step
 returns whose last value comes from a slowly moving target critic, and are not normalised; every agent receives the
 team's reward, and observes which agent it is. EPyMARL computes advantages again in each epoch, after a step of the
-critic; here they are computed once per update.
+critic; here they are computed once per update. EPyMARL's agents all act at every step; where agents wait, a step is
+here one of the agent's own, with all that the team receives until the next one.
 """
 
 import copy
@@ -13,16 +14,17 @@ import sys
 from itertools import pairwise
 from statistics import fmean
 
+import gymnasium as gym
 import torch
 from torch import nn
 
 import fastmarl
-from fastmarl.batches import aligned
+from fastmarl.batches import TeamRewards, add_aligned_n_step_returns, aligned, map_columns, with_final_obs
 from fastmarl.cli.arguments import not_negative, positive
 from fastmarl.cli.train import main
-from fastmarl.connectors import AgentIndicator
+from fastmarl.connectors import AgentIndicator, FlattenObservations
 from fastmarl.learning import PPOLearner, flat_parameters, to_tensors
-from fastmarl.training import Algorithm, load_states, runner_options, states_of
+from fastmarl.training import Algorithm, agents_of, load_states, runner_options, states_of
 
 EPOCHS, CLIP, MAX_GRAD_NORM, TARGET_RATE, ADAM_EPS = 4, 0.2, 10.0, 0.01, 1e-8
 OWN, CENTRAL = "own", "central"
@@ -38,11 +40,18 @@ def add_arguments(parser):
     parser.add_argument("--entropy", type=not_negative, default=0.001, help="entropy weight (default %(default)s)")
 
 
+def make_connectors(env, spaces, device):
+    """Flatten observations, unless they are vectors, and append the agent."""
+    observation_space, _ = spaces[POLICY]
+    is_vector = isinstance(observation_space, gym.spaces.Box) and len(observation_space.shape) == 1
+    return [*([] if is_vector else [FlattenObservations()]), AgentIndicator(agents_of(env))]
+
+
 def make_config(args):
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),
         rollout_fragment_length=args.fragment,
-        env_to_module_connector=lambda env, spaces, device: AgentIndicator(list(env.possible_agents)),
+        env_to_module_connector=make_connectors,
         rl_module_spec=fastmarl.RLModuleSpec(inference_only=args.critic == CENTRAL),  # an actor, without a value head
         model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "vf_share_layers": False},
     )
@@ -55,13 +64,14 @@ class Learner:
     """
 
     def __init__(self, runner, args, num_updates):
-        module, self.args, self.agents = runner.module[POLICY], args, list(runner.env.envs[0].possible_agents)
+        module, self.args, self.agents = runner.module[POLICY], args, agents_of(runner.env.envs[0])
         self.is_central, self.device = args.critic == CENTRAL, next(module.parameters()).device
         self.ppo = PPOLearner(
             module, lr=args.lr, adam_eps=ADAM_EPS, epochs=EPOCHS, num_minibatches=1, clip=CLIP,
             vf_coeff=0.0 if self.is_central else 1.0, entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
         )  # fmt: skip
-        self.parts = {"optimizer": self.ppo.optimizer}
+        self.team_rewards = TeamRewards()
+        self.parts = {"optimizer": self.ppo.optimizer, "team_rewards": self.team_rewards}
         if self.is_central:
             n_agents = len(self.agents)
             sizes = [n_agents * (module.observation_space.shape[0] - n_agents) + n_agents, *args.hiddens]
@@ -77,6 +87,8 @@ class Learner:
     def learn(self, episodes):
         """Update actor and critic; returns the losses, averaged over the epochs."""
         rows, inputs = self.rows_of(episodes)
+        if not rows:
+            return {}
         stats = self.ppo.update(rows)
         if self.is_central:
             stats["vf_loss"] = self.fit(inputs, rows["value_targets"])
@@ -86,26 +98,23 @@ class Learner:
         return stats
 
     def rows_of(self, episodes):
-        """Return columns with one row per agent step, and the critic's inputs."""
-        names = ["obs", "actions", "action_logp", "rewards", "active", "final_obs", "final_t", "terminateds"]
+        """Return columns with one row per agent step, and the critic's inputs; no columns if no step was finished."""
         outputs = ["action_logp"] if self.is_central else ["action_logp", "vf_preds"]
-        batch = aligned(episodes, agents=self.agents, outputs=outputs)[POLICY]
-        batch = to_tensors(batch, [*names, *outputs[1:]], self.device)
-        active = batch["active"]  # [T, E, A]
-        inputs = self.inputs_of(batch["obs"])[active]
+        batch = aligned(episodes, groups={POLICY: self.agents}, outputs=outputs).get(POLICY)
+        if batch is None:
+            return {}, None
+        active = torch.from_numpy(batch["active"]).to(self.device)  # [T, E, A]
+        inputs = self.inputs_of(torch.from_numpy(with_final_obs(batch)).to(self.device))  # [T + 1, E, A, k]
         with torch.no_grad():
-            values = torch.zeros(len(active) + 1, *active.shape[1:], device=self.device)
-            values[:-1][active] = self.target(inputs).squeeze(-1)
-            last = self.target(self.inputs_of(batch["final_obs"])).squeeze(-1) * ~batch["terminateds"].any(0)
-            values.scatter_(0, batch["final_t"][None], last[None])
-            rewards, returns = batch["rewards"].sum(-1, keepdim=True).float(), values
-            for _ in range(self.args.n_steps):
-                returns = torch.where(active, rewards + self.args.gamma * returns[1:], values[:-1])
-                returns = torch.cat([returns, values[-1:]])
-            targets = returns[:-1][active]
-            values = self.critic(inputs).squeeze(-1) if self.is_central else batch["vf_preds"][active]
-        rows = {name: batch[name][active] for name in ("obs", "actions", "action_logp")}
-        return rows | {"value_targets": targets, "advantages": targets - values}, inputs
+            values = self.target(inputs).squeeze(-1)
+        rewards, n_steps = self.team_rewards(batch), self.args.n_steps
+        add_aligned_n_step_returns(batch, values, n_step=n_steps, gamma=self.args.gamma, rewards=rewards)
+        names = ["obs", "actions", "value_targets", *outputs]
+        rows = map_columns(lambda column: column[active], to_tensors(batch, names, self.device))
+        inputs = inputs[:-1][active]
+        with torch.no_grad():
+            values = self.critic(inputs).squeeze(-1) if self.is_central else rows.pop("vf_preds")
+        return rows | {"advantages": rows["value_targets"] - values}, inputs
 
     def inputs_of(self, obs):
         """Return what the critic sees, given what agents see, [..., A, n]."""

@@ -20,8 +20,8 @@ PUBLIC = {
         VideoCallback __version__ evaluate register_env replay tournament
     """,
     "fastmarl.batches": """
-        add_aligned_gae add_gae add_n_step_returns add_returns add_vtrace aligned columns map_columns
-        sequences
+        TeamRewards add_aligned_gae add_aligned_n_step_returns add_gae add_n_step_returns add_returns add_vtrace
+        aligned columns map_columns rewards_by_arrival sequences with_final_obs
     """,
     "fastmarl.bench": """
         Efficiency measure_efficiency
@@ -61,8 +61,8 @@ PUBLIC = {
         SamplerTimeoutError UnknownAgentError UnknownModuleError UserExitError
     """,
     "fastmarl.learning": """
-        MetricsWriter PPOLearner ValueNorm flat_parameters keep_freed_memory last_values_of minibatches normalized
-        ppo_loss to_tensors value_fn_of
+        MetricsWriter PPOLearner TeamReplay ValueNorm flat_parameters keep_freed_memory last_values_of minibatches
+        normalized ppo_loss to_tensors value_fn_of
     """,
     "fastmarl.legacy": """
         DEFAULT_POLICY_ID DatasetReader EnvRunnerV2 EpisodeV2 IOContext InputReader JsonReader JsonWriter
@@ -90,7 +90,7 @@ PUBLIC = {
         ClockEnv CountingEnv DyingAgentsEnv ReusingEnv ScriptedEnv TurnBasedEnv check_env
     """,
     "fastmarl.training": """
-        Algorithm linear_schedule load_states runner_options states_of
+        Algorithm agents_of linear_schedule load_states runner_options states_of
     """,
 }
 WITH_RAY = {"fastmarl.rllib"}

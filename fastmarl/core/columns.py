@@ -40,6 +40,9 @@ class Columns:
     ACTIVE = "active"  # in aligned columns: True if the agent acted at the env step
     ENV_STATE = "env_state"
     FINAL_T = "final_t"  # in aligned columns: the step of the agent's last observation
+    NEXT_T = "next_t"  # in aligned columns: the step of the agent's next observation
+    CONTINUES = "continues"  # in aligned columns: False for agents that have terminated
+    FINAL_ACTION_MASK = "final_action_mask"  # in aligned columns: the mask of the agent's last observation
     FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of each chunk's first row
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.envs.base import named_agents
+from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.errors import CheckpointError, ConfigError, EnvCheckError
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
@@ -79,6 +81,21 @@ class Algorithm:
             # The user has not given the option of which this error speaks, so the algorithm explains the need.
             raise ConfigError(f"{self.name} needs an env with state(), which returns the global state as one array; "
                               f"{config.env} has none: add it, or train ippo") from error  # fmt: skip
+
+
+def agents_of(env: Any) -> list[Hashable]:
+    """Return the ids of all agents of an env, in an order that is the same in every process.
+
+    Args:
+        env: As in `runner.env.envs`.
+
+    Raises:
+        ConfigError: If the env does not name its agents.
+    """
+    agents = possible_agents_of(env) or named_agents(env)
+    if not agents:
+        raise ConfigError("this algorithm needs an env that names its agents in possible_agents; add it, or train ippo")
+    return agents
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, num_updates: int) -> torch.optim.lr_scheduler.LambdaLR:

@@ -31,21 +31,24 @@ class AgentEpisodeTable:
 
     Args:
         chunks: See `in_numbers()`.
+        with_waiting: Include agents that act on their first observation and wait for the next: they have no steps.
 
     Attributes:
         agent_ids, episode_ids: Lists, indexed by S.
         own_ids: List, indexed by S, of the agent episodes' own ids; None if derived from the other two ids.
         numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; MODULE is NOTHING until `modules()` resolves it.
             For rows outside of blocks, COUNT is the number of observations, and ROW, FINAL and END_ENV_T are NOTHING.
-        length_S: Number of steps after the lookback, int64; 0 only for ones built by hand without steps.
+        length_S: Number of steps after the lookback, int64; 0 for waiting agents, and ones built by hand without steps.
         sources: Location of the columns, by SOURCE; each block occurs once.
+        others: Indices of all agent episodes except waiting agents without steps.
     """
 
-    def __init__(self, chunks: Iterable[Unbuilt | MultiAgentEpisode]):
+    def __init__(self, chunks: Iterable[Unbuilt | MultiAgentEpisode], *, with_waiting: bool = False):
         self.agent_ids: list[Hashable] = []
         self.episode_ids: list[str | None] = []
         self.own_ids: list[str | None] = []
         self.sources: list[Block | Source] = []
+        self.others: list[int] = []
         self._source_of_block: dict[int, int] = {}  # by id()
         self._index_of_module: dict[str, int] = {}
         self._built: dict[int, MultiAgentEpisode] = {}  # by E
@@ -53,13 +56,20 @@ class AgentEpisodeTable:
         rows: list[tuple[int, ...]] = []
         n = 0
         for each in chunks:
+            begin = len(self.agent_ids)
             if isinstance(each, Unbuilt):
                 numbers += [_array(rows), self._unbuilt(each, n)]
+                self.others += range(begin, len(self.agent_ids))
+                numbers += [self._waiting(each, n)] if with_waiting else []
                 rows = []
                 n += len(each.ids)
             else:
                 self._built[n] = each
                 rows += self._rows(each.agent_episodes.values(), n)
+                self.others += range(begin, len(self.agent_ids))
+                for agent_episode in _waiting_in(each) if with_waiting else ():
+                    (row,) = self._rows([agent_episode], n)
+                    rows.append((*row[:MODULE], self._module(str(agent_episode.module_id)), *row[MODULE + 1 :]))
                 n += 1
         self.numbers = _steps.joined([*numbers, _array(rows)])
         self.length_S = _steps.lengths(self.numbers)
@@ -108,6 +118,23 @@ class AgentEpisodeTable:
         self.own_ids += [None] * len(agent_ids)
         return numbers
 
+    def _waiting(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
+        """Return the numbers of these chunks' waiting agents without steps, and register their ids."""
+        columns = chunks.columns
+        count, final = columns[:, COUNT], columns[:, FINAL]
+        waits = np.flatnonzero((final < 0) & (count > 0) & (count - 1 <= columns[:, LOOKBACK]))
+        chunk = np.repeat(np.arange(len(chunks.ids)), chunks.n_lanes)[waits]
+        numbers = np.empty((len(waits), 10), np.int64)
+        numbers[:, :MODULE], numbers[:, CHUNK] = columns[waits, :MODULE], first_chunk + chunk
+        for i, (lane, index) in enumerate(zip(waits.tolist(), chunk.tolist(), strict=True)):
+            module = int(columns[lane, MODULE])
+            numbers[i, MODULE] = self._module(chunks.module_ids[module])
+            numbers[i, SOURCE] = self._source(chunks.blocks[module])
+            self.agent_ids.append(chunks.agent_ids[lane])
+            self.episode_ids.append(chunks.ids[index])
+            self.own_ids.append(None)
+        return numbers
+
     def _rows(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> list[tuple[int, ...]]:
         """Return the numbers of a chunk's agent episodes, and register their ids."""
         rows: list[tuple[int, ...]] = []
@@ -136,6 +163,14 @@ class AgentEpisodeTable:
         if index == len(self.sources):
             self.sources.append(block)
         return index
+
+
+def _waiting_in(episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
+    """Return the agents of a built chunk that wait and have no steps; a chunk that was copied or sliced has none."""
+    if (lanes := episode.chunk.lanes) is None:
+        return []
+    observed = lanes.agent_episodes(of_all=True)
+    return [each for agent_id, each in observed.items() if agent_id not in episode.agent_episodes and not each.is_done]
 
 
 def _array(rows: list[tuple[int, ...]]) -> np.ndarray:

@@ -62,24 +62,61 @@ def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float
         gamma: Discount factor, in [0, 1].
         lambda_: Trace decay, in [0, 1].
     """
-    active_EAT = batch[Columns.ACTIVE].transpose(1, 2, 0)
-    e, a, t = np.nonzero(active_EAT)
-    given = _array(values)
-    steps, n_envs, n_agents = batch[Columns.ACTIVE].shape
-    if given.shape not in ((steps + 1, n_envs), (steps + 1, n_envs, n_agents)):
-        raise BatchError(f"expected values of shape {(steps + 1, n_envs)} or {(steps + 1, n_envs, n_agents)}, one for "
-                         f"each row of 'env_state', got {given.shape}")  # fmt: skip
-    by_agent = np.broadcast_to(given.reshape(steps + 1, n_envs, -1), (steps + 1, n_envs, n_agents))
-    n_steps_EA = active_EAT.sum(2)
-    acting = np.nonzero(n_steps_EA)
-    last_values = by_agent[batch[Columns.FINAL_T][acting], *acting]
-    ended = batch[Columns.TERMINATEDS].any(0)[acting]
-    lengths = n_steps_EA[acting]
-    rewards = _checked(batch[Columns.REWARDS][t, e, a], len(t), "rewards")
-    found = _gae(rewards, by_agent[t, e, a], last_values, ended, lengths, gamma, lambda_)
+    steps = _AlignedSteps(batch, values, batch[Columns.REWARDS])
+    found = _gae(steps.rewards, steps.values, steps.last_values, steps.ended, steps.lengths, gamma, lambda_)
     for name, flat in zip((Columns.ADVANTAGES, Columns.VALUE_TARGETS), found, strict=True):
-        batch[name] = np.zeros((steps, n_envs, n_agents), np.float32)
-        batch[name][t, e, a] = flat
+        batch[name] = steps.spread(flat)
+
+
+def add_aligned_n_step_returns(
+    batch: Batch, values: Array, *, n_step: int, gamma: float, rewards: np.ndarray | None = None
+) -> None:
+    """Add n-step "value_targets" and "advantages" to a batch from `aligned()`: float32 [T, E, A], 0 if inactive.
+
+    As in `add_n_step_returns()`, steps are the agent's own: targets are the discounted rewards of `n_step` of its
+    decisions plus the value of the one after them, however many env steps lie between.
+
+    Args:
+        batch: A group's batch.
+        values: Values of every env step, see `add_aligned_gae()`.
+        n_step: Number of steps, 1 or more; there are fewer at a trajectory's end.
+        gamma: Discount factor, in [0, 1].
+        rewards: Rewards [T, E, A] used instead of the batch's, such as those of `TeamRewards`.
+    """
+    _check_factor("gamma", gamma)
+    steps = _AlignedSteps(batch, values, batch[Columns.REWARDS] if rewards is None else rewards)
+    last_values = _last_values(steps.last_values, steps.ended)
+    found = _n_step_returns(steps.rewards, steps.values, last_values, steps.lengths, n_step, gamma)
+    batch[Columns.VALUE_TARGETS] = steps.spread(found)
+    batch[Columns.ADVANTAGES] = steps.spread(found - steps.values)
+
+
+class _AlignedSteps:
+    """The steps of an aligned batch, one trajectory after the other, with their values [n] and rewards [n]."""
+
+    def __init__(self, batch: Batch, values: Array, rewards: np.ndarray):
+        active_EAT = batch[Columns.ACTIVE].transpose(1, 2, 0)
+        self._places = e, a, t = np.nonzero(active_EAT)
+        given = _array(values)
+        steps, n_envs, n_agents = self._shape = batch[Columns.ACTIVE].shape
+        if given.shape not in ((steps + 1, n_envs), (steps + 1, n_envs, n_agents)):
+            raise BatchError(f"expected values of shape {(steps + 1, n_envs)} or {(steps + 1, n_envs, n_agents)}, one "
+                             f"for each row of 'env_state', got {given.shape}")  # fmt: skip
+        by_agent = np.broadcast_to(given.reshape(steps + 1, n_envs, -1), (steps + 1, n_envs, n_agents))
+        n_steps_EA = active_EAT.sum(2)
+        acting = np.nonzero(n_steps_EA)
+        self.values = by_agent[t, e, a]
+        self.last_values = by_agent[batch[Columns.FINAL_T][acting], *acting]
+        self.ended = batch[Columns.TERMINATEDS].any(0)[acting]
+        self.lengths = n_steps_EA[acting]
+        self.rewards = _checked(rewards[t, e, a], len(t), "rewards")
+
+    def spread(self, flat: np.ndarray) -> np.ndarray:
+        """Spread numbers [n] to float32 [T, E, A], 0 if inactive."""
+        e, a, t = self._places
+        column = np.zeros(self._shape, np.float32)
+        column[t, e, a] = flat
+        return column
 
 
 def add_vtrace(
@@ -161,12 +198,9 @@ def add_n_step_returns(
         BatchError: As in `add_gae()`, or if `n_step` is not an integer of 1 or more.
     """
     _check_factor("gamma", gamma)
-    if n_step < 1 or n_step % 1:
-        raise BatchError(f"expected n_step of 1 or more, an integer, got {n_step}")
     rewards, lengths, ended = _trajectories(batch)
     value_N, last_S = _values_and_last(batch, ended, value_fn, values, last_values, "add_n_step_returns()")
-    return_N = np.empty(len(value_N))
-    n_step_returns(rewards, value_N, last_S, lengths, int(n_step), float(gamma), return_N)
+    return_N = _n_step_returns(rewards, value_N, last_S, lengths, n_step, gamma)
     batch[Columns.VALUE_TARGETS] = return_N.astype(np.float32)
     batch[Columns.ADVANTAGES] = (return_N - value_N).astype(np.float32)
 
@@ -233,6 +267,17 @@ def _gae(
     advantage_N = np.empty(len(rewards))
     gae(rewards, value_N, _last_values(last_values, ended), lengths, float(gamma), float(lambda_), advantage_N)
     return advantage_N.astype(np.float32), (advantage_N + value_N).astype(np.float32)
+
+
+def _n_step_returns(
+    rewards: np.ndarray, values: np.ndarray, last_values: np.ndarray, lengths: np.ndarray, n_step: int, gamma: float
+) -> np.ndarray:
+    """Return the discounted rewards of `n_step` steps plus the value after them, float64 [n]."""
+    if n_step < 1 or n_step % 1:
+        raise BatchError(f"expected n_step of 1 or more, an integer, got {n_step}")
+    found = np.empty(len(values))
+    n_step_returns(rewards, values, last_values, lengths, int(n_step), float(gamma), found)
+    return found
 
 
 def _last_values(values: Array, ended: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
-from fastmarl.core.batches.agent_episode_table import CHUNK, NOTHING, AgentEpisodeTable
+from fastmarl.core.batches.agent_episode_table import CHUNK, COUNT, FINAL, NOTHING, AgentEpisodeTable
 from fastmarl.core.batches.trajectories import as_objects
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import BatchError, shown
@@ -27,7 +27,7 @@ def members_of(
             raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
         return {group: as_objects(list(of_group))[None] for group, of_group in groups.items()}
     if agents is None:
-        agents = list(dict.fromkeys(table.agent_ids))
+        agents = list(dict.fromkeys(table.agent_ids[s] for s in table.others))
     else:
         _check_all(table, agents)
     if groups is None:
@@ -52,10 +52,9 @@ def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
 
 def _members_of_modules(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> Members:
     """Return module -> the agents that it acted for in any chunk."""
-    module_S = table.modules(np.arange(len(table.agent_ids))).tolist()
     of_module: dict[int, set[AgentID]] = {}
-    for module, agent_id in dict.fromkeys(zip(module_S, table.agent_ids, strict=True)):
-        of_module.setdefault(module, set()).add(agent_id)
+    for module, s in zip(table.modules(np.array(table.others, np.int64)).tolist(), table.others, strict=True):
+        of_module.setdefault(module, set()).add(table.agent_ids[s])
     return {
         table.module_ids[module]: as_objects([agent_id for agent_id in agents if agent_id in acted])[None]
         for module, acted in of_module.items()
@@ -72,7 +71,7 @@ def _padded(members_E: list[list[AgentID]]) -> np.ndarray:
 def in_slots(
     table: AgentEpisodeTable, members: Members, n_chunks: int, *, by_module: bool
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return, by group, the table indices, chunks and slots of its agent episodes with steps, each int64 [s].
+    """Return, by group, the table indices, chunks and slots of its agent episodes, each int64 [s].
 
     Agent episodes of one module are adjacent, so that data in one block is read at once.
 
@@ -85,7 +84,8 @@ def in_slots(
     nobody = len(index_of)
     place_EI = np.full((n_chunks, nobody + 1), NOTHING)  # by chunk and index of the agent
     index_S = np.array([index_of.get(agent_id, nobody) for agent_id in table.agent_ids], np.int64)
-    place_EI[table.numbers[:, CHUNK], index_S] = np.where(table.length_S, np.arange(len(index_S)), NOTHING)
+    is_seen_S = (table.numbers[:, COUNT] > 0) | (table.numbers[:, FINAL] >= 0)
+    place_EI[table.numbers[:, CHUNK], index_S] = np.where(is_seen_S, np.arange(len(index_S)), NOTHING)
     place_EI[:, nobody] = NOTHING
     found = {}
     for group, ids_EA in members.items():

@@ -5,18 +5,24 @@ Axes in names: T env step, E chunk, A agent's slot in its group, S trajectory, N
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import AgentEpisodeTable
 from fastmarl.core.batches.flat import Batch
 from fastmarl.core.batches.groups import AgentID, Groups, in_slots, members_of
-from fastmarl.core.batches.trajectories import RECORDED, Trajectories, names_of
-from fastmarl.core.columns import Columns
+from fastmarl.core.batches.trajectories import RECORDED, Trajectories, as_objects, names_of
+from fastmarl.core.columns import Columns, Recorded, recorded_name
+from fastmarl.core.envs.values import same
 from fastmarl.core.episodes.chunk import Unbuilt
 from fastmarl.core.episodes.lazy import in_numbers
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.masks import MASK, mask_row
 from fastmarl.core.spaces.structs import map_struct
 
 
@@ -38,10 +44,16 @@ def aligned(
     - "obs", "actions", each of `outputs`, and "action_mask" as in `columns()`: [T, E, A, ...].
     - "rewards": float64 [T, E, A].
     - "terminateds", "truncateds": bool [T, E, A], True at an agent's last action if it ended this way.
-    - "final_obs" [E, A, ...]: each agent's last observation; "final_t": int64 [E, A], the row in which it arrived.
+    - "next_t": int64 [T, E, A], the row in which the agent's next observation arrived, up to T.
+    - "final_obs" [E, A, ...]: each agent's last observation; "final_t": int64 [E, A], the row in which it arrived. If
+      that is before "seq_lens", the agent has ended or waits: it has acted on this observation, and the step will be in
+      a later chunk. This includes agents that have no step in the chunk yet, unless it was copied, sliced or joined.
+      "final_action_mask" [E, A, choices]: the observation's mask, if there is an "action_mask".
+    - "continues": bool [E, A], True if the agent has a last observation and has not terminated, so that its value
+      counts.
     - "env_state" [T + 1, E, ...], if the chunks have env states: those of all rows and of the step after the last. All
       groups share this array.
-    - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E].
+    - "seq_lens": int64 [E], number of rows of each chunk; "first_env_t": int64 [E]; "eps_id": object [E].
     - "agent_id": object [E, A], None for empty slots.
 
     Args:
@@ -62,23 +74,27 @@ def aligned(
     """
     episodes, outputs = list(episodes), names_of(outputs)
     chunks = [*in_numbers(episodes)]
-    table = AgentEpisodeTable(chunks)
+    table = AgentEpisodeTable(chunks, with_waiting=True)
     members = members_of(table, episodes, groups, agents)
     slots = in_slots(table, members, len(episodes), by_module=groups is None)
     teams = {
-        group: _Team(Trajectories(table, place_S), members[group], chunk_S, slot_S)
-        for group, (place_S, chunk_S, slot_S) in slots.items()
-        if len(place_S)
+        group: _Team(table, members[group], episodes, *places)
+        for group, places in slots.items()
+        if table.length_S[places[0]].any()
     }
     first_E, end_E = _times(chunks)
     for team in teams.values():
         np.minimum.at(first_E, team.chunk_S, team.first_env_t_S)
     n_rows_E = end_E - first_E
-    shared = {Columns.SEQ_LENS: n_rows_E, Columns.FIRST_ENV_T: first_E}
+    shared = {Columns.SEQ_LENS: n_rows_E, Columns.FIRST_ENV_T: first_E, Columns.EPS_ID: _ids(chunks)}
     states_E = [states for each in chunks for states in _states_of(each)]
     if any(states is not None for states in states_E):
         shared[Columns.ENV_STATE] = _env_states(states_E, first_E, n_rows_E)
     return {group: _columns(team, first_E, n_rows_E, outputs) | shared for group, team in teams.items()}
+
+
+def _ids(chunks: list[Unbuilt | MultiAgentEpisode]) -> np.ndarray:
+    return as_objects([id_ for each in chunks for id_ in (each.ids if isinstance(each, Unbuilt) else [each.id_])])
 
 
 def _times(chunks: list[Unbuilt | MultiAgentEpisode]) -> tuple[np.ndarray, np.ndarray]:
@@ -96,19 +112,49 @@ class _Team:
     """The trajectories of one group.
 
     Args:
+        table: Table of agent episodes.
         ids_EA: See `Members`.
-        chunk_S, slot_S: Chunk and slot of each trajectory, int64.
+        episodes: The chunks.
+        place_S, chunk_S, slot_S: Index in the table, chunk and slot of each of the group's agent episodes, int64.
+
+    Attributes:
+        trajectories: Agent episodes with steps; `chunk_S` and `slot_S` are theirs.
+        seen: All agent episodes with an observation in rows of their chunk; `seen_places` are their chunks and slots.
     """
 
-    def __init__(self, trajectories: Trajectories, ids_EA: np.ndarray, chunk_S: np.ndarray, slot_S: np.ndarray):
-        self.trajectories, self.ids_EA, self.chunk_S, self.slot_S = trajectories, ids_EA, chunk_S, slot_S
-        self.steps = trajectories.steps_after_lookback()
-        self.env_t_N = trajectories.env_ts(self.steps)
+    def __init__(
+        self,
+        table: AgentEpisodeTable,
+        ids_EA: np.ndarray,
+        episodes: list[MultiAgentEpisode],
+        place_S: np.ndarray,
+        chunk_S: np.ndarray,
+        slot_S: np.ndarray,
+    ):
+        acts = table.length_S[place_S] > 0
+        self.ids_EA, self.episodes = ids_EA, episodes
+        self.trajectories = Trajectories(table, place_S[acts])
+        self.chunk_S, self.slot_S = chunk_S[acts], slot_S[acts]
+        self.seen = self.trajectories if acts.all() else Trajectories(table, place_S)
+        self.seen_places = chunk_S, slot_S
+        self.steps = self.trajectories.steps_after_lookback()
+        self.env_t_N = self.trajectories.env_ts(self.steps)
 
     @property
     def first_env_t_S(self) -> np.ndarray:
-        length_S = self.trajectories.length_S
-        return self.env_t_N[np.cumsum(length_S) - length_S]
+        return self.env_t_N[self._last_N + 1 - self.trajectories.length_S]
+
+    @property
+    def next_env_t_N(self) -> np.ndarray:
+        """Env step of the observation after each step, int64."""
+        next_N = np.append(self.env_t_N[1:], 0)
+        next_N[self._last_N] = self.trajectories.final_env_t()
+        return next_N
+
+    @property
+    def _last_N(self) -> np.ndarray:
+        """Index of each trajectory's last step."""
+        return np.cumsum(self.trajectories.length_S) - 1
 
 
 def _columns(team: _Team, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Collection[str] | None) -> Batch:
@@ -122,11 +168,57 @@ def _columns(team: _Team, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Co
     batch = spread.read(trajectories, [*RECORDED, *trajectories.wanted_outputs(outputs)], team.steps)
     batch |= {name: spread(flag_N) for name, flag_N in trajectories.end_flags().items()}
     batch[Columns.ACTIVE] = spread.is_filled()
-    spread = _Spread(shape_EA, entry_S)
-    batch[Columns.FINAL_OBS] = map_struct(spread, trajectories.final_obs())
-    batch[Columns.FINAL_T] = spread(trajectories.final_env_t() - first_E[chunk_S])
+    batch[Columns.NEXT_T] = spread(team.next_env_t_N - np.repeat(first_E[chunk_S], trajectories.length_S))
+    batch |= _last_columns(team, first_E)
+    mask = recorded_name(Recorded.ACTION_MASK, batch)
+    if mask in batch:
+        batch[Columns.FINAL_ACTION_MASK] = _last_masks(team, batch[Columns.CONTINUES], batch[mask])
     batch[Columns.AGENT_ID] = np.broadcast_to(team.ids_EA, shape_EA).copy()
     return batch
+
+
+def _last_columns(team: _Team, first_E: np.ndarray) -> Batch:
+    """Return the columns of last observations, [E, A, ...]."""
+    chunk_S, slot_S = team.seen_places
+    shape_EA = len(first_E), team.ids_EA.shape[1]
+    final_t_S = team.seen.final_env_t() - first_E[chunk_S]
+    is_seen_S = final_t_S >= 0  # not before the rows, without a step since
+    spread = _Spread(shape_EA, chunk_S * shape_EA[1] + slot_S)
+    return {
+        Columns.FINAL_OBS: map_struct(spread, team.seen.final_obs()),
+        Columns.FINAL_T: spread(np.where(is_seen_S, final_t_S, 0)),
+        Columns.CONTINUES: spread(is_seen_S & ~team.seen.ended_S[Columns.TERMINATEDS]),
+    }
+
+
+def _last_masks(team: _Team, continues_EA: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Return the masks that came with the last observations in infos, [E, A, choices]; True where there were none."""
+    masks = np.zeros((*continues_EA.shape, *like.shape[3:]), like.dtype)
+    masks[continues_EA] = True
+    ids_EA = np.broadcast_to(team.ids_EA, continues_EA.shape)
+    for chunk, slots in groupby(np.argwhere(continues_EA).tolist(), itemgetter(0)):
+        infos = _last_infos(team.episodes[chunk])
+        for _, slot in slots:
+            if MASK in (info := infos.get(ids_EA[chunk, slot], {})):
+                masks[chunk, slot] = mask_row(info[MASK]).reshape(like.shape[3:]) != 0
+    return masks
+
+
+def _last_infos(episode: MultiAgentEpisode) -> dict[AgentID, Any]:
+    """Return the info that came with each agent's last observation."""
+    lanes = episode.chunk.lanes
+    observed = episode.agent_episodes if lanes is None else lanes.agent_episodes(of_all=True)
+    return {agent_id: _last_info(each) for agent_id, each in observed.items()}
+
+
+def _last_info(agent_episode: SingleAgentEpisode) -> dict[str, Any]:
+    info: dict[str, Any] = agent_episode.get_infos(-1)
+    if info or not agent_episode.is_done or not len(agent_episode):
+        return info
+    # The last observation is repeated if the env's last step has none for the agent; so is its info here.
+    last, before = agent_episode.get_observations(-1), agent_episode.get_observations(-2)
+    repeated: dict[str, Any] = agent_episode.get_infos(-2)
+    return repeated if same(last, before) else info
 
 
 class _Spread:

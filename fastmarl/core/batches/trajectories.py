@@ -31,7 +31,8 @@ STATES = (Columns.STATE_IN, Recorded.STATE_IN, Columns.STATE_OUT)
 NOT_OUTPUTS = frozenset((
     Columns.OBS, Columns.NEXT_OBS, Columns.FINAL_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS,
     Columns.TRUNCATEDS, Columns.SEQ_LENS, Columns.LOSS_MASK, Columns.EPS_ID, Columns.AGENT_ID, Columns.ACTIVE,
-    Columns.ENV_STATE, Columns.FINAL_T, Columns.FIRST_ENV_T,
+    Columns.ENV_STATE, Columns.FINAL_T, Columns.NEXT_T, Columns.CONTINUES, Columns.FINAL_ACTION_MASK,
+    Columns.FIRST_ENV_T,
 ))  # fmt: skip
 """Names of batch columns that are never outputs, even if a module's output has the same name."""
 
@@ -52,8 +53,8 @@ class Trajectories:
 
     Args:
         table: Table of agent episodes.
-        chosen: Indices of the agent episodes, int64 [s], each with at least one step; those of one block should be
-            adjacent.
+        chosen: Indices of the agent episodes, int64 [s], each with at least one step, unless only last observations are
+            read; those of one block should be adjacent.
 
     Attributes:
         begin_S: Position of each trajectory's first step, including the lookback, int64.

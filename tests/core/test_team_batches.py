@@ -1,0 +1,142 @@
+"""Batches and replays of teams, against the ledgers of an environment."""
+
+import pickle
+
+import numpy as np
+import pytest
+from support.team_ledgers import AGENTS, TeamWorld, decisions_of, paid_between, team_decisions
+
+import fastmarl
+from fastmarl.batches import (
+    TeamRewards,
+    add_aligned_n_step_returns,
+    add_n_step_returns,
+    aligned,
+    columns,
+    with_final_obs,
+)
+from fastmarl.errors import BatchError
+from fastmarl.learning import TeamReplay
+
+CALLS = [7, 20, 1, 3, 40, 40, 13, 2, 60, 40, 5, 90, 40, 40, 40]
+
+
+def batches_of(seed, calls=CALLS, num_envs=3):
+    """Yield each call's batch and chunks, with the ledgers so far."""
+    ledgers = []
+    config = fastmarl.EnvRunnerConfig(
+        env=TeamWorld, env_config={"ledgers": ledgers, "seed": seed}, num_envs_per_env_runner=num_envs,
+        respawn=True, seed=seed, model_config={"fcnet_hiddens": [4]},
+    )  # fmt: skip
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for n in calls:
+            chunks = runner.sample(num_timesteps=num_envs * n)
+            for batch in aligned(chunks, groups={"team": AGENTS}, outputs=[]).values():
+                yield batch, chunks, ledgers
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rewards_of_the_team_equal_the_ledgers(seed):
+    """Those between an agent's decision and its next observation, in whatever call they came."""
+    team_rewards, got = TeamRewards(), {}
+    for batch, _, ledgers in batches_of(seed):  # noqa: B007
+        rewards = team_rewards(batch)
+        assert not rewards[~batch["active"]].any()
+        numbers = batch["obs"][batch["active"]][:, 1].astype(int).tolist()
+        assert not got.keys() & set(numbers), "a decision came twice"
+        got |= dict(zip(numbers, rewards[batch["active"]].tolist(), strict=True))
+        team_rewards, former = TeamRewards(), team_rewards
+        team_rewards.load_state_dict(former.state_dict())
+    want = {}
+    for ledger in ledgers:
+        decisions = decisions_of(ledger)
+        known = [each for each in decisions if each.until is not None]
+        want |= {each.obs: paid_between(decisions, each.t, each.until) for each in known}
+    assert got == want and len(got) > 500
+
+
+def complete(ledgers, *, running):
+    """Return the team's complete decisions by the numbers of what was observed; of episodes that run, or of others."""
+    found = {}
+    for ledger in ledgers:
+        if (not ledger[-1].is_last) == running:
+            for decision in team_decisions(ledger).values():
+                found[tuple(sorted(decision["obs"].values()))] = decision
+    return found
+
+
+def drawn_from(replay, n):
+    """Return decisions that were drawn, like `complete()`, with the masks of those that act now and next."""
+    rows = {name: column.numpy() for name, column in replay.sample(n).items()}
+    found = {}
+    for i in range(n):
+        acting, following = rows["active"][i], rows["new_active"][i]
+        assert not rows["obs"][i][~acting].any() or (rows["obs"][i][~acting][:, 0] <= 1).all()
+        assert not rows["new_obs"][i][~following].any() and not rows["new_action_mask"][i][~following].any()
+        number = {agent: int(rows["obs"][i, a, 1]) for a, agent in enumerate(AGENTS) if acting[a]}
+        found[tuple(sorted(number.values()))] = (
+            {
+                "obs": number,
+                "actions": {agent: int(rows["actions"][i, AGENTS.index(agent)]) for agent in number},
+                "rewards": rows["rewards"][i],
+                "new_obs": {agent: int(rows["new_obs"][i, a, 1]) for a, agent in enumerate(AGENTS) if following[a]},
+                "terminateds": rows["terminateds"][i],
+            },
+            rows["action_mask"][i],
+            rows["new_action_mask"][i],
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_decisions_in_the_replay_equal_the_ledgers(seed):
+    replay = TeamReplay(10_000, seed)
+    for batch, _, ledgers in batches_of(seed):  # noqa: B007
+        replay.add(batch)
+    got = drawn_from(replay, 20_000)
+    masks = {number: step.masks[agent] for ledger in ledgers for step in ledger for agent, number in step.obs.items()}
+    want = complete(ledgers, running=False) | complete(ledgers, running=True)
+    for numbers, (decision, mask, new_mask) in got.items():
+        assert decision == want[numbers]
+        for column, of in ((mask, "obs"), (new_mask, "new_obs")):
+            for agent, number in decision[of].items():
+                assert column[AGENTS.index(agent)].tolist() == masks[number].astype(bool).tolist(), (of, agent)
+    assert got.keys() >= complete(ledgers, running=False).keys() and len(got) > 400
+    assert any(decision["terminateds"] for decision, *_ in got.values())
+
+
+def test_a_replay_keeps_the_newest_decisions_and_is_saved():
+    replay, other = TeamReplay(50, 1), TeamReplay(50, 1)
+    for i, (batch, _, ledgers) in enumerate(batches_of(0)):  # noqa: B007
+        replay.add(batch)
+        other.add(batch)
+        if i % 3 == 0:
+            state = pickle.loads(pickle.dumps(other.get_state()))
+            other = TeamReplay(50)
+            other.set_state(state)
+        if len(replay):
+            one, two = replay.sample(40), other.sample(40)
+            assert all((one[name] == two[name]).all() for name in one)
+    want = complete(ledgers, running=False) | complete(ledgers, running=True)
+    for numbers, (decision, *_) in drawn_from(replay, 500).items():
+        assert decision == want[numbers]
+    assert 20 < len(replay) <= 50
+
+
+def test_an_empty_replay_can_not_be_drawn_from():
+    with pytest.raises(BatchError, match="no complete decision"):
+        TeamReplay(5).sample(1)
+
+
+@pytest.mark.parametrize("n_step", [1, 3, 100])
+def test_aligned_returns_equal_those_of_flat_columns(n_step):
+    for batch, chunks, _ in batches_of(3, CALLS[:6]):
+        values = np.sin(with_final_obs(batch)[..., 1])
+        add_aligned_n_step_returns(batch, values, n_step=n_step, gamma=0.9)
+        (flat,) = columns(chunks).values()
+        add_n_step_returns(flat, n_step=n_step, gamma=0.9, value_fn=lambda obs: np.sin(obs[:, 1]))
+        active = batch["active"]
+        for name in ("value_targets", "advantages"):
+            got = dict(zip(batch["obs"][active][:, 1].tolist(), batch[name][active].tolist(), strict=True))
+            want = dict(zip(flat["obs"][:, 1].tolist(), flat[name].tolist(), strict=True))
+            assert got == pytest.approx(want, abs=1e-5) and not batch[name][~active].any()
