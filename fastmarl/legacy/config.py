@@ -1,23 +1,28 @@
 """Options of a `RolloutWorker`: for its runner, batches, inputs and outputs."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fastmarl.core.callbacks import EVENTS
+from fastmarl.core.checks import is_integer_from, is_number
 from fastmarl.core.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
-from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
-from fastmarl.core.errors import ConfigError, misfit
+from fastmarl.core.errors import ConfigError, corrects_options, misfit
 from fastmarl.core.public import public
 from fastmarl.legacy.batches.packing import check_can_pack
+from fastmarl.legacy.observation_filter import ObservationFilter
 from fastmarl.legacy.policies.policy_spec import PolicySpec, Spaces, as_policy_spec
+from fastmarl.legacy.rllib_options import refuses_options_of_rllib
 from fastmarl.legacy.sampling.no_env import NoEnv
 
-NO_FILTER, MEAN_STD_FILTER = "NoFilter", "MeanStdFilter"
-FILTERS = (NO_FILTER, MEAN_STD_FILTER)
+NO_FILTER, CONCURRENT_FILTER = "NoFilter", "ConcurrentMeanStdFilter"
+FILTERS = (NO_FILTER, "MeanStdFilter", CONCURRENT_FILTER)
 
 
 @public("fastmarl.legacy")
+@refuses_options_of_rllib
+@corrects_options
 @dataclass(frozen=True, kw_only=True)
 class RolloutWorkerConfig(EnvRunnerConfig):
     """Options of a `RolloutWorker`, in addition to those of `EnvRunnerConfig`.
@@ -27,23 +32,35 @@ class RolloutWorkerConfig(EnvRunnerConfig):
 
     Raises:
         TypeError: If an option is misspelt.
-        ConfigError: If an option has an invalid value.
+        ConfigError: If an option has an invalid value, or is one of RLlib's that has no counterpart here.
     """
 
     env: Any = None
     """Environment: a name, a class, or a function `(env_config) -> env`; None: the worker has no envs."""
     policy_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of all policies, such as {"lr": 1e-3, "gamma": 0.95}; each policy class has its own defaults."""
+    train_batch_size: int | None = None
+    """Steps of a train batch. With rollout_fragment_length="auto" it is divided among the envs of all workers, in place
+    of `train_batch_size_per_learner`; of files, a reader returns a worker's share at once. None: one line at a time."""
     max_seq_len: int = 20
     """Most steps of a sequence; trajectories of recurrent policies are cut into sequences."""
     observation_filter: str = NO_FILTER
-    """"NoFilter", or "MeanStdFilter" to normalise observations by statistics of each policy."""
+    """"NoFilter", or "MeanStdFilter" to normalise observations by statistics of each policy, by RLlib's operations;
+    "ConcurrentMeanStdFilter" does the same."""
     compress_observations: bool | str = False
     """Pack the observations in batches: True row by row, "bulk" column by column."""
     fake_sampler: bool = False
     """Sample once and return that batch from every call, to measure the speed of learning alone."""
     create_local_env_runner: bool = True
     """Give the worker of index 0 envs even if there are other workers."""
+    extra_python_environs_for_driver: Mapping[str, Any] = field(default_factory=dict)
+    """Environment variables that the worker of index 0 sets in its process."""
+    extra_python_environs_for_worker: Mapping[str, Any] = field(default_factory=dict)
+    """Environment variables that all other workers set in their processes."""
+    log_level: str | int | None = None
+    """Level of the logger "fastmarl", such as "DEBUG", set when the worker is made; None: unchanged."""
+    sampler_perf_stats_ema_coef: float | None = None
+    """Weight of a step in `perf_stats` as an exponential moving average; None: they are means of all steps."""
     checkpoint_trainable_policies_only: bool = False
     """Leave policies that don't learn out of `get_state()`."""
     input_: Any = "sampler"
@@ -70,16 +87,33 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         self._check("compress_observations", self.compress_observations in (False, True, "bulk"), 'a bool or "bulk"')
         for policy_id in self.module_specs:
             self.policy_spec(policy_id)
-        for name in ("max_seq_len", "output_max_file_size"):
-            value = getattr(self, name)
-            self._check(name, isinstance(value, int) and value >= 1, "an integer of at least 1")
-        size = self.shuffle_buffer_size
-        self._check("shuffle_buffer_size", isinstance(size, int) and size >= 0, "an integer of at least 0")
+        self._check_numbers()
+        for name in ("extra_python_environs_for_driver", "extra_python_environs_for_worker"):
+            given = getattr(self, name)
+            is_plain = isinstance(given, Mapping) and all(isinstance(each, str) for each in given)
+            self._check(name, is_plain, "a dict from names of environment variables to values")
+        level, names = self.log_level, logging.getLevelNamesMapping()
+        is_level = level in names if isinstance(level, str) else level is None or is_integer_from(0, level)
+        self._check("log_level", is_level, f"None, an integer or one of {list(names)}")
         if self.compress_observations:
             check_can_pack(f"compress_observations={self.compress_observations!r}")
         if self.observation_filter != NO_FILTER and self.env_to_module_connector is not None:
             raise ConfigError(f"observation_filter={self.observation_filter!r} and env_to_module_connector are two "
                               f"ways to say the same; put a MeanStdFilter among the connectors instead")  # fmt: skip
+
+    def _check_numbers(self) -> None:
+        for name in ("max_seq_len", "output_max_file_size"):
+            self._check(name, is_integer_from(1, getattr(self, name)), "an integer of at least 1")
+        size, weight = self.train_batch_size, self.sampler_perf_stats_ema_coef
+        is_weight = weight is None or (is_number(weight) and 0 <= weight <= 1)
+        self._check("train_batch_size", size is None or is_integer_from(1, size), "None or an integer of at least 1")
+        self._check("sampler_perf_stats_ema_coef", is_weight, "None or a number from 0 to 1")
+        self._check("shuffle_buffer_size", is_integer_from(0, self.shuffle_buffer_size), "an integer of at least 0")
+
+    @property
+    def total_train_batch_size(self) -> int:
+        """`train_batch_size`; without it, `train_batch_size_per_learner` summed over all learners."""
+        return super().total_train_batch_size if self.train_batch_size is None else self.train_batch_size
 
     def policy_spec(self, policy_id: str) -> PolicySpec:
         """Return the entry of `policy_id` in `policies` as a PolicySpec."""
@@ -121,8 +155,9 @@ class RolloutWorkerConfig(EnvRunnerConfig):
             of_runner["policies"] = {policy_id: spec.module_spec() for policy_id, spec in specs.items()}
         if self.env is None:
             of_runner |= NoEnv.options({policy_id: spec.spaces(policy_id) for policy_id, spec in specs.items()})
-        if self.observation_filter == MEAN_STD_FILTER:
-            of_runner["env_to_module_connector"] = MeanStdFilter()
+        if self.observation_filter != NO_FILTER:
+            is_concurrent = self.observation_filter == CONCURRENT_FILTER
+            of_runner["env_to_module_connector"] = ObservationFilter(is_concurrent)
         return EnvRunnerConfig(**of_runner)
 
 
@@ -134,6 +169,9 @@ def whole_config(
     recreated_worker: bool,
 ) -> RolloutWorkerConfig:
     """Return the config with the values of the worker's other arguments."""
+    if not isinstance(config, RolloutWorkerConfig | Mapping):
+        raise ConfigError(f"config must be a RolloutWorkerConfig or a dict of its options, got a "
+                          f"{type(config).__name__}")  # fmt: skip
     changes: dict[str, Any] = {"worker_index": worker_index}
     if env_creator is not None:
         changes["env"] = env_creator

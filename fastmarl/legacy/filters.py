@@ -1,6 +1,5 @@
 """Observation filters in the form in which workers exchange them."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,27 @@ from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConn
 from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
+from fastmarl.legacy.observation_filter import filtered, merged
+
+
+class RunningStat(RunningMoments):
+    """Statistics with the variance of RLlib's `RunningStat`: that of a sample (n - 1), float32, and 0 for one row."""
+
+    @classmethod
+    def of(cls, moments: RunningMoments) -> "RunningStat":
+        """Copy statistics."""
+        made = cls(moments.mean.size)
+        made._become(moments.count, moments.mean.copy(), moments._m2.copy())
+        return made
+
+    @property
+    def n(self) -> int:
+        """RLlib's name of `count`."""
+        return self.count
+
+    @property
+    def var(self) -> np.ndarray:
+        return (self._m2 / (self.count - 1.0) if self.count > 1 else np.zeros_like(self._m2)).astype(np.float32)
 
 
 @public("fastmarl.legacy")
@@ -24,10 +44,10 @@ class MeanStdFilter:
         clip: Clip results to -clip .. clip; None: don't.
     """
 
-    is_concurrent = False
+    is_concurrent: bool = False
     no_preprocessor = True  # a Box of a Dict or Tuple space has its own statistics
-    rs: list[RunningMoments]
-    buffer: list[RunningMoments]
+    rs: list[RunningStat]
+    buffer: list[RunningStat]
 
     def __init__(
         self,
@@ -41,10 +61,10 @@ class MeanStdFilter:
         self._become(rs, buffer)
 
     def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
-        self.rs, self.buffer = ([moments.copy() for moments in each] for each in (rs, buffer))
+        self.rs, self.buffer = ([RunningStat.of(moments) for moments in each] for each in (rs, buffer))
 
     @property
-    def running_stats(self) -> list[RunningMoments]:
+    def running_stats(self) -> list[RunningStat]:
         """RLlib's name of `rs`."""
         return self.rs
 
@@ -54,7 +74,7 @@ class MeanStdFilter:
         return [moments.mean.shape for moments in self.rs]
 
     def __call__(self, x: Any, update: bool = True) -> np.ndarray:
-        """Return an observation of the only Box, normalised, as float32.
+        """Return an observation of the only Box, normalised, in its own dtype.
 
         Args:
             x: The observation.
@@ -66,21 +86,17 @@ class MeanStdFilter:
         observation = np.asarray(x)
         if len(self.rs) != 1 or observation.size != self.rs[0].mean.size:
             raise ConfigError(f"this filter is for Boxes of {self.shape}, got an observation {observation.shape}")
-        row, out = observation.reshape(1, -1), np.empty((1, observation.size), np.float32)
         rs, buffer = self.rs[0].copy(), self.buffer[0].copy()
-        clip = math.inf if self.clip is None else float(self.clip)
-        rs.normalize(row, out, update=update, demean=self.demean, destd=self.destd, clip=clip)
+        row = observation.reshape(1, -1)
+        out = filtered(row, rs, buffer, update, demean=self.demean, destd=self.destd, clip=self.clip)
         if update:
-            buffer.update(row)
             self._become([rs], [buffer])
         return out.reshape(observation.shape)
 
     def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False, *args: Any, **kwargs: Any) -> None:
         """Merge the buffer of the filter `other` into `rs`; with `with_buffer`, take over its buffer, too."""
         self._check_like(other.buffer)
-        rs = [moments.copy() for moments in self.rs]
-        for moments, change in zip(rs, other.buffer, strict=True):
-            moments.merge(change)
+        rs = [merged(moments, change) for moments, change in zip(self.rs, other.buffer, strict=True)]
         self._become(rs, other.buffer if with_buffer else self.buffer)
 
     def sync(self, other: "MeanStdFilter") -> None:
@@ -90,14 +106,17 @@ class MeanStdFilter:
 
     def reset_buffer(self) -> None:
         """Clear the statistics in the buffer."""
-        self._become(self.rs, [RunningMoments(moments.mean.size) for moments in self.rs])
+        self._become(self.rs, [RunningStat(moments.mean.size) for moments in self.rs])
 
     clear_buffer = reset_buffer
 
     def copy(self) -> "MeanStdFilter":
-        return MeanStdFilter(self.rs, self.buffer, self.demean, self.destd, self.clip)
+        kind = ConcurrentMeanStdFilter if self.is_concurrent else MeanStdFilter
+        return kind(self.rs, self.buffer, self.demean, self.destd, self.clip)
 
-    as_serializable = copy
+    def as_serializable(self) -> "MeanStdFilter":
+        """Return a copy that is not concurrent."""
+        return MeanStdFilter(self.rs, self.buffer, self.demean, self.destd, self.clip)
 
     def _check_like(self, moments: Sequence[RunningMoments]) -> None:
         sizes, given = ([each.mean.size for each in both] for both in (self.rs, moments))
@@ -105,11 +124,22 @@ class MeanStdFilter:
             raise ConfigError(f"this filter is for Boxes of {sizes} numbers, got one for {given}")
 
 
+@public("fastmarl.legacy")
+class ConcurrentMeanStdFilter(MeanStdFilter):
+    """The same filter under the name that RLlib gives one with a lock; a worker steps its envs in a single thread."""
+
+    is_concurrent = True
+
+
 class FilterView(MeanStdFilter):
     """View of a policy's filter in the runner, which reads and writes it in place; returned by `worker.filters`."""
 
     def __init__(self, connector: FilterConnector):
         self._connector = connector
+
+    @property
+    def is_concurrent(self) -> bool:  # type: ignore[override]
+        return bool(getattr(self._connector, "is_concurrent", False))
 
     @property
     def demean(self) -> bool:  # type: ignore[override]
@@ -124,12 +154,12 @@ class FilterView(MeanStdFilter):
         return self._connector.clip_by_value
 
     @property
-    def rs(self) -> list[RunningMoments]:  # type: ignore[override]
-        return self._connector.stats
+    def rs(self) -> list[RunningStat]:  # type: ignore[override]
+        return [RunningStat.of(moments) for moments in self._connector.stats]
 
     @property
-    def buffer(self) -> list[RunningMoments]:  # type: ignore[override]
-        return self._connector.delta
+    def buffer(self) -> list[RunningStat]:  # type: ignore[override]
+        return [RunningStat.of(moments) for moments in self._connector.delta]
 
     def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
         stats, delta = ([moments.get_state() for moments in each] for each in (rs, buffer))

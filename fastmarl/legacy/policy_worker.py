@@ -1,5 +1,6 @@
 """The policies of a worker: learning, adding and removing them, exchanging weights."""
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -53,11 +54,12 @@ class PolicyWorker:
         self.policy_map = PolicyMap(config.policy_config, default_policy_class, config.max_seq_len, callbacks)
         for policy_id, module in runner.module.items():
             self.policy_map[policy_id] = self.policy_map.make(policy_id, config.policy_spec(policy_id), module)
-        self.env_runner = EnvRunnerV2(runner, self.policy_map.acting, config.max_seq_len, callbacks)
+        self.env_runner = EnvRunnerV2(runner, self.policy_map.acting, config.max_seq_len, callbacks,
+                                      config.sampler_perf_stats_ema_coef)  # fmt: skip
         self.policy_mapping_fn = config.policy_mapping_fn
         chosen = config.policies_to_train
         self.is_policy_to_train = None if chosen is None else learns_if(chosen)
-        self.global_vars: dict[str, Any] = {"timestep": 0, "num_grad_updates_per_policy": {}}
+        self.global_vars: dict[str, Any] = {"timestep": 0, "num_grad_updates_per_policy": defaultdict(int)}
         self.weights_seq_no: int | None = None
         self._in_process_group = False
         self._announce_policies()

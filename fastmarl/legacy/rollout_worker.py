@@ -28,6 +28,7 @@ from fastmarl.legacy.policies.policy_map import for_runner
 from fastmarl.legacy.policies.policy_spec import Spaces
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.policies.sgd import do_minibatch_sgd
+from fastmarl.legacy.process import set_up_process
 from fastmarl.legacy.sampling.episode_view import SubEnvironments
 from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
@@ -93,6 +94,7 @@ class RolloutWorker(ExchangingWorker):
     ):
         self._creation_args = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.config = whole_config(config or {}, env_creator, worker_index, num_workers, recreated_worker)
+        set_up_process(self, self.config, worker_index)
         self.worker_index, self.recreated_worker = worker_index, recreated_worker
         self.num_workers = self.config.num_env_runners if num_workers is None else num_workers
         if worker_index == 0 and self.num_workers and num_workers and not self.config.create_local_env_runner:
@@ -203,7 +205,7 @@ class RolloutWorker(ExchangingWorker):
             standardize_fields: Columns to scale to mean 0 and standard deviation 1 beforehand.
 
         Returns:
-            (policy id -> {"learner_stats": means over the minibatches}, number of env steps)
+            (policy id -> results of `learn_on_batch()`, means over the minibatches; number of env steps)
 
         Raises:
             BatchError: If the batch differs in size.
@@ -258,8 +260,8 @@ class RolloutWorker(ExchangingWorker):
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
         """Return (observation space, action space) by policy id, and those of an env under "__env__"."""
-        spaces = self._runner.get_spaces()
-        return {id_: each for id_, each in spaces.items() if self.config.env is not None or not id_.startswith("__env")}
+        hidden = {"__env_single__", *({"__env__"} if self.config.env is None else ())}
+        return {id_: each for id_, each in self._runner.get_spaces().items() if id_ not in hidden}
 
     def make_env(self) -> None:
         """Close the envs and create them again; running episodes are dropped.

@@ -15,11 +15,13 @@ from ray.rllib.evaluation.postprocessing import compute_advantages
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils import sgd as rllib_sgd
 from ray.rllib.utils.filter import MeanStdFilter as RLlibFilter
+from support.legacy_api.faces import Ours, Theirs
 
 import fastmarl
 from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.errors import BatchError
 from fastmarl.legacy import MeanStdFilter, PPOTorchPolicy
+from fastmarl.legacy.batches.sample_batch import from_rllib
 from fastmarl.legacy.policies import sgd
 from fastmarl.legacy.policies.ppo_torch_policy import add_advantages
 
@@ -180,6 +182,109 @@ def test_minibatches_have_whole_sequences(lengths, size):
     assert sorted(seen) == list(range(n))
     with pytest.raises(BatchError, match="less than max_seq_len=4"):
         sgd.do_minibatch_sgd(batch, {"default_policy": _Recurrent()}, None, 1, 3, [])
+
+
+# RLlib's parameters -> ours, of the same layers.
+SHARED = {"_hidden_layers.0._model.0": "trunk.0", "_logits._model.0": "pi", "_value_branch._model.0": "vf"}
+SEPARATE = {**SHARED, "_value_branch_separate.0._model.0": "vf_trunk.0"}
+RECURRENT = {"_hidden_layers.0._model.0": "trunk.steps.0", "lstm": "trunk.lstm", "_logits_branch._model.0": "pi",
+             "_value_branch._model.0": "vf"}  # fmt: skip
+UNUSED = "_value_branch_separate"  # in RLlib's LSTM
+KL, LEAST = {"kl_coeff": 0.7, "lr": 0.01}, {"kl_coeff": 0.0, "vf_loss_coeff": 0.0, "entropy_coeff": 0.05, "lr": 0.01}
+
+
+def _twins(layers, of_rllib, of_ours, **both):
+    """RLlib's worker and ours, whose networks have the same weights, and RLlib's batch of `Clock`."""
+    faces = Theirs(), Ours()
+    policies, length = both.pop("policies_to_train", None), both.pop("rollout_fragment_length", 10)
+    model = {**PPOConfig().model, "fcnet_hiddens": [8], **of_rllib}
+    theirs = faces[0].fresh(model=model, train_batch_size=64, policies_to_train=policies,
+                            rollout_fragment_length=length, **both)  # fmt: skip
+    ours = faces[1].fresh(model_config={"fcnet_hiddens": [8], **of_ours}, policy_config=both,
+                          policies_to_train=policies)  # fmt: skip
+    ours.set_weights({policy_id: _ours(of_one, layers) for policy_id, of_one in theirs.get_weights().items()})
+    return theirs, ours
+
+
+def _ours(weights, layers):
+    kept = {name: array.copy() for name, array in weights.items() if not (layers is RECURRENT and UNUSED in name)}
+    return {next(to + name[len(of) :] for of, to in layers.items() if name.startswith(of)): each for name, each in
+            kept.items()}  # fmt: skip
+
+
+def _assert_alike(one, other, where=""):
+    assert isinstance(one, dict) == isinstance(other, dict), where
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name, value in one.items():
+            _assert_alike(value, other[name], f"{where}/{name}")
+    elif not where.endswith("allreduce_latency"):
+        assert other == pytest.approx(one, rel=1e-3, abs=2e-5, nan_ok=True), where
+
+
+def _assert_same_weights(theirs, ours, layers):
+    for policy_id, of_one in ours.get_weights().items():
+        for name, array in _ours(theirs.get_weights()[policy_id], layers).items():
+            np.testing.assert_allclose(of_one[name], array, rtol=1e-3, atol=1e-4, err_msg=f"{policy_id} {name}")
+
+
+def _copied(batch):
+    """The batch for each of two workers, the second one's of our class."""
+    return batch.copy(), from_rllib(batch.copy())
+
+
+def _of_both(workers, batch, call):
+    """What a call of each worker with its batch returns."""
+    return [call(worker, each) for worker, each in zip(workers, _copied(batch), strict=True)]
+
+
+KINDS = {
+    "shared": (SHARED, {"vf_share_layers": True}, {}, KL),
+    "separate": (SEPARATE, {}, {"vf_share_layers": False}, {}),
+    "LSTM": (RECURRENT, {"use_lstm": True, "lstm_cell_size": 4}, {"use_lstm": True, "lstm_cell_size": 4}, KL),
+    "one learns": (SHARED, {"vf_share_layers": True}, {}, {"policies_to_train": ["p1"]}),
+    "clipped": (SHARED, {"vf_share_layers": True}, {}, {"grad_clip": 0.5, "lr": 0.01}),
+    "no losses": (SHARED, {"vf_share_layers": True}, {}, LEAST),
+    "no KL loss": (SHARED, {"vf_share_layers": True}, {}, {"use_kl_loss": False, "entropy_coeff": 0.01}),
+    "no critic": (SHARED, {"vf_share_layers": True}, {}, {"use_critic": False, "use_gae": False, "lr": 0.01}),
+    "schedules": (SHARED, {"vf_share_layers": True}, {}, {"lr_schedule": [[0, 0.01], [20, 0.02]],
+                                                          "entropy_coeff_schedule": [[10, 0.2], [30, 0.0]]}),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning_has_rllibs_results(kind):
+    """All keys, nested, with equal numbers, over updates that make policies and samplers differ."""
+    layers, of_rllib, of_ours, both = KINDS[kind]
+    theirs, ours = _twins(layers, of_rllib, of_ours, **both)
+    with ours:
+        batch = theirs.sample()
+        for timestep in (0, 5, 15, 40):
+            for worker in (theirs, ours):
+                worker.set_global_vars({"timestep": timestep})
+            _assert_alike(*_of_both((theirs, ours), batch, lambda worker, each: worker.learn_on_batch(each)))
+            _assert_same_weights(theirs, ours, layers)
+        _assert_alike(*_of_both((theirs, ours), batch, lambda worker, each: worker.compute_gradients(each)[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "of_rllib", "of_ours"), [KINDS["shared"][:3], KINDS["LSTM"][:3]], ids=str)
+def test_minibatches_have_rllibs_results(layers, of_rllib, of_ours, monkeypatch):
+    theirs, ours = _twins(layers, of_rllib, of_ours, rollout_fragment_length=60, **KL)
+    with ours:
+        batches = _copied(theirs.sample())
+        for batch in batches:
+            del batch.policy_batches["p1"]  # RLlib's order of policies is that of a set
+        found = []
+        for worker, batch in zip((theirs, ours), batches, strict=True):
+            monkeypatch.setattr(worker, "sample", lambda batch=batch: batch)
+            random.seed(1)
+            np.random.seed(1)  # noqa: NPY002, from which both draw
+            found.append(worker.sample_and_learn(60, 3, 20, ["advantages"]))
+        assert found[0][1] == found[1][1]
+        _assert_alike(found[0][0], found[1][0])
+        _assert_same_weights(theirs, ours, layers)
 
 
 def _filters(rows, more):

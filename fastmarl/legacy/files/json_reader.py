@@ -2,6 +2,7 @@
 
 import glob
 import logging
+import math
 import os
 import random
 import zipfile
@@ -33,19 +34,20 @@ class JsonReader(InputReader):
         files: Paths of the files.
         ioctx: The argument of that name.
         cur_file: Path of the file that the last batch came from; None before it.
-        batch_size: Least number of lines in a batch, which is 1.
+        batch_size: Least number of env steps in a batch: the worker's share of `train_batch_size`; 1 without it.
 
     Raises:
         ConfigError: If there are no such files.
     """
-
-    batch_size = 1
 
     def __init__(
         self, inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], ioctx: IOContext | None = None
     ):
         self.ioctx = ioctx
         self.files = _files_of(inputs)
+        config = None if ioctx is None else ioctx.config
+        size, n_workers = (getattr(config, name, None) or 1 for name in ("train_batch_size", "num_env_runners"))
+        self.batch_size = math.ceil(size / n_workers)
         seed = None if ioctx is None else getattr(ioctx.config, "seed", None)
         self.cur_file: Path | None = None
         self._random = random.Random(None if ioctx is None or seed is None else f"{seed} {ioctx.worker_index}")
@@ -62,11 +64,17 @@ class JsonReader(InputReader):
         return None if self.policy_map is None else self.policy_map.get(DEFAULT_POLICY_ID)
 
     def next(self) -> Any:
-        """Return the next SampleBatch or MultiAgentBatch.
+        """Return the next SampleBatch or MultiAgentBatch, of as many lines as have `batch_size` env steps.
 
         Raises:
             BatchError: If 100 lines in succession hold no batch, or the worker lacks a batch's policies.
         """
+        batches = [self._next_batch()]
+        while sum(batch.count for batch in batches) < self.batch_size:
+            batches.append(self._next_batch())
+        return batches[0] if len(batches) == 1 else concat_samples(batches)
+
+    def _next_batch(self) -> Any:
         for _ in range(MOST_BAD_LINES):
             batch = self._parsed(*self._next_line())
             if batch is not None:

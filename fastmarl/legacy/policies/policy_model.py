@@ -100,6 +100,10 @@ class PolicyModel:
     def eval(self) -> None:
         self.module.eval()
 
+    def metrics(self) -> dict[str, Any]:
+        """Return statistics of the model for `learn_on_batch()`: none, as of RLlib's models by default."""
+        return {}
+
     def is_time_major(self) -> bool:
         """Return false, because sequences are [B, T, ...]."""
         return False

@@ -1,6 +1,7 @@
 """Proximal Policy Optimization: Schulman et al. 2017, "Proximal Policy Optimization Algorithms"."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,9 +17,11 @@ from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.legacy.policies.policy_model import PolicyModel
+from fastmarl.legacy.policies.schedules import scheduled
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 
 VALUES_BOOTSTRAPPED = "values_bootstrapped"
+LEAST_VARIANCE = 1e-6  # RLlib's
 LEARNED_FROM = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP, Columns.ACTION_MASK,
                 Columns.ADVANTAGES, Columns.VALUE_TARGETS)  # fmt: skip
 
@@ -77,7 +80,9 @@ def _next_values(values: np.ndarray, length_S: np.ndarray, last_value_S: np.ndar
 class PPOTorchPolicy(TorchPolicy):
     """A policy with PPO's loss and advantages; options and their defaults are RLlib's.
 
-    The KL coefficient changes only in `update_kl()`, which RLlib's algorithm calls after each iteration.
+    The KL coefficient changes only in `update_kl()`, which RLlib's algorithm calls after each iteration. `lr_schedule`
+    and `entropy_coeff_schedule` are lists of [timestep, value], between which values are interpolated; timesteps are
+    those of `set_global_vars()`, 0 before.
 
     Args:
         module: The module that acts and learns.
@@ -94,6 +99,8 @@ class PPOTorchPolicy(TorchPolicy):
         "vf_clip_param": 10.0,
         "vf_loss_coeff": 1.0,
         "entropy_coeff": 0.0,
+        "entropy_coeff_schedule": None,
+        "lr_schedule": None,
         "use_kl_loss": True,
         "kl_coeff": 0.2,
         "kl_target": 0.01,
@@ -101,6 +108,7 @@ class PPOTorchPolicy(TorchPolicy):
 
     def __init__(self, module: Any, config: Mapping[str, Any] | None = None):
         super().__init__(module, config)
+        self._follow_schedules(0)
         self.kl_coeff: float = self.config["kl_coeff"]
         self._made = self.model, self.dist_class
         self._gradients: dict[Tensor, Tensor] = {}
@@ -171,29 +179,34 @@ class PPOTorchPolicy(TorchPolicy):
         clipped = ratio.clamp(1 - config["clip_param"], 1 + config["clip_param"])
         surrogate = torch.minimum(advantages * ratio, advantages * clipped)
         entropy = now.entropy()
-        value_error = torch.zeros_like(surrogate)
+        values, value_error = torch.zeros(()), torch.zeros_like(surrogate)
         if config["use_critic"]:
-            error = (model.value_function() - train_batch[Columns.VALUE_TARGETS]).square()
-            value_error = error.clamp(0, config["vf_clip_param"])
-        total = mean(config["vf_loss_coeff"] * value_error - surrogate - config["entropy_coeff"] * entropy)
+            values = model.value_function()
+            value_error = (values - train_batch[Columns.VALUE_TARGETS]).square().clamp(0, config["vf_clip_param"])
+        total = mean(config["vf_loss_coeff"] * value_error - surrogate - self.entropy_coeff * entropy)
         kl = mean(before.kl(now)) if config["use_kl_loss"] else torch.zeros(())
         if config["use_kl_loss"]:
             total = total + self.kl_coeff * kl
         model.tower_stats.update(
-            total_loss=total, policy_loss=mean(-surrogate), vf_loss=mean(value_error), entropy=mean(entropy), kl=kl
-        )
+            total_loss=total, policy_loss=mean(-surrogate), vf_loss=mean(value_error), entropy=mean(entropy), kl=kl,
+            vf_explained_var=explained_variance(train_batch[Columns.VALUE_TARGETS], values.detach()),
+        )  # fmt: skip
         return total
 
     def _compute_gradients(self, batch: Any) -> dict[str, Any]:
         """Compute gradients, by compiled code if `fastmarl.learning` has it for this loss and module."""
-        if not self._has_own_loss() or self.is_recurrent() or (self.config["use_kl_loss"] and not self.kl_coeff):
+        config = self.config
+        is_without_term = (config["use_kl_loss"] and not self.kl_coeff) or (
+            config["use_critic"] and not config["vf_loss_coeff"]
+        )  # compiled code leaves out its statistics, too
+        if not self._has_own_loss() or self.is_recurrent() or is_without_term:
             return super()._compute_gradients(batch)
-        train_batch, config = self._tensors(batch), self.config
+        train_batch = self._tensors(batch)
         options = LossOptions(
             clip=config["clip_param"],
             vf_coeff=config["vf_loss_coeff"] if config["use_critic"] else 0.0,
             vf_clip=config["vf_clip_param"],
-            entropy_coeff=config["entropy_coeff"],
+            entropy_coeff=self.entropy_coeff,
             kl_coeff=self.kl_coeff if config["use_kl_loss"] else 0.0,
         )
         columns = {name: train_batch[name] for name in LEARNED_FROM if name in train_batch}
@@ -205,9 +218,7 @@ class PPOTorchPolicy(TorchPolicy):
         stats = rows.compute(torch.arange(len(rows)))
         for parameter in rows.trained:
             parameter.grad = self._gradients[parameter]
-        self._average_gradients()
-        loss = self._note(stats, options)
-        return {**self.extra_grad_process(self._optimizer, loss), **self.stats_fn(train_batch)}
+        return self._processed(self._note(stats, options, train_batch), train_batch)
 
     def _compiled_gradients(self) -> CompiledGradients:
         trained = [each for each in self.module.parameters() if each.requires_grad]
@@ -221,23 +232,51 @@ class PPOTorchPolicy(TorchPolicy):
         is_own = type(self).loss is PPOTorchPolicy.loss and "loss" not in vars(self)
         return is_own and (self.model, self.dist_class) == self._made
 
-    def _note(self, stats: Mapping[str, float], options: LossOptions) -> Tensor:
+    def _note(self, stats: Mapping[str, float], options: LossOptions, train_batch: Any) -> Tensor:
         """Store statistics in `tower_stats`, as `loss()` does; returns the loss."""
         kl, vf_loss = stats.get("mean_kl_loss", 0.0), stats.get("vf_loss", 0.0)
         total = stats["policy_loss"] + options.vf_coeff * vf_loss - options.entropy_coeff * stats["entropy"]
+        share = stats.get("vf_explained_var", 0.0)
         found = {"total_loss": total + options.kl_coeff * kl, "policy_loss": stats["policy_loss"], "vf_loss": vf_loss,
-                 "entropy": stats["entropy"], "kl": kl}  # fmt: skip
+                 "entropy": stats["entropy"], "kl": kl,
+                 "vf_explained_var": self._explained_variance(share, train_batch)}  # fmt: skip
         self.model.tower_stats.clear()
         self.model.tower_stats.update({name: torch.tensor(value) for name, value in found.items()})
         loss: Tensor = self.model.tower_stats["total_loss"]
         return loss
 
+    def _explained_variance(self, share: float, train_batch: Any) -> float:
+        """Return RLlib's explained variance; `share` is that of compiled code, which has another least variance."""
+        targets = train_batch[Columns.VALUE_TARGETS]
+        if self.config["use_critic"] and share <= -1.0:  # it may have been less
+            return float(explained_variance(targets, torch.as_tensor(self.values(train_batch[Columns.OBS], []))))
+        variance = float(targets.double().var()) if len(targets) > 1 else math.nan
+        return 1.0 - (1.0 - share) * variance / (variance + LEAST_VARIANCE)
+
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
         """Return statistics of the last loss on `train_batch`, as floats.
 
-        They have RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff".
+        They have RLlib's names: "total_loss", "policy_loss", "vf_loss", "vf_explained_var", "entropy", "kl",
+        "cur_kl_coeff", "cur_lr", "entropy_coeff".
         """
-        return {**super().stats_fn(train_batch), "cur_kl_coeff": self.kl_coeff}
+        now = {"cur_kl_coeff": self.kl_coeff, "cur_lr": self.cur_lr, "entropy_coeff": self.entropy_coeff}
+        return {**super().stats_fn(train_batch), **now}
+
+    def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
+        """Set the counters from `global_vars`, and `cur_lr` and `entropy_coeff` by their schedules at "timestep"."""
+        super().on_global_var_update(global_vars)
+        self._follow_schedules(global_vars["timestep"])
+        if self.config["lr_schedule"] is not None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = self.cur_lr
+
+    def _follow_schedules(self, timestep: int) -> None:
+        config = self.config
+        self.cur_lr: float = scheduled("lr", config["lr"], config["lr_schedule"], timestep)
+        entropy_coeff, of_entropy = config["entropy_coeff"], config["entropy_coeff_schedule"]
+        if of_entropy is not None and not isinstance(of_entropy, Sequence):  # the timestep at which it is 0
+            of_entropy = [[0, entropy_coeff], [of_entropy, 0.0]]
+        self.entropy_coeff: float = scheduled("entropy_coeff", entropy_coeff, of_entropy, timestep)
 
     def update_kl(self, sampled_kl: float) -> float:
         """Adapt the KL coefficient to `sampled_kl`, the mean divergence of the last update; returns it."""
@@ -253,6 +292,14 @@ class PPOTorchPolicy(TorchPolicy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
         self.kl_coeff = state.get("current_kl_coeff", self.kl_coeff)
+
+
+def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
+    """Return 1 - variance of errors / variance of `targets`, at least -1; as in RLlib, rows of padding count, too."""
+    if len(targets) < 2:
+        return torch.tensor(math.nan)
+    share = (targets - values).var() / (targets.var() + LEAST_VARIANCE)
+    return (1 - share).clamp(min=-1.0)
 
 
 def _mean_over_steps(train_batch: Any, n_rows: int) -> Callable[[Tensor], Tensor]:

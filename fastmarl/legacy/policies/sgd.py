@@ -1,7 +1,7 @@
 """Stochastic gradient descent: epochs of minibatches over a batch."""
 
+import math
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
 from fastmarl.legacy.policies.policy import Policy
-from fastmarl.legacy.policies.torch_policy import LEARNER_STATS
 
 LEAST_STD = 1e-4  # RLlib's
 
@@ -66,10 +65,10 @@ def do_minibatch_sgd(
         learn_on_batch: (policy id, minibatch) -> result of the policy's `learn_on_batch()`; None: it doesn't learn.
 
     Returns:
-        Policy id -> {"learner_stats": means over all minibatches}
+        Policy id -> results of `learn_on_batch()`, means over all minibatches
 
     Raises:
-        BatchError: If a minibatch is shorter than the sequences of a recurrent policy.
+        BatchError: If a minibatch is shorter than the sequences of a recurrent policy, or a result is no number.
     """
     found = {}
     for policy_id, batch in samples.as_multi_agent().policy_batches.items():
@@ -83,14 +82,33 @@ def do_minibatch_sgd(
         results = []
         for _ in range(num_sgd_iter):
             results += [learn_on_batch(policy_id, minibatch) for minibatch in minibatches(batch, sgd_minibatch_size)]
-        if learned := [result[LEARNER_STATS] for result in results if result is not None]:
-            found[policy_id] = {LEARNER_STATS: _means(learned)}
+        if learned := [result for result in results if result is not None]:
+            found[policy_id] = _means(learned)
     return found
 
 
-def _means(dicts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    values = defaultdict(list)
-    for each in dicts:
-        for name, value in each.items():
-            values[name].append(value)
-    return {name: float(np.mean(of_all)) for name, of_all in values.items()}
+def _means(results: Sequence[Any], path: tuple[Any, ...] = ()) -> Any:
+    """Reduce results of minibatches, nested alike, to one: means, but minima of "min_..." and maxima of "max_...".
+
+    NaNs count only if there is nothing else. The rows of "td_error" are concatenated, and None stays None.
+    """
+    first = results[0]
+    if isinstance(first, Mapping):
+        names = dict.fromkeys(name for each in results for name in each)
+        return {name: _means([each[name] for each in results if name in each], (*path, name)) for name in names}
+    if isinstance(first, list | tuple):
+        return type(first)(_means(each, (*path, i)) for i, each in enumerate(zip(*results, strict=True)))
+    if first is None:
+        return None
+    if path == ("td_error",):
+        return np.concatenate(results)
+    try:
+        values = np.asarray(results, np.float64)
+    except (TypeError, ValueError) as error:
+        raise BatchError(f"results of minibatches are averaged, but {'/'.join(map(str, path))} is {first!r:.99}; it "
+                         f"must be a number") from error  # fmt: skip
+    if np.isnan(values).all():
+        return math.nan
+    name = path[-1] if path and isinstance(path[-1], str) else ""
+    reduce = np.nanmin if name.startswith("min_") else np.nanmax if name.startswith("max_") else np.nanmean
+    return float(reduce(values))

@@ -1,5 +1,7 @@
 """The base class of policies that learn with PyTorch: everything but the loss."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -68,16 +70,19 @@ class TorchPolicy(Policy):
         return torch.optim.Adam(self.module.parameters(), lr=self.config["lr"])
 
     def extra_grad_process(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> dict[str, Any]:
-        """Clip the gradients' norm to `grad_clip`; returns statistics.
+        """Clip the gradients' norm to `grad_clip`; returns {"grad_gnorm": the norm after clipping}.
+
+        Without gradients, it returns {}. Gradients are averaged over a process group after this call.
 
         Args:
             optimizer: The optimizer, which steps after this call.
             loss: The loss, after its `backward()`.
         """
-        if self.config["grad_clip"] is None:
+        bound = math.inf if self.config["grad_clip"] is None else self.config["grad_clip"]
+        parameters = [parameter for parameter in self.module.parameters() if parameter.grad is not None]
+        if not parameters:
             return {}
-        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config["grad_clip"])
-        return {"grad_gnorm": norm.item()}
+        return {"grad_gnorm": min(torch.nn.utils.clip_grad_norm_(parameters, bound).item(), bound)}
 
     def stats_fn(self, train_batch: Any) -> dict[str, Any]:
         """Return the statistics that the last loss, on `train_batch`, stored in `model.tower_stats`, as floats."""
@@ -97,7 +102,9 @@ class TorchPolicy(Policy):
             samples: SampleBatch of this policy.
 
         Returns:
-            Statistics under "learner_stats", and counts under RLlib's names.
+            Statistics under "learner_stats", those of `model.metrics()` under "model", those that callbacks add under
+            "custom_metrics", and counts under RLlib's names. "learner_stats" has "allreduce_latency" (seconds of
+            averaging gradients over a process group), "grad_gnorm", and what `stats_fn()` returns.
         """
         custom_metrics: dict[str, Any] = {}
         self.callbacks.on_learn_on_batch(policy=self, train_batch=samples, result=custom_metrics)
@@ -110,7 +117,7 @@ class TorchPolicy(Policy):
             "num_grad_updates_lifetime": self.num_grad_updates,
             "diff_num_grad_updates_vs_sampler_policy": behind,
         }
-        return {LEARNER_STATS: info, "custom_metrics": custom_metrics, **counts}
+        return {LEARNER_STATS: info, "model": self.model.metrics(), "custom_metrics": custom_metrics, **counts}
 
     def load_batch_into_buffer(self, batch: Any, buffer_index: int = 0) -> int:
         """Keep the SampleBatch `batch` as number `buffer_index`, and return its number of steps."""
@@ -172,23 +179,29 @@ class TorchPolicy(Policy):
             loss = self.loss(self.model, self.dist_class, train_batch)
         self._optimizer.zero_grad()
         loss.backward()
-        self._average_gradients()
-        info = self.extra_grad_process(self._optimizer, loss)
-        return {**info, **self.stats_fn(train_batch)}
+        return self._processed(loss, train_batch)
 
-    def _average_gradients(self) -> None:
+    def _processed(self, loss: Tensor, train_batch: Any) -> dict[str, Any]:
+        """Process new gradients of `loss`; returns statistics."""
+        info = self.extra_grad_process(self._optimizer, loss)
+        return {"allreduce_latency": self._average_gradients(), **info, **self.stats_fn(train_batch)}
+
+    def _average_gradients(self) -> float:
+        """Average the gradients over the process group, if there is one; returns its duration in seconds."""
         if self.distributed_world_size is None:
-            return
+            return 0.0
+        begun = time.perf_counter()
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 torch.distributed.all_reduce(parameter.grad)
                 parameter.grad /= self.distributed_world_size
+        return time.perf_counter() - begun
 
     def _tensors(self, batch: Any) -> Any:
         """Convert a batch to tensors, without columns of objects, padded if the policy is recurrent."""
         if self.is_recurrent() and not batch.zero_padded:
             batch = batch.copy(shallow=True)
-            batch.right_zero_pad(self.config["max_seq_len"])
+            batch.right_zero_pad(int(np.max(batch[Columns.SEQ_LENS])))
         return SampleBatch(to_tensors(batch, device=self.device))
 
     def _tensor(self, column: Any) -> Tensor:

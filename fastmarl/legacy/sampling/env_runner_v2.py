@@ -38,11 +38,13 @@ class EnvRunnerV2(InputReader):
         policies: Policy id -> policy, one for each module that acts.
         max_seq_len: Most steps of a recurrent policy's sequence.
         callbacks: The worker's callbacks.
+        perf_stats_ema_coef: Weight of a step in `perf_stats` as an exponential moving average from 0; None: their mean.
 
     Attributes:
-        perf_stats: Mean duration in milliseconds of a step of all envs, between the last two batches:
-            "mean_env_wait_ms" in the envs, "mean_inference_ms" in the modules, "mean_raw_obs_processing_ms" and
-            "mean_action_processing_ms" in connectors and bookkeeping before and after the modules.
+        perf_stats: Mean duration in milliseconds of a step of all envs, up to the last batch: "mean_env_wait_ms" in the
+            envs, "mean_inference_ms" in the modules, "mean_raw_obs_processing_ms" and "mean_action_processing_ms" in
+            connectors and bookkeeping before and after the modules; "mean_env_render_ms" is 0, because workers don't
+            render.
         unreturned: Batches and metrics that have been made but not returned.
     """
 
@@ -52,8 +54,9 @@ class EnvRunnerV2(InputReader):
         policies: Mapping[str, Policy],
         max_seq_len: int,
         callbacks: WorkerCallbacks,
+        perf_stats_ema_coef: float | None = None,
     ):
-        self._runner = runner
+        self._runner, self._ema_coef = runner, perf_stats_ema_coef
         self._wants_whole = runner.config.batch_mode == "complete_episodes"
         self._builder = BatchBuilder(policies, max_seq_len, callbacks)
         self._episodes: dict[str, EpisodeUnderWay] = {}  # by id: running, or with chunks for a batch
@@ -63,7 +66,8 @@ class EnvRunnerV2(InputReader):
         self.unreturned: list[Any] = []
         self._passed: list[RolloutMetrics] = []  # metrics that `next()` has skipped
         self._building: weakref.ref[_Building] | None = None
-        self.perf_stats = dict.fromkeys(PERF_STATS, 0.0)
+        self.perf_stats = dict.fromkeys((*PERF_STATS, "mean_env_render_ms"), 0.0)
+        self._n_timed = 0.0  # steps of all envs that `perf_stats` covers
 
     def run(self) -> Iterator[Any]:
         """Yield, endlessly, the `RolloutMetrics` of episodes that have ended, and batches."""
@@ -174,10 +178,19 @@ class EnvRunnerV2(InputReader):
         report = self._runner.get_metrics()
         values = leaves_of({name: report[str(name)] for name in names}, ())
         self._logged = {**self._logged, **{"/".join(map(str, path)): value for path, value in values if value == value}}
-        self.perf_stats = {name: report[name] for name in PERF_STATS}
+        self._add_times(report)
         faulty = [RolloutMetrics.of_failure()] * report["num_env_failures"]
         ended = [
-            metrics._replace(perf_stats=self.perf_stats, custom_metrics={**self._logged, **metrics.custom_metrics})
-            for metrics in self._metrics
+            metrics._replace(custom_metrics={**self._logged, **metrics.custom_metrics}) for metrics in self._metrics
         ]
-        return [*faulty, *ended]
+        return [metrics._replace(perf_stats=self.perf_stats) for metrics in (*faulty, *ended)]
+
+    def _add_times(self, report: Mapping[str, Any]) -> None:
+        """Add times since the last report to `perf_stats`: to the mean of all steps, or as a moving average."""
+        n, weight = report["num_env_steps_sampled"] / self._runner.num_envs, self._ema_coef
+        if not n:
+            return
+        self._n_timed += n
+        share = n / self._n_timed if weight is None else 1.0 - (1.0 - weight) ** n
+        before = self.perf_stats
+        self.perf_stats = before | {name: before[name] + share * (report[name] - before[name]) for name in PERF_STATS}

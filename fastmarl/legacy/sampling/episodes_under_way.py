@@ -24,7 +24,7 @@ class RolloutMetrics(NamedTuple):
         perf_stats: See `EnvRunnerV2.perf_stats`.
         hist_data: Values that callbacks stored in `episode.hist_data`.
         media: Values that callbacks stored in `episode.media`.
-        episode_faulty: True if an env has failed; all other fields are then empty.
+        episode_faulty: True if an env has failed; all other fields but `perf_stats` are then empty.
         connector_metrics: Always empty.
     """
 
