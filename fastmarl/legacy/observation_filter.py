@@ -1,7 +1,6 @@
 """The connector of the option `observation_filter`: RLlib's old filter, to the last digit."""
 
 import math
-from typing import Any
 
 import gymnasium as gym
 import numpy as np

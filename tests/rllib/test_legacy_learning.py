@@ -14,13 +14,11 @@ from ray.rllib.algorithms.ppo.ppo_torch_policy import PPOTorchPolicy as RLlibPPO
 from ray.rllib.evaluation.postprocessing import compute_advantages
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils import sgd as rllib_sgd
-from ray.rllib.utils.filter import MeanStdFilter as RLlibFilter
 from support.legacy_api.faces import Ours, Theirs
 
 import fastmarl
-from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.errors import BatchError
-from fastmarl.legacy import MeanStdFilter, PPOTorchPolicy
+from fastmarl.legacy import PPOTorchPolicy
 from fastmarl.legacy.batches.sample_batch import from_rllib
 from fastmarl.legacy.policies import sgd
 from fastmarl.legacy.policies.ppo_torch_policy import add_advantages
@@ -285,39 +283,3 @@ def test_minibatches_have_rllibs_results(layers, of_rllib, of_ours, monkeypatch)
         assert found[0][1] == found[1][1]
         _assert_alike(found[0][0], found[1][0])
         _assert_same_weights(theirs, ours, layers)
-
-
-def _filters(rows, more):
-    """RLlib's filter and ours with the same history: `rows`, then the buffer is reset, then `more`."""
-    theirs = RLlibFilter((2,))
-    for row in rows:
-        theirs(row)
-    theirs.reset_buffer()
-    for row in more:
-        theirs(row)
-    rs, buffer = RunningMoments(2), RunningMoments(2)
-    rs.update(np.concatenate([rows, more]))
-    buffer.update(np.asarray(more))
-    return theirs, MeanStdFilter([rs], [buffer])
-
-
-def _assert_same_filters(theirs, ours):
-    for stat, [moments] in ((theirs.running_stats, ours.rs), (theirs.buffer, ours.buffer)):
-        assert stat.n == moments.count
-        if stat.n > 1:
-            np.testing.assert_allclose(np.ravel(moments.mean), stat.mean, rtol=1e-6)
-
-
-def test_filters_exchange_what_they_have_counted():
-    rng = np.random.default_rng(1)
-    rows = [rng.standard_normal((n, 2)) + n for n in (5, 3, 4, 6)]
-    (theirs, ours), (their_other, our_other) = _filters(rows[0], rows[1]), _filters(rows[2], rows[3])
-    for with_buffer in (False, True):
-        theirs.apply_changes(their_other, with_buffer=with_buffer)
-        ours.apply_changes(our_other, with_buffer=with_buffer)
-        _assert_same_filters(theirs, ours)
-    theirs, ours = theirs.as_serializable(), ours.as_serializable()
-    theirs.reset_buffer(), ours.reset_buffer()
-    _assert_same_filters(theirs, ours)
-    theirs.sync(their_other), ours.sync(our_other)
-    _assert_same_filters(theirs, ours)

@@ -157,7 +157,7 @@ class Theirs(Face):
         return self.MeanStdFilter((size,))
 
     def moments(self, stats: Any) -> Any:
-        return stats.n, *np.ravel(stats.mean)
+        return stats.n, *np.ravel(stats.mean), *np.ravel(stats.var), *np.ravel(stats.std)
 
     def __init__(self) -> None:
         super().__init__(CLASSES)
@@ -192,7 +192,7 @@ class Ours(Face):
 
     def moments(self, stats: Any) -> Any:
         [of_box] = stats
-        return of_box.count, *of_box.mean
+        return of_box.n, *of_box.mean, *of_box.var, *of_box.std
 
     def __init__(self) -> None:
         super().__init__({name: getattr(fastmarl.legacy, name, None) for name in CLASSES})
@@ -226,6 +226,13 @@ def alike(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.array_equal(np.asarray(one), np.asarray(other))
     return bool(one == other)
+
+
+def keys(value: Any, without: tuple[str, ...] = ()) -> Any:
+    """Return the keys of nested dicts, except some; the dtypes of arrays; None for anything else."""
+    if isinstance(value, dict):
+        return {key: keys(each, without) for key, each in value.items() if key not in without}
+    return str(value.dtype) if isinstance(value, np.ndarray) and value.ndim else None
 
 
 def _plain(value: Any) -> Any:

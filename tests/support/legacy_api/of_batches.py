@@ -183,7 +183,7 @@ def _filter(f: Any) -> Any:
 
 
 def _stats(f: Any, made: Any) -> Any:
-    return [np.round(f.moments(each), 9) for each in (made.running_stats, made.buffer)]
+    return [f.moments(each) for each in (made.running_stats, made.buffer)]
 
 
 OF_FILTERS = {
@@ -195,7 +195,7 @@ OF_FILTERS = {
     "clip": lambda f: (_filter(f).clip, _filter(f)(np.array([1e9, -1e9], np.float32), update=False)),
     "copy": lambda f: ((one := _filter(f)), other := one.copy(), other(np.ones(2, np.float32)), _stats(f, one))[3],
     "demean": lambda f: _filter(f).demean,
-    "destd": lambda f: _filter(f).destd,
+    "destd": lambda f: (_filter(f).destd, _filter(f)(np.array([1.5, 7.0]), update=False)),
     "is_concurrent": lambda f: _filter(f).is_concurrent,
     "reset_buffer": lambda f: ((one := _filter(f)).reset_buffer(), _stats(f, one)),
     "running_stats": lambda f: _stats(f, _filter(f)),

@@ -71,7 +71,7 @@ OF_METRICS = {
         for name in ("agent_rewards", "custom_metrics", "episode_faulty", "episode_length", "episode_reward",
                      "hist_data", "media")
     },
-    "perf_stats": lambda f: f.RolloutMetrics().perf_stats,
+    "perf_stats": lambda f: (f.RolloutMetrics().perf_stats, [each.keys() for each in _metric("perf_stats")(f)]),
 }  # fmt: skip
 METRICS_ALONE = {"connector_metrics": lambda f: _metric("connector_metrics")(f) == [{}, {}]}
 

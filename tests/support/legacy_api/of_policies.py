@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from support.legacy_api.faces import keys
+
 OBS = np.zeros((4, 2), np.float32)
 
 
@@ -39,7 +41,7 @@ def _loaded(policy: Any, batch: Any) -> Any:
 
 
 def _counts(info: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in info.items() if name not in ("learner_stats", "model")}
+    return {name: value for name, value in info.items() if name != "learner_stats"}, keys(info)
 
 
 def _pair(f: Any) -> tuple[Any, Any]:
@@ -105,8 +107,8 @@ OF_POLICIES = {
                                                      policy.load_batch_into_buffer(_batch(f)),
                                                      policy.get_num_samples_loaded_into_buffer())[2],
     "get_session": lambda f: f.policy.get_session(),
-    "get_state": lambda f: f.policy.get_state().keys() >= {"weights", "global_timestep", "num_grad_updates",
-                                                           "policy_spec", "_optimizer_variables"},
+    "get_state": lambda f: keys(f.policy.get_state(), ("weights", "state", "param_groups", "policy_spec",
+                                                       "connector_configs", "_exploration_state")),
     "get_weights": lambda f: all(isinstance(array, np.ndarray) for array in f.policy.get_weights().values()),
     "global_timestep": _global_vars,
     "is_recurrent": lambda f: bool(f.policy.is_recurrent()),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from support.legacy_api.faces import ACT, OBS, all_to_p0, by_agent
+from support.legacy_api.faces import ACT, OBS, all_to_p0, by_agent, keys
 
 
 def _shapes(weights: dict[str, Any]) -> dict[str, int]:
@@ -87,18 +87,18 @@ def _synced(f: Any) -> Any:
 def _gradients(f: Any, single: bool = False) -> Any:
     worker = f.fresh()
     grads, info = worker.compute_gradients(worker.sample())
-    return sorted(grads), info["batch_count"], sorted(info), _changed(worker, lambda: worker.apply_gradients(grads))
+    return sorted(grads), info["batch_count"], keys(info), _changed(worker, lambda: worker.apply_gradients(grads))
 
 
 def _learnt(f: Any) -> Any:
     worker = f.fresh()
     info = worker.learn_on_batch(worker.sample())
-    return sorted(info), sorted(each["learner_stats"].keys() >= {"total_loss", "kl"} for each in info.values())
+    return keys(info)
 
 
 def _sample_and_learn(f: Any) -> Any:
     info, count = f.fresh().sample_and_learn(10, 2, 5, ["advantages"])
-    return sorted(info), count
+    return keys(info), count
 
 
 def _port(worker: Any) -> bool:
@@ -128,7 +128,26 @@ class Counts(RLlibCallback):
 def _metrics(f: Any) -> Any:
     worker = f.fresh()
     worker.sample()
-    return [(each.episode_length, each.episode_reward, each.agent_rewards) for each in worker.get_metrics()]
+    found = [(each.episode_length, each.episode_reward, each.agent_rewards, each.perf_stats.keys()) for each in
+             worker.get_metrics()]  # fmt: skip
+    return found, worker.get_metrics()
+
+
+STATES_DIFFER = ("weights", "state", "param_groups", "policy_spec", "connector_configs", "_exploration_state")
+"""Keys of states that RLlib has alone, or whose values are named or made otherwise."""
+
+
+def _keys_of_state(f: Any) -> Any:
+    worker = f.fresh(observation_filter="MeanStdFilter")
+    worker.learn_on_batch(worker.sample())
+    state = worker.get_state()
+    return keys(state, STATES_DIFFER), f.count_of(state["filters"]["p0"]), type(state["filters"]["p0"]).__name__
+
+
+def _columns(f: Any) -> Any:
+    """Return the columns' dtypes, of the actions the kind alone, without the column that only ours has."""
+    batch = f.fresh().sample()["p0"]
+    return keys(dict(batch), ("actions", "weights_seq_no")), batch["actions"].dtype.kind
 
 
 def _without_env(f: Any) -> Any:
@@ -162,16 +181,16 @@ OF_WORKERS = {
     ),
     "foreach_policy": lambda f: sorted(f.worker.foreach_policy(lambda policy, policy_id, k: (policy_id, k), k=1)),
     "foreach_policy_to_train": lambda f: sorted(f.worker.foreach_policy_to_train(lambda policy, policy_id: policy_id)),
-    "get_filters": lambda f: _filters(f.fresh(observation_filter="MeanStdFilter")),
-    "get_global_vars": lambda f: f.worker.get_global_vars().keys(),
+    "get_filters": lambda f: (f.worker.get_filters(), _filters(f.fresh(observation_filter="MeanStdFilter"))),
+    "get_global_vars": lambda f: ((found := f.fresh().get_global_vars()).copy(),
+                                  found["num_grad_updates_per_policy"]["x"]),
     "get_host": lambda f: f.worker.get_host(),
     "get_metrics": _metrics,
     "get_node_ip": lambda f: bool(socket.inet_aton(f.worker.get_node_ip())),
     "get_policies_to_train": lambda f: f.worker.get_policies_to_train(None),
     "get_policy": lambda f: (f.worker.get_policy("p0") is f.policy, f.worker.get_policy("p9"), f.worker.get_policy()),
-    "get_spaces": lambda f: f.worker.get_spaces()["p0"],
-    "get_state": lambda f: {"policy_ids", "policy_states", "policy_mapping_fn", "filters"}
-    <= f.worker.get_state().keys(),
+    "get_spaces": lambda f: f.worker.get_spaces(),
+    "get_state": _keys_of_state,
     "get_weights": lambda f: [_shapes(f.worker.get_weights(ids, inference_only=True)) for ids in (["p1"], None)],
     "global_vars": lambda f: f.worker.global_vars["timestep"],
     "input_reader": lambda f: f.fresh().input_reader.next().count,
@@ -198,7 +217,7 @@ OF_WORKERS = {
     "sample": lambda f: (batch := f.fresh().sample(explore=False), batch.count, sorted(batch.policy_batches),
                          batch["p0"]["t"], batch["p1"]["rewards"], batch["p1"]["truncateds"],
                          batch["p1"]["terminateds"], batch["p0"]["agent_index"], [each.get("t") for each in
-                         batch["p0"]["infos"]])[1:],
+                         batch["p0"]["infos"]], _columns(f))[1:],
     "sample_and_learn": _sample_and_learn,
     "sample_with_count": lambda f: f.fresh().sample_with_count()[1],
     "sampler": lambda f: f.fresh().sampler.next().count,

@@ -26,8 +26,8 @@ callbacks that the old stack calls. Of policies, the table has the members of RL
 for TensorFlow (`tf_input_ops`, `import_model_from_h5`), deprecated methods that RLlib has made errors, and `par_iter_*`
 of Ray's former `ParallelIterator`.
 
-The test uses each member on both sides and compares the answers, and it requires the arguments of RLlib's methods. A
-note says where RLlib's answer is another, or an error.
+The test uses each member on both sides and compares the answers (of dicts all keys, nested, and of batches the dtypes),
+and it requires the arguments of RLlib's methods. A note says where RLlib's answer is another, or an error.
 
 | class | members | hold |
 |---|---|---|

@@ -44,6 +44,8 @@ ALONE: dict[str, dict[str, Callable[[Any], bool]]] = {
 BY_THE_RUNNER = "the runner begins, steps and ends episodes itself; callbacks see them"
 VIEWS = "modules have no view requirements: recurrent states and connectors stand for earlier steps"
 CONNECTORS = "connectors are part of the runner, and its state, not of policies: [connectors](connectors.md)"
+WITHOUT_EXPLORATION = ("without `connector_configs` and `_exploration_state`, which policies lack here; `policy_spec` "
+                       "is a `PolicySpec`")  # fmt: skip
 NOT_THERE = {
     "EnvRunnerV2.create_episode": BY_THE_RUNNER,
     "EnvRunnerV2.end_episode": BY_THE_RUNNER,
@@ -66,8 +68,10 @@ NOTES = {
     "RolloutWorker.preprocessing_enabled": "False: modules take observations as they are, or by connectors",
     "RolloutWorker.preprocessors": "None for each policy",
     "RolloutWorker.foreach_env": 'for environments in this process (`gym_env_vectorize_mode="sync"`)',
-    "RolloutWorker.sample_and_learn": "statistics are means over all minibatches",
-    "RolloutWorker.sample": "keyword arguments have no effect, as in RLlib",
+    "RolloutWorker.sample": "a column `weights_seq_no` is added; discrete actions are int64, RLlib's int32",
+    "RolloutWorker.get_metrics": "`connector_metrics` are empty",
+    "RolloutWorker.get_state": WITHOUT_EXPLORATION,
+    "Policy.get_state": WITHOUT_EXPLORATION,
     "RolloutWorker.set_state": "after an error, nothing has changed",
     "RolloutWorker.config": "a `RolloutWorkerConfig`",
     "RolloutWorker.default_policy_class": "`(module, config) -> Policy`",
@@ -85,7 +89,6 @@ NOTES = {
     "Policy.get_exploration_state": "empty: distributions explore, without state",
     "Policy.export_model": "no ONNX, which [`fastmarl.Policy`](deploy.md) writes",
     "PolicyMap.capacity": "infinite: all policies stay in memory",
-    "MeanStdFilter.destd": "by the standard deviation of the population (n), where RLlib divides by n - 1",
     "MeanStdFilter.running_stats": "a list with an entry for each Box of the space; `buffer` as well",
     "MeanStdFilter.shape": "a list with an entry for each Box of the space",
     "MeanStdFilter.no_preprocessor": "True: each Box of a nested space has its own statistics",
