@@ -17,7 +17,7 @@ class RunningStat(RunningMoments):
 
     @classmethod
     def of(cls, moments: RunningMoments) -> "RunningStat":
-        """Copy statistics."""
+        """Return a copy of `moments` with this class."""
         made = cls(moments.mean.size)
         made._become(moments.count, moments.mean.copy(), moments._m2.copy())
         return made
@@ -126,7 +126,7 @@ class MeanStdFilter:
 
 @public("fastmarl.legacy")
 class ConcurrentMeanStdFilter(MeanStdFilter):
-    """The same filter under the name that RLlib gives one with a lock; a worker steps its envs in a single thread."""
+    """A `MeanStdFilter` under the name that RLlib gives one with a lock; a worker steps its envs in a single thread."""
 
     is_concurrent = True
 

@@ -232,7 +232,7 @@ def _copied(batch):
 
 
 def _of_both(workers, batch, call):
-    """What a call of each worker with its batch returns."""
+    """Return the answers of both workers to `call(worker, batch)`."""
     return [call(worker, each) for worker, each in zip(workers, _copied(batch), strict=True)]
 
 
