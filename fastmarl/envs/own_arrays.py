@@ -7,6 +7,7 @@ import numpy as np
 
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.kernels import Deferral as Deferral
 from fastmarl.core.states import check_keys, column_of
 
 ANY = None  # limits of numbers that compiled code only calculates with

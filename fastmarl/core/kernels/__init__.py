@@ -1,0 +1,49 @@
+"""Compiled functions on arrays. Importing one defers interrupts (SIGINT) while numba compiles or loads functions.
+
+LLVM calls back into Python meanwhile. An interrupt raised in such a callback is printed and lost, or gives LLVM an
+error that ends the process.
+"""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from numba.core import event
+
+
+class Deferral(event.Listener):
+    """Hands interrupts of the main thread to their handler once numba has released its compiler lock."""
+
+    def __init__(self) -> None:
+        self._depth = 0  # functions that are being compiled, each called by the one before
+        self._handler: Any = None  # of the program
+        self._arrived: list[tuple[int, FrameType | None]] = []
+
+    def on_start(self, event: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():  # where no handler ever runs
+            return
+        if self._depth == 0:
+            handler = signal.getsignal(signal.SIGINT)
+            if not callable(handler):
+                return
+            if handler != self._note:
+                self._handler, self._arrived = handler, []
+            signal.signal(signal.SIGINT, self._note)  # raises an interrupt that has arrived before
+        self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        if self._depth == 0 or threading.current_thread() is not threading.main_thread():
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            signal.signal(signal.SIGINT, self._handler)
+            arrived, self._arrived = self._arrived, []
+            for each in arrived:
+                self._handler(*each)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._arrived.append((number, frame))
+
+
+event.register("numba:compiler_lock", Deferral())
