@@ -1,16 +1,18 @@
 """Checks of argument and option values, whose errors name the argument, what is allowed and what came."""
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Hashable, Iterable
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import numpy as np
 
-from fastmarl.core.errors import ConfigError, shown
+from fastmarl.core.errors import ConfigError, FastmarlError, shown
 
 K = TypeVar("K")
 V = TypeVar("V")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # in the text of objects without another
 
 
 def check_bool(name: str, value: Any) -> bool:
@@ -82,3 +84,25 @@ def for_each(keys: Iterable[K], make: Callable[[K], V]) -> dict[K, V]:
     if errors:
         raise errors[0]
     return made
+
+
+def in_order(what: str, ids: Iterable[Hashable], error: type[FastmarlError] = ConfigError) -> list[Any]:
+    """Return ids as a list; those of a set, whose order differs from process to process, sorted.
+
+    Raises:
+        FastmarlError: `error`, if ids of a set have nothing to sort by but their addresses.
+    """
+    if not isinstance(ids, set | frozenset):
+        return list(ids)
+    if all(isinstance(each, int) for each in ids):
+        return sorted(ids)  # type: ignore[type-var]
+    keys = {_sort_key(each): each for each in ids}
+    if len(keys) < len(ids) or any(_ADDRESS.search(key) for key in keys):
+        raise error(f"the order of {what} matters, and a set of such ids has another one in each process: make it a "
+                    f"list, got {shown(ids)}")  # fmt: skip
+    return [keys[key] for key in sorted(keys)]
+
+
+def _sort_key(id_: Any) -> str:
+    inside = sorted(map(_sort_key, id_)) if isinstance(id_, set | frozenset) else id_
+    return f"{type(id_).__qualname__} {inside!r}"

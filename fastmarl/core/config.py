@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from fastmarl.core.checks import check_bool, check_timeout, is_clip, is_integer_from, is_number
+from fastmarl.core.checks import check_bool, check_timeout, in_order, is_clip, is_integer_from, is_number
 from fastmarl.core.errors import ConfigError, corrects_options, misfit
 from fastmarl.core.public import public
 
@@ -303,7 +303,7 @@ class EnvRunnerConfig:
         if isinstance(self.policies, Mapping):
             specs = dict(self.policies)
         elif isinstance(self.policies, Collection) and not isinstance(self.policies, str):
-            specs = dict.fromkeys(self.policies)
+            specs = dict.fromkeys(in_order("policies", self.policies))
         else:
             raise ConfigError(f"policies must be module ids or a dict by module id, got {self.policies!r}")
         if not specs or not all(isinstance(module_id, str) for module_id in specs):

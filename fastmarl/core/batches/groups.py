@@ -6,6 +6,7 @@ import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import CHUNK, COUNT, FINAL, NOTHING, AgentEpisodeTable
 from fastmarl.core.batches.trajectories import as_objects
+from fastmarl.core.checks import in_order
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import BatchError, shown
 
@@ -25,10 +26,14 @@ def members_of(
     if isinstance(groups, Mapping):
         if agents is not None:
             raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
-        return {group: as_objects(list(of_group))[None] for group, of_group in groups.items()}
+        return {
+            group: as_objects(in_order(f"group {group!r}", of_group, BatchError))[None]
+            for group, of_group in groups.items()
+        }
     if agents is None:
         agents = list(dict.fromkeys(table.agent_ids[s] for s in table.others))
     else:
+        agents = in_order("`agents`", agents, BatchError)
         _check_all(table, agents)
     if groups is None:
         return _members_of_modules(table, agents)

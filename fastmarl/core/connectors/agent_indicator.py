@@ -1,6 +1,6 @@
 """Indicates to a shared network for which agent it acts."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from copy import deepcopy
 from typing import Any, Self
 
@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.checkpoint import stored_key
+from fastmarl.core.checks import in_order
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
@@ -20,12 +21,14 @@ class AgentIndicator(Connector):
     Observations must be vectors; those of other shapes need FlattenObservations before this. The output is float32.
 
     Args:
-        agents: All agents of the module; the position of an agent's id is that of its 1.
+        agents: All agents of the module; the position of an agent's id is that of its 1. A set is sorted.
     """
 
     lane_arrays = ("position_L",)
 
-    def __init__(self, agents: Sequence[Hashable]):
+    def __init__(self, agents: Sequence[Hashable] | Set[Hashable]):
+        if isinstance(agents, set | frozenset):
+            agents = in_order("the agents of AgentIndicator", agents)
         if isinstance(agents, str) or not isinstance(agents, Sequence) or not agents:
             raise ConfigError(f"AgentIndicator needs a list of agent ids, got {agents!r}")
         if len(set(agents)) < len(agents):

@@ -154,6 +154,8 @@ class ArrayEnv:
         self.num_envs = num_envs
         self.groups = {name: list(agents) for name, agents in groups.items()}
         for name, agents in self.groups.items():
+            if isinstance(groups[name], set | frozenset):
+                raise EnvCheckError(f"the group {name!r} is a set, but its arrays need agents in order: give a list")
             if not agents or name not in observation_spaces or name not in action_spaces:
                 raise EnvCheckError(f"the group {name!r} needs agents, an observation space and an action space")
         self.possible_agents = [agent for agents in self.groups.values() for agent in agents]

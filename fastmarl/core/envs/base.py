@@ -19,7 +19,8 @@ class MultiAgentEnv:
     in the next step.
 
     Attributes:
-        possible_agents: Ids of all agents that can ever appear; if empty, any id may appear.
+        possible_agents: List of the ids of all agents that can ever appear, on whose order connectors and policies
+            may depend; a set is sorted. If empty, any id may appear.
         agents: Ids of the agents that currently take part. For your own use; samplers rely on the observations.
         observation_spaces, action_spaces: Gymnasium spaces by agent id.
         observation_space, action_space: Used without the above: one space for all agents, or a Dict space by agent id.

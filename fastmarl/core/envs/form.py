@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from fastmarl.core.checks import in_order
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.errors import EnvCheckError, MultiAgentEnvError, shown
@@ -58,17 +59,18 @@ def check_step_result(result: Any, env_index: int, env_t: int) -> None:
 
 
 def possible_agents_of(env: Any) -> list[Any]:
-    """Return the ids that can appear according to the env, see `in_fixed_order()`; an empty list means any.
+    """Return the ids that can appear according to the env, see `in_order()`; an empty list means any.
 
     Raises:
-        EnvCheckError: If they are not a list of different hashables, or one of them is reserved.
+        EnvCheckError: If they are not a list of different hashables or a set that can be sorted, or one of them is
+            reserved.
     """
     agents = getattr(env, "possible_agents", None)
     if agents is None:
         return []
     if isinstance(agents, str | dict) or not hasattr(agents, "__iter__"):
         raise EnvCheckError(f"expected a list of agent ids as possible_agents, got {agents!r:.200}")
-    agents = in_fixed_order(agents)
+    agents = in_order("possible_agents", agents, EnvCheckError)
     for agent in agents:
         try:
             hash(agent)
@@ -81,16 +83,6 @@ def possible_agents_of(env: Any) -> list[Any]:
         twice = next(agent for agent in agents if agents.count(agent) > 1)
         raise EnvCheckError(f"possible_agents names {twice!r} more than once; every agent needs an id of its own")
     return agents
-
-
-def in_fixed_order(agents: Iterable[Any]) -> list[Any]:
-    """Return the ids in their order; those of a set, whose order differs from process to process, sorted by text."""
-    return sorted(agents, key=_sort_key) if isinstance(agents, Set) else list(agents)
-
-
-def _sort_key(agent: Any) -> str:
-    inside = sorted(map(_sort_key, agent)) if isinstance(agent, Set) else agent
-    return f"{type(agent).__qualname__} {inside!r}"
 
 
 def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.envs.form import in_fixed_order
+from fastmarl.core.checks import in_order
 from fastmarl.core.envs.resumable import ResumableAdapter
+from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
 
 
@@ -22,7 +23,9 @@ class PettingZooAdapter(ResumableAdapter):
 
     def __init__(self, env: Any):
         self.env = env
-        self.possible_agents: list[Any] = in_fixed_order(getattr(env, "possible_agents", ()))
+        self.possible_agents: list[Any] = in_order(
+            "possible_agents", getattr(env, "possible_agents", ()), EnvCheckError
+        )
         self._ended: set[Any] = set()  # agents that ended in this episode but are still in the env's `agents`
 
     @property

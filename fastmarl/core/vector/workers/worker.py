@@ -19,7 +19,7 @@ from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.base import env_spaces, named_agents
 from fastmarl.core.envs.context import EnvContext
-from fastmarl.core.envs.form import check_spaces, class_of
+from fastmarl.core.envs.form import check_spaces, class_of, possible_agents_of
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.envs.remote import EnvDescription
 from fastmarl.core.envs.resumable import supports_checkpoint
@@ -100,7 +100,7 @@ class Extra:
 
 def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription:
     """Describe an env to the runner."""
-    agents = list(getattr(env, "possible_agents", None) or [])
+    agents = possible_agents_of(env)
     return EnvDescription(
         class_of(env),
         agents,
