@@ -543,3 +543,13 @@ def sample_before_and_after(runner, mapping_fn):
     runner.sample(num_episodes=2)
     runner.set_policy_mapping_fn(mapping_fn)
     runner.sample(num_episodes=2)
+
+
+def test_errors_of_modules_name_all_of_them():
+    wrong = dict.fromkeys(["a", "b"], 3)
+    with pytest.raises(ConfigError, match=r"policies\['a'\] must be .*; policies\['b'\] must be"):
+        make_runner(policies=wrong, policy_mapping_fn=lambda agent, episode: agent)
+    runner = make_runner(policies=["a", "b"], policy_mapping_fn=lambda agent, episode: agent)
+    weights = {name: {key: value[..., :0] for key, value in of.items()} for name, of in runner.get_weights().items()}
+    with pytest.raises(ConfigError, match=r"module 'a': this state does not fit .*; module 'b': this state does not"):
+        runner.set_weights(weights)
