@@ -10,10 +10,12 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 
 from fastmarl.rllib.connectors import pieces as connecting
+from fastmarl.rllib.loop_state import reads
 from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
 
-# Attributes of a runner that only RLlib's own loop sets.
+# Attributes of a runner that only RLlib's own loop sets. Reading a callback's code spares the switch to that loop after
+# the first call, but can't find all readers; loop_state.py does.
 LOOP_STATE = {"_cached_to_module", "_done_episodes_for_metrics", "_ongoing_episodes", "_shared_data"}
 INTERNALS = (
     "_sample",
@@ -36,7 +38,14 @@ def slow_path_reasons(runner: Any, own_class: type) -> list[Reason]:
         runner: A runner with env, module and connectors.
         own_class: fastmarl's class; a subclass that overrides internals of it can't use the fast path.
     """
-    return [*_of_config(runner), *_of_parts(runner), *_of_subclass(runner, own_class), *_of_callbacks(runner)]
+    of_subclass, of_callbacks = _of_subclass(runner, own_class), [*_of_callbacks(runner)]
+    return [
+        *_of_config(runner),
+        *_of_parts(runner),
+        *of_subclass,
+        *of_callbacks,
+        *([] if of_callbacks else reads(runner)),
+    ]
 
 
 def _of_config(runner: Any) -> Iterator[Reason]:

@@ -19,9 +19,10 @@ from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
 from fastmarl.rllib.fast_path import slow_path_reasons
 from fastmarl.rllib.fixes import FIXES, VectorIndex, env_seeds, numbered, parse_fixes, seed_action_spaces
+from fastmarl.rllib.loop_state import LoopState
 from fastmarl.rllib.metrics import RLlibMetrics, RunnerCounts, distinct_names
 from fastmarl.rllib.reasons import Reason
-from fastmarl.rllib.sampling.hand_over import take_back
+from fastmarl.rllib.sampling.hand_over import give_back, take_back
 from fastmarl.rllib.sampling.sampler import FastSampler
 from fastmarl.rllib.store.records import ChunkNumbers, summed_up
 
@@ -30,7 +31,7 @@ SAMPLERS = ("exact", "fast")
 MOST_RESTARTS = 10  # in succession, of one env
 
 
-class MultiAgentEnvRunner(RLlibEnvRunner):
+class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
     """Replaces RLlib's class of the same name; returns the same episodes.
 
     ```python
@@ -61,6 +62,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         return variant(cls, parse_fixes(fixes), sampler)
 
     def __init__(self, config: Any, **kwargs: Any):
+        self._init_loop_state()
         self._fast: FastSampler | None = None
         self._calls = CallGuard()
         self._is_whole = True  # true if the last call of `_sample()` ran to its end
@@ -152,10 +154,11 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         if reasons and reasons != self._reasons:
             logger.warning("RLlib's own loop samples, which is slow: %s.", "; ".join(each.text for each in reasons))
         self._reasons = reasons
-        if reasons and self._fast is not None and not resets:
-            self._fast.hand_over(explore)
+        fast = self._fast
         if reasons or changes:
             self._fast = None
+        if reasons and fast is not None:
+            give_back(self) if resets else fast.hand_over(explore)
         if not reasons and self._fast is None:
             take_back(self, self._finished_numbers)
             self._fast = FastSampler(self, self._finished_numbers, self._draws)
@@ -186,13 +189,19 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     def get_metrics(self) -> Any:
         """Reduce and return the metrics logged since the last call, as RLlib's method does."""
+        if self._fast is not None and self._loop["_done_episodes_for_metrics"]:  # RLlib's method logs all, in order
+            give_back(self)
         name_of = self._bulk_metrics.name_of
         self._bulk_metrics.log_episodes([summed_up(chunks, name_of) for chunks in self._finished_numbers])
         self._finished_numbers.clear()
         self._bulk_metrics.keep_counters_alive()
         if self.is_accelerated is not None:
             self._runner_counts.log(self.metrics, self.is_accelerated, set(self.slow_path_codes))
-        return super().get_metrics()
+        fast, self._fast = self._fast, None  # RLlib's method reads the state of its loop
+        try:
+            return super().get_metrics()
+        finally:
+            self._fast = fast
 
     def _new_episode(self, env_index: int, episodes: list | None = None) -> None:
         """Make an episode of fastmarl's class, in RLlib's own loop."""

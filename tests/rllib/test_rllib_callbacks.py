@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+from support.exhaustive import further
 
 from fastmarl.errors import RunnerBusyError, RunningEpisodeError
 from fastmarl.rllib import MultiAgentEnvRunner
@@ -41,7 +43,7 @@ def test_an_episode_that_is_not_read_is_not_made():
     runner = make_runner(on_episode_step=note)
     runner.sample(num_timesteps=2)
     made = []
-    runner._fast._events._episodes.whole = lambda *arguments: made.append(arguments)
+    runner._fast.events._episodes.whole = lambda *arguments: made.append(arguments)
     episodes = runner.sample(num_timesteps=40)
     assert len(seen) >= 42 and not made
     assert all(issubclass(kind, MultiAgentEpisode) for *_, kind in seen)
@@ -64,6 +66,7 @@ def test_the_end_is_shown_earlier_chunks():
     returned = [episode for _ in range(30) for episode in runner.sample(num_timesteps=8)]
     assert chunks
     assert {*map(id, chunks)} <= {*map(id, returned)}
+    runner.get_metrics()
     assert set(runner._ongoing_episodes_for_metrics) <= {episode.id_ for episode in returned[-2:]}
 
 
@@ -90,6 +93,7 @@ def test_chunks_of_failed_episodes_are_not_kept():
     for _ in range(20):
         runner.sample(num_timesteps=6)
     running = {record.id_ for record in runner._fast.core.running()}
+    runner.get_metrics()
     assert set(runner._ongoing_episodes_for_metrics) <= running
 
 
@@ -301,7 +305,7 @@ def test_an_episode_whose_id_is_written_before_it_begins_is_not_made_whole():
     runner = make_runner(on_episode_created=rename)
     runner.sample(num_timesteps=2)
     made = []
-    runner._fast._events._episodes.whole = lambda *arguments: made.append(arguments)
+    runner._fast.events._episodes.whole = lambda *arguments: made.append(arguments)
     episodes = runner.sample(num_timesteps=60)
     assert not made
     for episode in episodes:
@@ -326,6 +330,7 @@ def test_no_chunks_are_kept_of_episodes_that_were_renamed(event):
         runner.sample(num_timesteps=4)
     assert len(lengths) > 5
     assert all(env_t == total for env_t, total in lengths)
+    runner.get_metrics()
     assert len(runner._ongoing_episodes_for_metrics) <= runner.num_envs
 
 
@@ -349,4 +354,156 @@ def test_an_id_that_is_no_text_is_an_error():
 
     runner = make_runner(on_episode_start=rename)
     with pytest.raises(RunningEpisodeError, match=r"id_ of an episode was set to 7; make it a str"):
+        runner.sample(num_timesteps=4)
+
+
+class Asks(RLlibCallback):
+    """Reads RLlib's loop, in ways that its code does not show."""
+
+    how = event = ""
+
+    def __init__(self):
+        self.seen = []
+
+    def ask(self, runner, episode=None):
+        found = READ[self.how](runner)
+        self.seen.append((found, episode is not None and [*WAYS["getattr"](runner, EPISODES)].index(episode)))
+
+    def on_episode_created(self, *, env_runner, episode, **kwargs):
+        if self.event == "created":
+            self.ask(env_runner, episode)
+
+    def on_episode_start(self, *, env_runner, episode, **kwargs):
+        if self.event == "start":
+            self.ask(env_runner, episode)
+
+    def on_episode_step(self, *, env_runner, episode, **kwargs):
+        if self.event == "step":
+            self.ask(env_runner, episode)
+
+    def on_episode_end(self, *, env_runner, episode, **kwargs):
+        if self.event == "end":
+            self.ask(env_runner, episode)
+
+    def on_sample_end(self, *, env_runner, **kwargs):
+        if self.event == "sample_end":
+            self.ask(env_runner)
+
+
+EPISODES = "_ongoing_episodes"
+WAYS = {
+    "getattr": getattr,
+    "vars": lambda runner, name: vars(runner)[name],
+    "get": lambda runner, name: runner.__dict__.get(name),
+    "closure": lambda runner, name: (lambda: getattr(runner, name))(),
+}
+
+
+def lengths(episodes):
+    return [None if episode is None else len(episode) for episode in episodes]
+
+
+def deep(episodes):
+    """Return the data of running episodes, which are built for that."""
+    return [
+        None if episode is None else (episode.env_t, [*map(outline, episode.agent_episodes.values())])
+        for episode in episodes
+    ]
+
+
+def outline(part):
+    return part.agent_id, [*part.get_rewards()], np.array(part.get_observations(-1)).tolist()
+
+
+def returns(chunks):
+    return [(len(chunk), chunk.get_return(), len(chunk.agent_episodes)) for chunk in chunks]
+
+
+READ = {
+    **{f"lengths by {way}": lambda runner, read=read: lengths(read(runner, EPISODES)) for way, read in WAYS.items()},
+    "all there is": lambda runner: deep(getattr(runner, EPISODES)),
+    "done": lambda runner: returns(WAYS["vars"](runner, "_done_episodes_for_metrics")),
+    "earlier chunks": lambda runner: sorted(
+        returns(chunks) for chunks in WAYS["closure"](runner, "_ongoing_episodes_for_metrics").values() if chunks
+    ),
+    "reset": lambda runner: WAYS["getattr"](runner, "_needs_initial_reset"),
+    "next batch": lambda runner: getattr(runner, "_cached_to_module") and deep(getattr(runner, EPISODES)),  # noqa: B009
+}
+EVENTS_TO_ASK = ("created", "start", "step", "end", "sample_end")
+
+
+ALL_READINGS = [*product(EVENTS_TO_ASK, READ)]
+FEW = {
+    *product(["step"], READ),
+    *product(EVENTS_TO_ASK, ["all there is"]),
+    *product(["sample_end"], ["done", "earlier chunks", "reset"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("event", "how"),
+    [*(each for each in ALL_READINGS if each in FEW), *further(each for each in ALL_READINGS if each not in FEW)],
+)
+def test_code_that_reads_rllibs_loop_gets_what_that_has(how, event):
+    answers = []
+    for runner_class in (RLlibEnvRunner, MultiAgentEnvRunner):
+        if how == "next batch" and event in ("created", "start"):
+            return  # at a reset, see the next test
+        runner = make_runner(
+            runner_class=runner_class, callbacks_class=type("Reads", (Asks,), {"how": how, "event": event})
+        )
+        reports = []
+        for n in (5, 40, 30, 20):
+            episodes = runner.sample(num_timesteps=n)
+            reports.append([(len(each), each.get_return()) for each in episodes])
+            if n != 40:
+                mean = runner.get_metrics().get("episode_return_mean")
+                reports.append(mean and mean.peek())
+        (callback,) = runner._callbacks
+        answers.append((callback.seen, reports))
+        if runner_class is MultiAgentEnvRunner:
+            assert runner.is_accelerated == (how == "reset" and event == "sample_end")
+            assert set(runner.slow_path_codes) <= {"callback_reads_runner"}
+    assert repr(answers[0]) == repr(answers[1])
+    assert answers[0][0]
+
+
+@pytest.mark.parametrize("name", ["_shared_data", "_cached_to_module"])
+def test_what_is_not_known_in_a_call_is_an_error_and_rllibs_loop_goes_on(name):
+    seen = []
+    runner = make_runner(on_episode_start=lambda *, env_runner, **kwargs: seen.append(bool(getattr(env_runner, name))))
+    with pytest.raises(RunningEpisodeError, match=f"{name} can't be read here.*RLlib's loop does"):
+        runner.sample(num_timesteps=4)
+    runner.sample(num_timesteps=4)
+    assert runner.slow_path_reasons == [f"a callback or other code read the runner's {name}"]
+    assert seen and all(seen)
+
+
+def test_the_loop_is_read_between_calls():
+    """By code other than callbacks: episodes go on from there."""
+    answers = []
+    for runner_class in (RLlibEnvRunner, MultiAgentEnvRunner):
+        runner = make_runner(runner_class=runner_class)
+        before = len(getattr(runner, EPISODES)), vars(runner).get("_shared_data")
+        runner.sample(num_timesteps=9)
+        batch = runner._cached_to_module
+        seen = before, deep(vars(runner)[EPISODES]), {key: value.tolist() for key, value in batch["p0"].items()}
+        episodes = runner.sample(num_timesteps=30)
+        answers.append((seen, [(len(each), each.get_return(), each.env_t) for each in episodes]))
+        with pytest.raises(KeyError):
+            vars(runner)["none"]
+        assert vars(runner).get("none", 7) == 7
+    assert repr(answers[0]) == repr(answers[1])
+    assert not runner.is_accelerated
+    runner = make_runner()
+    runner.sample(num_episodes=1)
+    with pytest.raises(RunningEpisodeError, match="no _ongoing_episodes after a call for episodes"):
+        runner._ongoing_episodes  # noqa: B018
+    runner.sample(num_episodes=1)
+    assert not runner.is_accelerated and len(runner._ongoing_episodes) == 2
+
+
+def test_the_loops_state_cant_be_set_while_fastmarl_samples():
+    runner = make_runner(on_episode_step=lambda *, env_runner, **kwargs: setattr(env_runner, EPISODES, []))
+    with pytest.raises(RunningEpisodeError, match="_ongoing_episodes can't be set while sample"):
         runner.sample(num_timesteps=4)

@@ -38,6 +38,7 @@ class EpisodeEvents:
 
     Attributes:
         listened: Events for which there are callbacks.
+        is_in_tick: True if envs step, false while all are reset and between calls.
         passing: See RunningEpisodes.
     """
 
@@ -47,7 +48,10 @@ class EpisodeEvents:
         self._episodes = episodes
         self._views: dict[int, EpisodeInView] = {}  # by env: views of running episodes, made on demand
         self._late: set[int] = set()  # envs that write_back_late() is for
+        self._shown: list[EpisodeInView] = []  # while callbacks run: views that they can read
         self.listened: frozenset[str] = frozenset()
+        self.is_in_tick = False
+        self._keeps_chunks = False
         self.passing = episodes.passing
 
     def refresh(self) -> None:
@@ -97,12 +101,16 @@ class EpisodeEvents:
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
         """Keep a returned chunk for callbacks at the end of its episode, which get all chunks."""
-        if END in self.listened:
-            self._core.runner._ongoing_episodes_for_metrics[record.id_].append(episode)
+        if END in self.listened or self._keeps_chunks:
+            self._earlier_chunks[record.id_].append(episode)
+
+    @property
+    def _earlier_chunks(self) -> Any:
+        return self._core.runner._loop["_ongoing_episodes_for_metrics"]
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
         """Give the runner all returned chunks of a running episode, as mere numbers if they no longer exist."""
-        chunks = self._core.runner._ongoing_episodes_for_metrics
+        chunks = self._earlier_chunks
         n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
         if n_missing > 0:  # not if episodes share an id, and so their chunks
             chunks[record.id_][:0] = [chunk.shown for chunk in record.earlier[:n_missing]]
@@ -122,24 +130,74 @@ class EpisodeEvents:
         view, id_ = self.view_of_running(record), record.id_
         if event == END:
             self.complete_earlier_chunks(record)
-        with view as episode, self._live_metrics(runner.metrics):
-            runner._make_on_episode_callback(event, env_index, {env_index: episode})
-        view.write_back()
+            runner._lends_earlier_chunks = True
+        self._shown = [view]
+        try:
+            with view as episode, self._live_metrics(runner.metrics):
+                runner._make_on_episode_callback(event, env_index, {env_index: episode})
+        finally:
+            runner._lends_earlier_chunks = False
+            shown, self._shown = self._shown, []
+            for each in shown:
+                each.close()
+        for each in shown:
+            each.write_back()
         if event == END:
-            runner._ongoing_episodes_for_metrics.pop(id_, None)
-        elif record.id_ != id_ and id_ in runner._ongoing_episodes_for_metrics:
-            earlier = runner._ongoing_episodes_for_metrics
-            earlier[record.id_] += earlier.pop(id_)
-        if view.is_whole:
-            if event != END and view.episode.is_done and not (record.is_terminated or record.is_truncated):
-                raise RunningEpisodeError(
-                    f"{event} ended the episode of env {env_index} (is_terminated or is_truncated), which its env goes "
-                    "on with; let the env end it"
-                )
-            if is_late:
-                self._late.add(env_index)
-            else:
-                self.write_back(view)
+            self._earlier_chunks.pop(id_, None)
+        elif record.id_ != id_ and id_ in self._earlier_chunks:
+            self._earlier_chunks[record.id_] += self._earlier_chunks.pop(id_)
+        for each in shown:
+            self._take_over(each, event, is_late=is_late)
+
+    def _take_over(self, view: EpisodeInView, event: str, *, is_late: bool) -> None:
+        """Take over what callbacks have written to an episode."""
+        if not view.is_whole:
+            return
+        record = view.record
+        if event != END and view.episode.is_done and not (record.is_terminated or record.is_truncated):
+            raise RunningEpisodeError(
+                f"{event} ended the episode of env {record.env_index} (is_terminated or is_truncated), which its env "
+                "goes on with; let the env end it"
+            )
+        if is_late:
+            self._late.add(record.env_index)
+        else:
+            self.write_back(view)
+
+    # For code that reads the state of RLlib's loop.
+
+    def keep_chunks(self) -> None:
+        """Give the runner the returned chunks of running episodes, and keep the next ones there."""
+        self._keeps_chunks = True
+        for record in self._core.running():
+            self.complete_earlier_chunks(record)
+
+    def shown(self, name: str) -> Any:
+        """Return what RLlib's loop has in this attribute of the runner at this point of the call.
+
+        Raises:
+            RunningEpisodeError: If that is not known here, for example because steps are half recorded.
+        """
+        if name == "_ongoing_episodes" and self._shown:
+            return self._shown_episodes()
+        if name == "_cached_to_module" and self.is_in_tick:
+            return None  # until all callbacks have been called
+        raise RunningEpisodeError(
+            f"the runner's {name} can't be read here while fastmarl samples; from the next call on, RLlib's loop does"
+        )
+
+    def _shown_episodes(self) -> list[Any]:
+        """Return the running episodes of all envs, which can be read until the callback returns."""
+        core = self._core
+        views = [
+            None if record is None else self.view_of_running(core.record_of(i))
+            for i, record in enumerate(core.table.records)
+        ]
+        for view in views:
+            if view is not None and view not in self._shown:
+                view.__enter__()
+                self._shown.append(view)
+        return [None if view is None else view.episode for view in views]
 
     @contextmanager
     def _live_metrics(self, logger: Any) -> Iterator[None]:

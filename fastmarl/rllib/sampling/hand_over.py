@@ -24,6 +24,7 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], to_modul
         explore: True if the next steps explore.
     """
     runner = core.runner
+    give_back(runner)
     runner._ongoing_episodes = [events.whole_episode(record) for record in core.running()]
     for episode in runner._ongoing_episodes:
         episode.resume_clock()
@@ -55,6 +56,17 @@ def _as_before(core: Core, frames: StackedFrames) -> dict[tuple, list[Any]]:
             key = id_of[table.env_L[lane]], table.agent_ids[lane], module_id
             stacks[key] = [tree.map_structure(lambda leaf, i=place: leaf[i], frames.of(module))]
     return stacks
+
+
+def give_back(runner: Any) -> None:
+    """Put the chunks of episodes that are not in the metrics yet where RLlib's loop has them."""
+    done, earlier = runner._loop["_done_episodes_for_metrics"], runner._loop["_ongoing_episodes_for_metrics"]
+    for *chunks, last in runner._finished_numbers:
+        last.is_done = True
+        done.append(last.shown)
+        if chunks:
+            earlier[last.shown.id_] = [chunk.shown for chunk in chunks]
+    runner._finished_numbers.clear()
 
 
 def take_back(runner: Any, finished: list[list[ChunkNumbers]]) -> None:

@@ -102,7 +102,7 @@ class PiecesInPython:
                 batch=batch,
                 episodes=[stack.enter_context(view) for view in views.values()],
                 explore=self.explore,
-                shared_data=runner._shared_data,
+                shared_data=self._core.shared_data.content,
             )
         if not isinstance(made, dict):
             raise ConnectorError("of all", type(piece).__name__, f"expected the batch to be returned, got {made!r}")

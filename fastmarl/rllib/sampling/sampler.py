@@ -36,6 +36,7 @@ class FastSampler:
 
     Attributes:
         core: The runner's parts; its counts are those of the last call.
+        events: Calls the callbacks.
     """
 
     def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
@@ -46,8 +47,8 @@ class FastSampler:
         episodes = RunningEpisodes(self.core.store, self._builder, spaces, runner.episode_class)
         self._mapping = PolicyMapping(self.core, episodes)
         self._recording = StepWriter(self.core, self._mapping)
-        self._events = EpisodeEvents(self.core, self._builder, episodes)
-        self._in_python = PiecesInPython(self.core, self._events)
+        self.events = EpisodeEvents(self.core, self._builder, episodes)
+        self._in_python = PiecesInPython(self.core, self.events)
         inputs = ModuleInputs(self.core)
         self._to_module = ToModule(self.core, inputs, self._in_python)
         self._acting = Acting(self.core, inputs, self._to_module, ToEnv(self.core, self._in_python))
@@ -62,9 +63,10 @@ class FastSampler:
         self._finished: list[RLlibChunk] = []
         self._finished_numbers = finished
 
-    def hand_over(self, explore: bool) -> None:
-        """Hand the running episodes over to RLlib's own loop."""
-        hand_over(self.core, self._events, self._autoreset, self._to_module, explore)
+    def hand_over(self, explore: bool | None = None) -> None:
+        """Hand the running episodes over to RLlib's own loop; `explore`: as in hand_over(), by default as before."""
+        explore = self._in_python.explore if explore is None else explore
+        hand_over(self.core, self.events, self._autoreset, self._to_module, explore)
 
     # Sampling.
 
@@ -89,7 +91,7 @@ class FastSampler:
         self._n_runners = runner.config.num_env_runners or 1
         try:
             self.core.refresh()
-            self._events.refresh()
+            self.events.refresh()
             self._in_python.explore = explore
             self.core.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
@@ -99,23 +101,25 @@ class FastSampler:
             self.core.store.use_weights(runner._weights_seq_no)
             for record in self.core.running():
                 record.started_at = time.perf_counter()
+            self.events.is_in_tick = True
             while not self._reached(num_timesteps, num_episodes):
                 self._tick(explore, random_actions, num_episodes)
             self.core.store.stamp_all()
             running = self._end_chunks() if num_episodes is None else []
             self._builder.find_hanging()
-            successors = self._events.cut(runner.config.episode_lookback_horizon) if num_episodes is None else {}
+            successors = self.events.cut(runner.config.episode_lookback_horizon) if num_episodes is None else {}
             kept += self._episodes([*self._finished, *running])
             self._count_finished()
         except BaseException:
             self._keep_finished(kept)
             raise
         finally:
+            self.events.is_in_tick = False
             self.core.counts.lost_reward = self.core.table.unattributed_reward
             self.core.table.unattributed_reward = 0.0
         self._in_python.tell(time.perf_counter() - began)
         self._end_call(running, kept[len(kept) - len(running) :], cut=num_episodes is None)
-        self._events.go_on(successors)
+        self.events.go_on(successors)
 
     def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
         if num_timesteps is None:
@@ -129,7 +133,7 @@ class FastSampler:
         before = runner.num_env_steps_sampled_lifetime // self._n_runners
         t = (before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
         actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
-        self._events.write_back_late()
+        self.events.write_back_late()
         if self.core.shared_data.is_read:
             self.core.shared_data.note_actions()
         if self.core.counts_actions:
@@ -141,7 +145,7 @@ class FastSampler:
             self.core.counts.episodes += len(done)  # before callbacks, which may read it
         if self._all_anew:  # connectors run before callbacks if all envs were reset
             self._connect(n_finished)
-        if self._events.listened:
+        if self.events.listened:
             self._call_back(done, num_episodes)
         elif done:
             self._end_episodes(done, num_episodes)
@@ -189,18 +193,18 @@ class FastSampler:
         for env_index, (obs, info) in enumerate(zip(observations, infos, strict=True)):
             if env_index not in self._idle:
                 self._recording.begin_episode(env_index, obs, info)
-                self._events.add_reset(env_index, obs, info)
+                self.events.add_reset(env_index, obs, info)
         self._autoreset = [False] * len(observations)
         self._under_way = 0
-        runner._needs_initial_reset = False
         self._connect(len(self._finished))
         for env_index in range(runner.num_envs):
             if env_index not in self._idle:
-                self._events.fire(START, env_index, is_late=True)
+                self.events.fire(START, env_index, is_late=True)
+        runner._needs_initial_reset = False
 
     def _forget_earlier_chunks(self) -> None:
         """Drop earlier chunks, as RLlib does when all envs are reset: metrics then only count last chunks."""
-        self._runner._ongoing_episodes_for_metrics.clear()
+        self._runner._loop["_ongoing_episodes_for_metrics"].clear()
         for chunks in self._finished_numbers:
             del chunks[:-1]
         for chunk in self._finished:
@@ -215,17 +219,17 @@ class FastSampler:
         self._stepped_at = stepped
         self._resets.clear()
         self._as_steps.clear()
-        acted = self._events.acted(actions) if self._events.has_whole else {}
+        acted = self.events.acted(actions) if self.events.has_whole else {}
         done, n_steps, n_observed = record_steps(
             self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
         )
-        if self._events.has_whole:
+        if self.events.has_whole:
             for env_index, (obs, infos) in self._resets.items():
-                self._events.add_reset(env_index, obs, infos)
+                self.events.add_reset(env_index, obs, infos)
         for env_index, of_env in acted.items():
             step = self._as_steps.get(env_index, results[env_index])
             if step and env_index not in self._resets:
-                self._events.add_step(env_index, of_env, step)
+                self.events.add_step(env_index, of_env, step)
         core.counts.env_steps += n_steps
         self._env_ts += n_steps
         self._under_way += n_steps
@@ -255,7 +259,7 @@ class FastSampler:
         self._under_way -= lost
         if self._runner.num_envs > 1:
             self._env_ts -= lost
-            self._runner._ongoing_episodes_for_metrics.pop(record.id_, None)
+            self._runner._loop["_ongoing_episodes_for_metrics"].pop(record.id_, None)
         else:  # RLlib resets its counts, too
             self._env_ts = self._agent_ts = 0
             self._all_anew = True
@@ -271,16 +275,16 @@ class FastSampler:
 
     def _open_record(self, env_index: int) -> None:
         self.core.store.open_record(env_index, self._runner.config.policy_mapping_fn)
-        self._events.begin(env_index)
+        self.events.begin(env_index)
 
     def _call_back(self, done: list[int], num_episodes: int | None) -> None:
         """Call the callbacks env by env, as RLlib does, and end episodes."""
         for env_index in range(self._runner.num_envs):
             if env_index in self._idle:
                 continue
-            self._events.fire(START if env_index in self._resets else STEP, env_index, is_late=self._all_anew)
+            self.events.fire(START if env_index in self._resets else STEP, env_index, is_late=self._all_anew)
             if env_index in done:
-                self._events.fire(END, env_index)
+                self.events.fire(END, env_index)
                 if self._end_episodes([env_index], num_episodes):
                     return
 
@@ -305,7 +309,7 @@ class FastSampler:
     def _chunk(self, record: RLlibRecord) -> RLlibChunk:
         self.core.count(record)
         env = self.core.table.envs[record.env_index]
-        return RLlibChunk(record, env.env_t, env.infos, view=self._events.view_of(record.env_index))
+        return RLlibChunk(record, env.env_t, env.infos, view=self.events.view_of(record.env_index))
 
     def _episodes(self, chunks: list[RLlibChunk]) -> list[Any]:
         """Build the episodes of chunks that have ended, keeping the objects that callbacks have seen."""
@@ -347,7 +351,7 @@ class FastSampler:
         core = self.core
         for chunk, episode in zip(chunks, episodes, strict=True):
             chunk.record.earlier.append(chunk.numbers)
-            self._events.keep_chunk(chunk.record, episode)
+            self.events.keep_chunk(chunk.record, episode)
         for record in core.running():
             if cut:
                 self._cut(record)
@@ -362,7 +366,7 @@ class FastSampler:
         core, builder, config = self.core, self._builder, self._runner.config
         if record.awaits_reset:
             return
-        is_shown = bool(self._events.listened) or core.shows_episodes
+        is_shown = bool(self.events.listened) or core.shows_episodes
         window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
         self._mapping.at_cut(record, window, config.episode_lookback_horizon, is_shown)
         core.store.lookback_E[record.env_index] = window.lookback

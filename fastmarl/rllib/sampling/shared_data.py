@@ -19,22 +19,27 @@ class SharedData:
         self._runner = runner
         self.is_read = is_read
 
+    @property
+    def content(self) -> Any:
+        """The data: a dict, or None before the first reset."""
+        return self._runner._loop["_shared_data"]
+
     def reset(self) -> None:
         """Clear the data, as RLlib does when it resets all envs."""
-        self._runner._shared_data = {}
+        self._runner._loop["_shared_data"] = {}
 
     def note_end(self, ended: str, begun: str) -> None:
         """Note the ids of an episode that ended, and of the one that began in its place."""
         if self.is_read:
-            self._runner._shared_data["vector_env_episodes_map"][ended] = begun
+            self.content["vector_env_episodes_map"][ended] = begun
 
     def note_actions(self) -> None:
         """Clear the ends of episodes after agents have acted. Only to be called if `is_read`."""
-        self._runner._shared_data["vector_env_episodes_map"] = {}
+        self.content["vector_env_episodes_map"] = {}
 
     def note_batches(self, mapped: Mapped) -> None:
         """Note the rows of the modules' batches."""
         if self.is_read:
             if self._runner.module.is_stateful():
-                self._runner._shared_data["_added_single_ts_time_rank"] = True
-            self._runner._shared_data["memorized_map_structure"] = {key: list(rows) for key, rows in mapped.items()}
+                self.content["_added_single_ts_time_rank"] = True
+            self.content["memorized_map_structure"] = {key: list(rows) for key, rows in mapped.items()}

@@ -64,7 +64,7 @@ class ToModule:
         else:
             core.shared_data.note_batches(rows)
         if batch:
-            self.mapped = core.runner._shared_data["memorized_map_structure"]
+            self.mapped = core.shared_data.content["memorized_map_structure"]
         self.is_reordered = self.mapped != rows
         if self.is_reordered:
             _check_rows(rows, self.mapped, self._parts.own)
@@ -105,7 +105,7 @@ class ToModule:
                 batch=batch,
                 episodes=episodes,
                 explore=self._in_python.explore,
-                shared_data=self._core.runner._shared_data,
+                shared_data=self._core.shared_data.content,
             )
         return batch
 

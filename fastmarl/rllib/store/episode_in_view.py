@@ -70,6 +70,10 @@ class EpisodeInView:
         return self.episode
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Allow reading the episode no longer."""
         self._is_open = False
 
     def check_open(self) -> None:

@@ -86,13 +86,16 @@ class ChunkNumbers:
 
     Attributes:
         length, duration_s, agents: As in the arguments, when they were last read.
+        id_: Id of the episode.
+        is_done: True for the last chunk of an episode, where RLlib's metrics ask.
     """
 
     def __init__(self, length: int, duration_s: float, agents: dict[Hashable, AgentNumbers]):
         self.length = length
         self.duration_s = duration_s
         self.agents = agents
-        self._id = ""
+        self.id_ = ""
+        self.is_done = False
         self._episode: Callable[[], Any] = _no_episode
 
     @classmethod
@@ -105,7 +108,7 @@ class ChunkNumbers:
 
     def follow(self, episode: Any) -> None:
         """Keep up with the changes of an episode that sample() returns."""
-        self._id = episode.id_
+        self.id_ = episode.id_
         self._episode = weakref.ref(episode)
         episode._numbers = self
 
@@ -130,7 +133,7 @@ class ChunkNumbers:
         self.length, self.duration_s = len(episode), episode.get_duration_s()
         if is_set(episode, "agent_episodes"):  # else nothing can have been written to them
             # RLlib's learners append a step to each agent, and rename the episode.
-            known = self.agents if episode.id_ != self._id else {}
+            known = self.agents if episode.id_ != self.id_ else {}
             self.agents = {
                 key: AgentNumbers(each.agent_id, each.module_id, len(known.get(key, each)), _return_of(each))
                 for key, each in episode.agent_episodes.items()
