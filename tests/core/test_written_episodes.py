@@ -1,16 +1,19 @@
 """Callbacks write to episodes: the record has it, as far as that is possible."""
 
 import copy
+import math
 import pickle
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.trees import assert_same
 
 import fastmarl
 from fastmarl.batches import columns
 from fastmarl.connectors import FrameStacking
-from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from fastmarl.errors import EpisodeError
 
 BOX = gym.spaces.Box(-100, 100, (2,), np.float32)
@@ -213,12 +216,111 @@ def test_connectors_of_rewards():
         (lambda e: e.set_rewards(new_data={"fast": 1.0}, at_indices=7), IndexError, "there are no rewards at .7."),
         (lambda e: e.set_rewards(new_data={"fast": [1.0] * 9}), IndexError, "expected 1 items in new_data, got 9"),
         (lambda e: e.set_observations(new_data={"fast": [1.0]}, at_indices=0), EpisodeError, "float32 and shape .2,."),
-        (lambda e: e.set_actions(new_data={"fast": 0.5}, at_indices=0), EpisodeError, "expected items of int"),
+        (
+            lambda e: e.set_actions(new_data={"fast": 0.5}, at_indices=0),
+            EpisodeError,
+            "actions: int64 can't hold .*0.5",
+        ),
     ],
 )
 def test_what_is_refused(write, error, text):
     with pytest.raises(error, match=text):
         sample(**on_step(write))
+
+
+def grown(**outputs):
+    """Return an agent episode with columns of several dtypes, and with these outputs."""
+    steps = SingleAgentEpisode(agent_id="a")
+    steps.add_env_reset({"x": np.zeros(2, np.int8), "y": (np.float16(0), np.uint64(0))})
+    for _ in range(3):
+        obs = {"x": np.zeros(2, np.int8), "y": (np.float16(0), np.uint64(0))}
+        outputs = {"f": np.float32(0), "i": np.int32(0), "b": np.bool_(False), "t": np.array("abc")} | outputs
+        steps.add_env_step(obs, np.int64(0), 0.0, extra_model_outputs=outputs)
+    return steps
+
+
+def observed(**changed):
+    return {"x": np.int8([0, 0]), "y": (np.float16(0), np.uint64(0)), **changed}
+
+
+MISFITS = {
+    "too large": ("observations", observed(x=np.array([300, -200])), "observations: int8 can't hold .*300.* of int64"),
+    "in a float16": ("observations", observed(y=(7e4, np.uint64(0))), "observations: float16 can't hold .*70000.0"),
+    "below zero": ("observations", observed(y=(0.0, -1)), "observations: uint64 can't hold .*-1"),
+    "fraction": ("actions", 0.5, "actions: int64 can't hold .*0.5"),
+    "NaN": ("actions", math.nan, "actions: int64 can't hold .*nan"),
+    "2**63": ("actions", 2**63, "actions: int64 can't hold .*9223372036854775808"),
+    "2**99": ("actions", 2**99, "actions: int64 can't hold .* of object"),
+    "complex": ("rewards", 1 + 2j, "rewards: float64 can't hold .*1.*2j.* of complex128"),
+    "text": ("rewards", "1", "rewards: float64 can't hold .*'1'"),
+    "None": ("rewards", None, "rewards: float64 can't hold None of object"),
+    "to infinity": ("f", 1e300, "f: float32 can't hold .*1e.300.* of float64"),
+    "digits of an integer": ("f", 2**24 + 1, "f: float32 can't hold .*16777217"),
+    "float": ("i", 1e20, "i: int32 can't hold .*1e.20"),
+    "truth": ("b", 2, "b: bool can't hold .*2"),
+    "long text": ("t", "abcd", "t: <U3 can't hold .*'abcd'"),
+}
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("what", MISFITS)
+def test_a_value_that_a_column_can_not_hold_is_not_written(what, as_list):
+    column, value, text = MISFITS[what]
+    steps = grown()
+    before = copy.deepcopy(steps.get_state())
+    setter = getattr(steps, f"set_{column}", None) or partial(steps.set_extra_model_outputs, key=column)
+    with pytest.raises(EpisodeError, match=f"agent 'a', episode '.*', {text}"):
+        setter(new_data=[value] if as_list else value, at_indices=[1] if as_list else 1)
+    assert_same(steps.get_state(), before)
+
+
+def test_values_of_other_dtypes_are_written_if_the_column_holds_them():
+    steps = grown(o=None)
+    steps.set_actions(new_data=[2.0, True], at_indices=[0, 1])
+    steps.set_rewards(new_data=[1e300, -math.inf, 2**53], at_indices=[0, 1, 2])
+    steps.set_extra_model_outputs(key="f", new_data=[0.1, math.nan, math.inf])
+    steps.set_extra_model_outputs(key="b", new_data=1, at_indices=2)
+    steps.set_extra_model_outputs(key="o", new_data="anything", at_indices=2)
+    assert steps.get_actions().tolist() == [2, 1, 0]
+    assert steps.get_rewards().tolist() == [1e300, -math.inf, 2**53]
+    np.testing.assert_array_equal(steps.get_extra_model_outputs("f"), np.float32([0.1, math.nan, math.inf]))
+    assert steps.get_extra_model_outputs("b").tolist() == [False, False, True]
+    assert steps.get_extra_model_outputs("o").tolist() == [None, None, "anything"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"action": "1"}, "action: .* can't hold"),
+        ({"action": np.uint64(2**63 + 1)}, "action: float64 can't hold .*9223372036854775809"),
+        ({"action": None}, "action: int64 can't hold None"),
+        ({"reward": "1"}, "reward: float64 can't hold .*'1'"),
+        ({"reward": 2j}, "reward: float64 can't hold"),
+        ({"reward": [1.0, 2.0]}, "reward: expected one number"),
+        ({"observation": observed(x=[1, "2"])}, "observation: .* can't hold"),
+        ({"extra_model_outputs": {"t": 5}}, "extra model output 't': .* can't hold"),
+    ],
+)
+def test_an_item_that_fits_no_dtype_of_its_column_is_not_added(change, text):
+    steps = grown()
+    before = copy.deepcopy(steps.get_state())
+    with pytest.raises(EpisodeError, match=text):
+        steps.add_env_step(**{"observation": observed(), "action": 1, "reward": 0.0, **change})
+    assert_same(steps.get_state(), before)
+    steps.add_env_step(observed(x=np.array([300, 0])), 1.5, 2.0)  # a wider dtype holds all
+    assert steps.get_observations(-1)["x"].tolist() == [300, 0]
+    assert steps.get_actions().tolist() == [0, 0, 0, 1.5]
+
+
+def test_rewards_of_agents_must_be_numbers():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0})
+    with pytest.raises(EpisodeError, match=r"env step 1, reward of agent 'a': float64 can't hold .*'1'"):
+        episode.add_env_step({"a": 1}, {"a": 0}, {"a": "1"})
+    episode.add_env_step({"a": 1}, {"a": 0}, {"a": None})
+    assert episode.get_rewards()["a"].tolist() == [0.0]
+    with pytest.raises(EpisodeError, match="reward: float64 can't hold"):
+        SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=["1"])
 
 
 def test_a_copy_of_a_running_episode_can_be_added_to():

@@ -16,6 +16,7 @@ from fastmarl.core.episodes.getters import AgentEpisodes, AgentID, Getters
 from fastmarl.core.episodes.growing import GrowingSource
 from fastmarl.core.episodes.indices import Indices
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.episodes.sources import as_reward
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.rllib_classes import rllib_class
 
@@ -176,8 +177,9 @@ class BuiltEpisode(Getters):
 
         Raises:
             EpisodeError: If the episode is over or under way in a runner, if there is data for an agent that has ended,
-                or if an agent acts without an observation or is observed twice without acting; the episode is then
-                unchanged. Also if an item has a different shape from earlier ones.
+                if an agent acts without an observation or is observed twice without acting, or if a reward is no
+                number; the episode is then unchanged. Also if an item has a different shape from earlier ones, or no
+                dtype holds it and them.
         """
         if self.is_done:
             raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no steps can be added to it")
@@ -189,13 +191,16 @@ class BuiltEpisode(Getters):
         agents = [agent for agent in named if agent != ALL]
         for agent in agents:
             self._check_step(agent, observations, actions, rewards, infos, outputs)
+        where = f"episode {self.id_!r}, env step {self.env_t + 1}"
+        paid = {agent: as_reward(reward, f"{where}, reward of agent {agent!r}") for agent, reward in rewards.items()
+                if reward is not None}  # fmt: skip
         chunk = self.chunk
         for agent in agents:
             own = bool(terminateds.get(agent)), bool(truncateds.get(agent))
             flags = own if any(own) else (bool(terminateds.get(ALL)), bool(truncateds.get(ALL)))
             if agent in actions:
                 self._opened()[agent] = actions[agent], dict(outputs.get(agent) or {})
-            self._add_step_of(agent, observations, float(rewards.get(agent) or 0.0), infos.get(agent), flags)
+            self._add_step_of(agent, observations, paid.get(agent, 0.0), infos.get(agent), flags)
         chunk.env_t += 1
         chunk.is_terminated, chunk.is_truncated = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
         self._note_infos(infos, observations)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.sources import as_rewards
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.rllib_classes import rllib_class
 from fastmarl.core.spaces.structs import map_struct
@@ -163,7 +164,7 @@ def _agent_episode_from_rllib(episode: Any, agent: Hashable, agent_episode: Any)
         "env_ts": _env_ts(episode, agent, agent_episode),
         "infos": list(agent_episode.infos.data),
         "actions": agent_episode.actions.data,
-        "rewards": np.asarray(agent_episode.rewards.data, np.float64),
+        "rewards": as_rewards(agent_episode.rewards.data, f"rewards of agent {agent!r}"),
         "extra_model_outputs": {key: column.data for key, column in agent_episode.extra_model_outputs.items()},
         "custom_data": copy.deepcopy(agent_episode.custom_data),
     }

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fastmarl.core.episodes.sources import Source, blank_like, write_rows
+from fastmarl.core.episodes.sources import Source, array_of, blank_like, check_held, write_rows
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.spaces.structs import map_struct
 
@@ -30,10 +30,11 @@ class GrowingColumn:
         """Append a copy of `item`.
 
         Raises:
-            EpisodeError: If its structure or shape differs from earlier items; nothing is added then.
+            EpisodeError: If its structure or shape differs from earlier items, or no dtype holds it and them.
+                Nothing is added then.
         """
         if self._room is None:
-            self._room = map_struct(_room_for, item)
+            self._room = map_struct(lambda leaf: _room_for(leaf, what), item)
         self._room = _with_item(self._room, item, self.n, what)
         self.n += 1
 
@@ -42,8 +43,8 @@ class GrowingColumn:
         return np.zeros(0) if self._room is None else map_struct(lambda leaf: leaf[: self.n], self._room)
 
 
-def _room_for(item: Any) -> np.ndarray:
-    first = np.asarray(item)
+def _room_for(item: Any, what: str) -> np.ndarray:
+    first = array_of(item, what)
     return np.empty((LEAST_ROOM, *first.shape), first.dtype)
 
 
@@ -57,16 +58,29 @@ def _with_item(room: Any, item: Any, n: int, what: str) -> Any:
         if not isinstance(item, (tuple, list)) or len(item) != len(room):
             raise EpisodeError(f"{what}: expected {len(room)} entries in a tuple, as before, got {item!r:.200}")
         return tuple(_with_item(*pair, n, what) for pair in zip(room, item, strict=True))
-    value = np.asarray(item)
+    value = array_of(item, what)
     if value.shape != room.shape[1:]:
         raise EpisodeError(f"{what}: expected the shape {room.shape[1:]}, as before, got {value.shape}")
-    dtype = room.dtype if value.dtype == room.dtype else np.result_type(room, value)
+    dtype = room.dtype if value.dtype == room.dtype else _common_dtype(room[:n], value, what)
     if n == len(room) or dtype != room.dtype:
         larger = np.empty((max(LEAST_ROOM, 2 * n), *value.shape), dtype)
         larger[:n] = room[:n]
         room = larger
-    room[n] = value
+    room[n] = value[()]
     return room
+
+
+def _common_dtype(column: np.ndarray, value: np.ndarray, what: str) -> np.dtype:
+    """Return a dtype that holds a column and a value of another dtype."""
+    try:
+        dtype = np.result_type(column.dtype, value.dtype)
+    except TypeError:
+        dtype = column.dtype
+    if dtype.kind == "O":  # holds anything, but no other item is an object
+        dtype = column.dtype
+    check_held(dtype, column, what)
+    check_held(dtype, value[None], what)
+    return dtype
 
 
 class GrowingSource:

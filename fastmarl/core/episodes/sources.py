@@ -8,7 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from fastmarl.core.columns import blank_value
+from fastmarl.core.errors import EpisodeError
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
+from fastmarl.core.spaces.values import unheld
+
+FLOAT64 = np.dtype(np.float64)
 
 
 class Source(Protocol):
@@ -182,6 +186,41 @@ def joined(structs: list[Any]) -> Any:
     if isinstance(first, (tuple, list)):
         return tuple(joined(list(items)) for items in zip(*structs, strict=True))
     return np.concatenate(structs)
+
+
+def check_held(dtype: np.dtype, given: np.ndarray, what: str) -> None:
+    """Raise EpisodeError if a column `what` of this dtype can't hold the values `given`."""
+    if given.dtype != dtype and (is_unheld := unheld(dtype, given)).any():
+        raise EpisodeError(
+            f"{what}: {dtype} can't hold {given[is_unheld][0]!r:.200} of {given.dtype}; convert it first"
+        )
+
+
+def as_rewards(values: Any, what: str) -> np.ndarray:
+    """Return rewards as float64, of the shape of `values`.
+
+    Raises:
+        EpisodeError: If they are not numbers that float64 can hold.
+    """
+    given = array_of(values, what)
+    check_held(FLOAT64, given, what)
+    return given.astype(FLOAT64, copy=False)
+
+
+def as_reward(value: Any, what: str) -> float:
+    """Return one reward as a float. Raises EpisodeError if it is not a number that float64 can hold."""
+    given = as_rewards(value, what)
+    if given.size != 1:
+        raise EpisodeError(f"{what}: expected one number, got {value!r:.200}")
+    return float(given.item())
+
+
+def array_of(value: Any, what: str) -> np.ndarray:
+    """Convert a value to an array. Raises EpisodeError if NumPy can't."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise EpisodeError(f"{what}: expected an array or a number, got {value!r:.200}: {error}") from error
 
 
 def write_rows(column: Any, rows: np.ndarray, values: Any) -> None:

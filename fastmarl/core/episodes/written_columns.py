@@ -12,7 +12,7 @@ from fastmarl.core.episodes.common import OF_OBSERVATIONS, Episode
 from fastmarl.core.episodes.growing import GrowingColumn, GrowingSource
 from fastmarl.core.episodes.indices import Column, Indices, Timeline
 from fastmarl.core.episodes.lane_source import LaneSource
-from fastmarl.core.episodes.sources import ArraySource, Source
+from fastmarl.core.episodes.sources import ArraySource, Source, array_of, as_reward, as_rewards, check_held
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.rllib_classes import rllib_class
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
@@ -73,7 +73,8 @@ class WrittenColumns(Episode):
         if not self.source.n_obs:
             raise EpisodeError(f"{self._who()} has no observation yet; call add_env_reset() first")
         env_t = int(self.env_ts()[-1]) + 1
-        self.add(observation, env_t, infos, action, float(reward), extra_model_outputs, terminated, truncated)
+        paid = as_reward(reward, f"{self._who()}, reward")
+        self.add(observation, env_t, infos, action, paid, extra_model_outputs, terminated, truncated)
 
     def begin(self, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
         """Add the first observation at env step `env_t`."""
@@ -277,7 +278,7 @@ def given_columns(
         observations=observed,
         env_ts=np.arange(first_env_t, first_env_t + n),
         actions=no_items if actions is None else _arrays(actions, "action"),
-        rewards=np.asarray(no_items if rewards is None else _arrays(rewards, "reward"), np.float64),
+        rewards=as_rewards(no_items if rewards is None else _arrays(rewards, "reward"), "reward"),
         infos=None if given_infos is None or not len(given_infos) else [info or {} for info in given_infos],
         extras={key: _arrays(values, f"extra model output {key!r}") for key, values in extras.items()},
     )
@@ -302,11 +303,11 @@ def _fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
         _check_number(len(items), n, who)
         return items
     if isinstance(data, np.ndarray) and not isinstance(new_data, np.ndarray) and data.dtype != object:
-        new_data = np.asarray(new_data)
+        new_data = array_of(new_data, who)
     if is_item:
-        values = map_struct(lambda leaf: np.asarray(leaf)[None], new_data)
+        values = map_struct(lambda leaf: array_of(leaf, who)[None], new_data)
     else:
-        values = map_struct(np.asarray, _arrays(new_data, who))
+        values = map_struct(lambda leaf: array_of(leaf, who), _arrays(new_data, who))
     old, new = dict(flatten_struct(data)), dict(flatten_struct(values))
     if old.keys() != new.keys():
         raise EpisodeError(f"{who}: expected items with the parts {list(old)}, got {list(new)}")
@@ -322,7 +323,7 @@ def _check_number(got: int, expected: int, who: str) -> None:
 
 
 def _check_fits(new: np.ndarray, old: np.ndarray, who: str) -> None:
-    fits = np.can_cast(new.dtype, old.dtype, "same_kind") or np.array_equal(new.astype(old.dtype), new)
-    if new.shape[1:] != old.shape[1:] or not fits:
+    if new.shape[1:] != old.shape[1:]:
         raise EpisodeError(f"{who}: expected items of {old.dtype} and shape {old.shape[1:]}, got {new.dtype} and "
                            f"shape {new.shape[1:]}")  # fmt: skip
+    check_held(old.dtype, new, who)

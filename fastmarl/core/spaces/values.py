@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+NUMBERS = "biufc"  # kinds of dtypes
+
 
 def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
     """Return True if `given` can be converted to `dtype` without losing its kind or, for integers, any value.
@@ -38,6 +40,44 @@ def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:
     if given.dtype == dtype or can_hold(dtype, given):
         return -1
     return next((row for row in range(len(given)) if not can_hold(dtype, given[row : row + 1])), -1)
+
+
+def unheld(dtype: np.dtype, given: np.ndarray) -> np.ndarray:
+    """Return True for each value that `dtype` can't hold: bool, of the shape of `given`.
+
+    A value is held if it stays equal; floats may lose digits, but not become infinite.
+    """
+    kind, of_given = dtype.kind, given.dtype.kind
+    if kind == "O" or given.dtype == dtype:
+        return np.zeros(given.shape, np.bool_)
+    if kind not in NUMBERS or of_given not in NUMBERS:
+        return np.asarray(given.astype(dtype) != given) if kind == of_given else np.ones(given.shape, np.bool_)
+    if of_given == "c" and kind != "c":
+        return np.asarray((given.imag != 0) | unheld(dtype, given.real))
+    if kind == "b":
+        return np.asarray((given != 0) & (given != 1))
+    if kind in "iu":
+        return _unheld_by_integers(np.iinfo(dtype), given)
+    with np.errstate(over="ignore"):
+        made = given.astype(dtype)
+    if of_given in "fc":
+        return np.asarray(np.isfinite(given) & ~np.isfinite(made))
+    is_far = np.zeros(given.shape, np.bool_)
+    if of_given != "b":
+        most = 2 ** (np.finfo(dtype).nmant + 1)  # up to here, all integers are held
+        is_far = np.asarray((given > most) | (given < -most))
+        is_far[is_far] = made[is_far].astype(object) != given[is_far].astype(object)  # Python compares them exactly
+    return is_far
+
+
+def _unheld_by_integers(limits: np.iinfo, given: np.ndarray) -> np.ndarray:
+    if np.can_cast(given.dtype, limits.dtype):
+        return np.zeros(given.shape, np.bool_)
+    if given.dtype.kind != "f":
+        return np.asarray((given < limits.min) | (given > limits.max))
+    with np.errstate(invalid="ignore"):  # of infinity % 1; comparisons with NaN are false
+        wide = given.astype(np.promote_types(given.dtype, np.float64))
+        return np.asarray(~((wide >= float(limits.min)) & (wide < float(limits.max) + 1) & (wide % 1 == 0)))
 
 
 def described(array: np.ndarray) -> str:
