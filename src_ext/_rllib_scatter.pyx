@@ -191,7 +191,7 @@ cdef class RLlibScatter(Scatter):
         acting.sort()
         return [module for _, _, module in acting]
 
-    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1:
+    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards, tuple others) except -1:
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0

@@ -122,7 +122,7 @@ cdef class Scatter:
         env.is_whole = False                                      # until the end: errors and interrupts come between
         env.env_t += 1
         env.n_steps += 1
-        self._rewards(env, env_index, rewards)
+        self._rewards(env, env_index, rewards, (obs, terminateds, truncateds))
         all_done = self._flags(env, env_index, terminateds, TERMINATED, True)
         all_done |= self._flags(env, env_index, truncateds, TRUNCATED, False)
         self._observations(env, env_index, obs, all_done, env.env_t, terminateds, truncateds)
@@ -156,7 +156,7 @@ cdef class Scatter:
         self.agent_ids[lane] = key
         return 0
 
-    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1:
+    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards, tuple others) except -1:
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0, lane
@@ -167,11 +167,11 @@ cdef class Scatter:
                     self._pay(lane, PyFloat_AS_DOUBLE(<object>value))
                     continue
             agent_id, reward = <object>key, <object>value
-            self._reward(env, env_index, agent_id, reward, &place)
+            self._reward(env, env_index, agent_id, reward, &place, others)
         return 0
 
     cdef int _reward(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
-                     Py_ssize_t* place) except -1:
+                     Py_ssize_t* place, tuple others) except -1:
         """Add a reward of any type, for any agent."""
         cdef double reward = as_double(value, env_index, agent_id, env.env_t)
         cdef Py_ssize_t lane
@@ -179,7 +179,7 @@ cdef class Scatter:
             raise RewardError(env_index, agent_id, env.env_t, f"expected a finite reward, got {reward}")
         lane = self._lane(env, agent_id, place)
         if lane < 0:
-            lane = self.table.lane_for_late_reward(env_index, agent_id, reward)
+            lane = self.table.lane_for_late_reward(env_index, agent_id, reward, *others)
         if lane >= 0:
             self._pay(lane, reward)
         return 0

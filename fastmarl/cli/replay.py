@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastmarl.cli.arguments import above_zero, existing_folder, json_object, output_file, search_current_folder
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.errors import ConfigError
 from fastmarl.report.tables import Table
+
+if TYPE_CHECKING:
+    from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 
 COLUMNS = {
     "number": ("episode", ""), "worker_index": ("worker", ""), "env_index": ("env", ""), "length": ("env\nsteps", ","),
@@ -53,10 +56,10 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     recorded = recording[args.episode]
     search_current_folder(args.env or "")
     with terminal.status("replaying ..."):
-        episode = replay(
+        replayed = replay(
             recording, args.episode, env=args.env, env_config=args.env_config, video=args.video, fps=args.fps
         )
-    terminal.show(_shown(recorded, episode))
+    terminal.show(_shown(recorded, replayed if isinstance(replayed, list) else [replayed]))
     if args.video:
         terminal.show(f"video: {args.video}")
     return 0
@@ -84,13 +87,15 @@ def _listed(recording: Any) -> Table:
     return Table.of(f"{recording.folder}: {envs}, {len(rows)} episodes", COLUMNS, rows, notes)
 
 
-def _shown(recorded: Any, episode: Any) -> Table:
-    returns = {str(agent): part.get_return() for agent, part in episode.agent_episodes.items()}
+def _shown(recorded: Any, chunks: list[MultiAgentEpisode]) -> Table:
+    returns: dict[str, float] = {}
+    for agent, part in ((agent, part) for chunk in chunks for agent, part in chunk.agent_episodes.items()):
+        returns[str(agent)] = returns.get(str(agent), 0.0) + part.get_return()
     rows = [
         ["env", str(recorded.meta["env"] or recorded.meta["env_class"])],
-        ["env steps", f"{len(episode):,}"],
+        ["env steps", f"{sum(map(len, chunks)):,}"],
         ["end", recorded.end],
-        ["return", f"{episode.get_return():.6g}"],
+        ["return", f"{sum(chunk.get_return() for chunk in chunks):.6g}"],
         *([f"  {agent}", f"{total:.6g}"] for agent, total in returns.items()),
     ]
     title = f"episode {recorded.number}: observations, rewards and ends match the record"

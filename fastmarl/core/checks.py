@@ -30,6 +30,13 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def plain_seed(seed: Any) -> int | None:
+    """Return a seed, an integer of Python or NumPy or None, as Python's; raise ConfigError for other values."""
+    if seed is not None and not is_integer(seed):
+        raise ConfigError(f"a seed must be an integer or None, got {shown(seed)}")
+    return None if seed is None else int(seed)
+
+
 def check_integer(name: str, value: Any, *, least: int) -> None:
     """Raise ConfigError if the argument of this name is not an integer of at least `least`."""
     if not is_integer_from(least, value):

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
+from fastmarl.core.checks import plain_seed
+
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
@@ -26,10 +28,14 @@ def seed_streams(streams_E: np.ndarray, env_indices: np.ndarray, seeds: Sequence
     Args:
         streams_E: All streams, uint64 [E], changed in place.
         env_indices: Indices of the envs, integers [k].
-        seeds: One seed for each of them; None: their streams continue.
+        seeds: One seed for each of them, integers, which count modulo 2**64; None: their streams continue.
+
+    Raises:
+        ConfigError: If a seed is not an integer.
     """
     if seeds is not None:
-        _seed_streams(streams_E, env_indices, np.array([seed & _MASK for seed in seeds], np.uint64))
+        words = [(plain_seed(seed) or 0) & _MASK for seed in seeds]
+        _seed_streams(streams_E, env_indices, np.array(words, np.uint64))
 
 
 @njit(cache=True, nogil=True)

@@ -131,7 +131,7 @@ def replay(
     video: str | os.PathLike | None = None,
     fps: float | None = None,
     render_mode: str | None = "rgb_array",
-) -> MultiAgentEpisode:
+) -> MultiAgentEpisode | list[MultiAgentEpisode]:
     """Replay a recorded episode, and compare observations, rewards and ends with the record at every step.
 
     Args:
@@ -145,11 +145,12 @@ def replay(
         render_mode: Render mode that is added to the `env_config` with `video`, unless it has one; None: add none.
 
     Returns:
-        The whole episode. It has the modules' actions, but no other outputs of modules.
+        The whole episode; if agents respawned in it, a list of its chunks in order, as a chunk holds one trajectory per
+        agent. It has the modules' actions, but no other outputs of modules.
 
     Raises:
-        RecordingError: If the episode does not exist or is incomplete, its env can't be created from the record, an
-            agent respawned in it (see `fastmarl.replays.Replay.chunks`), or the video can't be written.
+        RecordingError: If the episode does not exist or is incomplete, its env can't be created from the record, or the
+            video can't be written.
         ReplayError: If the replay diverges from the record; the message names the first step that differs.
     """
     from fastmarl.replays.video import VideoFile, frame_of, frames_per_second
@@ -164,7 +165,7 @@ def replay(
                 for _ in played:
                     file.add(frame_of(played.env))
                 file.finish()
-    return played.episode
+    return played.episode if len(played.chunks) < 2 else played.chunks
 
 
 def _make_env(

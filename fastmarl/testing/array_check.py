@@ -240,7 +240,8 @@ class BatchPlay(AnyPlay):
         for e, i in np.argwhere(~np.isfinite(arrays.rewards)).tolist():
             self._problem("reward", e, f"expected a finite reward, got {arrays.rewards[e, i]}", group.agents[i])
         if not self._late_rewards:
-            for e, i in np.argwhere(group.ended & (arrays.rewards != 0)).tolist():
+            returns = arrays.present & self._respawn
+            for e, i in np.argwhere(group.ended & ~returns & (arrays.rewards != 0)).tolist():
                 text = (f"received a reward of {arrays.rewards[e, i]} after it had ended; leave its entries alone, or "
                         f'set post_death="accumulate" or "drop"')  # fmt: skip
                 self._problem("after the end", e, text, group.agents[i], "rewards")

@@ -194,7 +194,7 @@ class Play(AnyPlay):
         for kind, agent, text in flag_problems(terminateds, truncateds):
             self._findings.problem(kind, text, agent)
         finishing = [agent for flags in (terminateds, truncateds) for agent in flags if _is_true(flags[agent])]
-        self._look_at_rewards(rewards)
+        self._look_at_rewards(rewards, obs if self._respawn else {})
         self._look_at_observations(obs, infos, finishing)
         self._look_at_infos(infos)
         self._look_at_ends(terminateds, truncateds, finishing)
@@ -248,14 +248,14 @@ class Play(AnyPlay):
             if acts:
                 self._acting[agent] = action_mask(value, infos.get(agent))
 
-    def _look_at_rewards(self, rewards: dict) -> None:
+    def _look_at_rewards(self, rewards: dict, returning: dict) -> None:
         for agent, reward in rewards.items():
             if not self._is_known(agent, "rewards"):
                 continue
             problem = reward_problem(reward)
             if problem:
                 self._findings.problem("reward", f"reward: {problem}", agent)
-            if agent in self._finished and not self._late_rewards:
+            if agent in self._finished and agent not in returning and not self._late_rewards:
                 text = (f"received a reward of {reward} after it had finished in env step {self._finished[agent]}; "
                         f'drop it from step(), or set post_death="accumulate" or "drop"')  # fmt: skip
                 self._findings.problem("after the end", text, agent, "rewards")

@@ -7,10 +7,12 @@ from support.levels import KINDS, Levels, assert_can_be_made_again, runner_of
 from support.process_runners import contents, make_runner
 
 import fastmarl
+from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.native._reset_seeds import Children
 from fastmarl.core.vector.seeds import ResetSeeds, Streams
 from fastmarl.envs.cart_pole import CartPole
+from fastmarl.envs.simple_spread import SimpleSpread
 from fastmarl.errors import ConfigError
 
 
@@ -185,3 +187,36 @@ def test_a_runner_with_fewer_envs_keeps_the_numbers_of_the_others():
     for wrong in (None, [1, -1, 0], ["x"], [2**32]):
         with pytest.raises(ConfigError, match="num_resets"):
             runner.set_state({"num_resets": wrong})
+
+
+@pytest.mark.parametrize("env_class", [CartPole, SimpleSpread])
+@pytest.mark.parametrize(
+    ("seeds", "of_numpy"),
+    [
+        ([3, 4], np.array([3, 4])),
+        ([3, 4], np.array([3, 4], np.uint8)),
+        ([2**63, 2**64 - 1], np.array([2**63, 2**64 - 1], np.uint64)),
+        ([-1, -(2**63)], np.array([-1, -(2**63)])),
+    ],
+)
+def test_batches_take_seeds_of_numpy(env_class, seeds, of_numpy):
+    env = env_class(2)
+    started = []
+    for given in (seeds, of_numpy, list(of_numpy)):
+        out = env.new_arrays()
+        env.reset(np.arange(2), out, seeds=given)
+        started.append(next(iter(out.groups.values())).obs.tolist())
+    assert started[0] == started[1] == started[2]
+    assert started[0][0] != started[0][1]
+    with pytest.raises(ConfigError, match=r"a seed must be an integer or None, got .*0\.5"):
+        env.reset(np.arange(2), env.new_arrays(), seeds=[0.5, 1])
+
+
+def test_gymnasium_gets_pythons_integers():
+    env = as_multi_agent_env(gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"))
+    started = []
+    for seeds in ([7, 8], np.array([7, 8])):
+        out = env.new_arrays()
+        env.reset(np.arange(2), out, seeds=seeds)
+        started.append(next(iter(out.groups.values())).obs.tolist())
+    assert started[0] == started[1]

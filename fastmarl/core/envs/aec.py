@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.pettingzoo import PettingZooAdapter
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
@@ -62,7 +63,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         Raises:
             EnvCheckError: If no agent can act.
         """
-        self.env.reset(seed=seed, options=options)
+        self.env.reset(seed=plain_seed(seed), options=options)
         self._ended, self._listed, self._pending = set(), list(self.env.agents), {}
         self._accounts = _layer_with("_cumulative_rewards", self.env)
         obs, rewards, _, _, infos = self._next_turn()

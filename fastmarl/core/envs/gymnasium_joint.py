@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.resumable import ResumableAdapter
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
@@ -61,7 +62,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return self.unwrapped.state()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = self.env.reset(seed=plain_seed(seed), options=options)
         self._ended = {}
         return self._observations(obs), self._infos(info)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS, DictGymnasiumEnv, TupleGymnasiumEnv
 from fastmarl.core.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.core.envs.resumable import ResumableAdapter
@@ -36,7 +37,7 @@ class SingleGymnasiumEnv(ResumableAdapter):
         self.action_spaces: dict[Any, gym.Space] = {AGENT: env.action_space}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = self.env.reset(seed=plain_seed(seed), options=options)
         return {AGENT: obs}, {AGENT: info}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:

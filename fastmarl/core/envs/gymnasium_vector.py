@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
@@ -76,10 +77,10 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
             return
         seed: Any = None
         if seeds is not None and self._takes_lists:
-            of_all = dict(zip(env_indices.tolist(), seeds, strict=True))
+            of_all = dict(zip(env_indices.tolist(), map(plain_seed, seeds), strict=True))
             seed = [of_all.get(env_index) for env_index in range(self.num_envs)]
         elif seeds is not None:  # one seed for all envs, since these are their first episodes
-            seed = seeds[0]
+            seed = plain_seed(seeds[0])
         observations, infos = self.env.reset(seed=seed, options=None if mask.all() else {"reset_mask": mask})
         self._ended[mask] = False
         self._write_observations(observations, out, env_indices)

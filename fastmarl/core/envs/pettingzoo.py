@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checks import in_order
+from fastmarl.core.checks import in_order, plain_seed
 from fastmarl.core.envs.resumable import ResumableAdapter
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
@@ -77,7 +77,7 @@ class ParallelPettingZooEnv(PettingZooAdapter):
         return all(callable(getattr(env, name, None)) for name in methods)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        result = self.env.reset(seed=seed, options=options)
+        result = self.env.reset(seed=plain_seed(seed), options=options)
         self._ended = set()
         return result
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.errors import EnvCheckError
 from fastmarl.core.public import public
@@ -63,7 +64,7 @@ class VmasEnv(ArrayEnv):
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         if len(env_indices) == self.num_envs:
-            observations = self.env.reset(seed=None if seeds is None else seeds[0])
+            observations = self.env.reset(seed=None if seeds is None else plain_seed(seeds[0]))
         else:
             for env_index in env_indices.tolist():
                 self.env.reset_at(env_index, return_observations=False)

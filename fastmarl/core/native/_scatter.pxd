@@ -25,9 +25,9 @@ cdef class Scatter:
     cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2
     cdef int _adopt(self, EnvLanes env, Py_ssize_t lane, object key) except -1
     cdef int _reward(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
-                     Py_ssize_t* place) except -1
+                     Py_ssize_t* place, tuple others) except -1
     cdef int _pay(self, Py_ssize_t lane, double reward) except -1
-    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1
+    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards, tuple others) except -1
     cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, object flags, int bit, bint required) except -1
     cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, object obs, int all_done, lane_t env_t,
                            object terminateds, object truncateds) except -1

@@ -6,7 +6,7 @@ their numbers are reused.
 """
 
 import uuid
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from typing import Annotated, Any
 from weakref import WeakSet
 
@@ -22,6 +22,7 @@ TERMINATED, TRUNCATED, FAILED = 1, 2, 4
 
 
 Flags = dict[Any, Any]  # as step() returns them
+NO_FLAGS: Flags = {}
 
 
 class Guest:
@@ -147,23 +148,37 @@ class LaneTable:
         """Take the reward that the lane's agent received before its first observation."""
         return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)
 
-    def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: float) -> int:
-        """Return the lane that gets a reward for an agent without a lane; -1: no transition gets it now."""
+    def lane_for_late_reward(
+        self,
+        env_index: int,
+        agent_id: Hashable,
+        reward: float,
+        obs: Container[Hashable] = (),
+        terminateds: Flags = NO_FLAGS,
+        truncateds: Flags = NO_FLAGS,
+        /,
+    ) -> int:
+        """Return the lane that gets a reward for an agent without a lane; -1: no transition gets it now.
+
+        Args:
+            obs, terminateds, truncateds: Who is observed and ends in the same step. An agent that returns to life gets
+                its reward as one that joins does, unless it ends in this step.
+        """
         record = self.record(env_index)
-        if agent_id in record.finished:
-            if self._post_death == "error":
+        returns = self._respawn and agent_id in obs
+        if agent_id in record.finished and not (returns and not _is_over(agent_id, terminateds, truncateds)):
+            if self._post_death == "error" and not returns:
                 raise self._finished_error(env_index, agent_id, f"the reward {reward}")
             lane = record.finished[agent_id]
             if self._post_death == "accumulate" and lane >= 0:
                 return lane
-        else:
-            self.check_known(env_index, agent_id)
-            record.early_rewards[agent_id] = record.early_rewards.get(agent_id, 0.0) + reward
-            if len(record.early_rewards) > REMEMBERED:
-                self.unattributed_reward += record.early_rewards.pop(next(iter(record.early_rewards)))
-            return -1  # until the agent is observed, or the episode ends
-        self.unattributed_reward += reward
-        return -1
+            self.unattributed_reward += reward
+            return -1
+        self.check_known(env_index, agent_id)
+        record.early_rewards[agent_id] = record.early_rewards.get(agent_id, 0.0) + reward
+        if len(record.early_rewards) > REMEMBERED:
+            self.unattributed_reward += record.early_rewards.pop(next(iter(record.early_rewards)))
+        return -1  # until the agent is observed, or the episode ends
 
     def finish(self, env_index: int, lane: int, env_t: int) -> None:
         """Record that the lane's agent has ended."""
@@ -237,6 +252,14 @@ class LaneTable:
             advice = 'drop it from step(), or set post_death="accumulate" or "drop"'
         problem = f"sent {what} after the agent had finished; {advice}"
         return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
+
+
+def _is_over(agent_id: Hashable, *flags: Flags) -> bool:
+    """Return True if flags end the agent; flags that are neither true nor false are reported elsewhere."""
+    try:
+        return any(each.get(name) for each in flags for name in (agent_id, "__all__"))
+    except Exception:  # of their own code
+        return False
 
 
 ARRAYS = {name: array.__metadata__ for name, array in LaneTable.__annotations__.items()}

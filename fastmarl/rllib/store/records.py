@@ -240,7 +240,7 @@ class RLlibRecord(EpisodeRecord):
 class RLlibLanes(LaneTable):
     """A table of lanes that assigns late rewards by RLlib's rules."""
 
-    def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any) -> int:
+    def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any, *others: Any) -> int:
         """Return the lane for a reward of an agent that has finished or not been observed yet, or -1.
 
         A finished agent's reward goes to its last transition while that is in the chunk. A reward before the first

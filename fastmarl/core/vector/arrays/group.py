@@ -207,7 +207,7 @@ class ArrayGroup:
         if not (n_paid or n_observed):
             return
         for position in self._paid[:n_paid].tolist():
-            self._pay_absent(position, float(self._reward_P[position]))
+            self._pay_absent(position, float(self._reward_P[position]), all_done_E)
         for position in self._newcomers[:n_observed].tolist():
             agent_id, env_index = self._who(position)
             flags = [{agent_id: bool(flag_P[position])} for flag_P in (self._terminated_P, self._truncated_P)]
@@ -327,11 +327,14 @@ class ArrayGroup:
         self._n_lanes[module] += 1
         self._table.place_L[lane] = self._first_position + position
 
-    def _pay_absent(self, position: int, reward: float) -> None:
+    def _pay_absent(self, position: int, reward: float, all_done_E: np.ndarray) -> None:
         if not np.isfinite(reward):
             raise self._bad_reward(position)
         agent_id, env_index = self._who(position)
-        lane = self._table.lane_for_late_reward(env_index, agent_id, reward)
+        present = (agent_id,) if self._present_P[position] else ()
+        flags = [{agent_id: flag_P[position]} for flag_P in (self._terminated_P, self._truncated_P)]
+        flags[0]["__all__"] = all_done_E[position // self._shape[1]]
+        lane = self._table.lane_for_late_reward(env_index, agent_id, reward, present, *flags)
         if lane >= 0:
             self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
 
