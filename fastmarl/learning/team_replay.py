@@ -238,9 +238,9 @@ class TeamReplay:
         """Return everything as plain data, for checkpoints."""
         n = min(self._n, self._capacity)
         columns = {name: map_struct(lambda leaf: leaf[:n], column) for name, column in self._columns.items()}
-        running = [[id_, each.env_t, each.number, [*each.open.items()]] for id_, each in self._running.items()]
-        return {"columns": columns, "n": self._n, "running": running, "ready": self._ready,
-                "rng": self._rng.bit_generator.state}  # fmt: skip
+        running = [[each.env_t, each.number, [*each.open.items()]] for each in self._running.values()]
+        return {"columns": columns, "n": self._n, "ready": self._ready, "episode_ids": list(self._running),
+                "running": running, "rng": self._rng.bit_generator.state}  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state()` returned, with the same capacity."""
@@ -254,7 +254,7 @@ class TeamReplay:
         self._n, self._ready = int(state["n"]), np.asarray(state["ready"], np.int64)
         self._running = {
             id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened})
-            for id_, env_t, number, opened in state["running"]
+            for id_, (env_t, number, opened) in zip(state["episode_ids"], state["running"], strict=True)
         }
         self._rng.bit_generator.state = state["rng"]
 

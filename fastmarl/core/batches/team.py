@@ -114,7 +114,11 @@ class TeamRewards:
     def state_dict(self) -> dict[str, Any]:
         """Return plain lists for a checkpoint."""
         keys = list(self._since)
-        return {"ids": [id_ for id_, _ in keys], "slots": [slot for _, slot in keys], "sums": [*self._since.values()]}
+        return {
+            "episode_ids": [id_ for id_, _ in keys],
+            "slots": [slot for _, slot in keys],
+            "sums": [*self._since.values()],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict()` returned.
@@ -123,7 +127,7 @@ class TeamRewards:
             CheckpointError: If it is something else.
         """
         try:
-            keys = zip(state["ids"], map(int, state["slots"]), strict=True)
+            keys = zip(state["episode_ids"], map(int, state["slots"]), strict=True)
             self._since = dict(zip(keys, map(float, state["sums"]), strict=True))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"expected the state of TeamRewards, got {state!r:.200}") from error
