@@ -99,18 +99,23 @@ def _where(error: Exception) -> str:
     return f"{type(error).__name__}: {in_one_line(error)} ({frame.filename}:{frame.lineno}, {frame.name})"
 
 
-def integer(least: int, text: str) -> int:
-    """Parse an integer of at least `least`."""
+def integer(least: int, text: str, most: int | None = None) -> int:
+    """Parse an integer of at least `least`, and at most `most`."""
     try:
         number = int(text)
     except ValueError:
         number = least - 1
     if number < least:
         raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
+    if most is not None and number > most:
+        raise argparse.ArgumentTypeError(f"must be an integer of at most {most:,}, got {text:.100}")
     return number
 
 
-positive = partial(integer, 1)
+positive = partial(integer, 1, most=10**12)  # what a machine does in years
+copies = partial(integer, 1, most=2**20)  # of an env, each with its arrays
+episodes = partial(integer, 1, most=10**7)  # which are kept until their returns are shown
+width = partial(integer, 1, most=10**6 - 1)  # of a layer, whose weights grow with its square
 natural = partial(integer, 0)
 
 
@@ -193,7 +198,7 @@ def add_env_arguments(
     parser.add_argument("--env", required=needs_env, metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
     add_episode_rules(parser, limit, rule)
-    parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
+    parser.add_argument("--num-envs", type=copies, default=num_envs, help="default %(default)s")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
 
@@ -210,7 +215,7 @@ def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") ->
 
 def add_hiddens(parser: argparse.ArgumentParser) -> None:
     """Add --hiddens, the layer sizes of the default networks."""
-    parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
+    parser.add_argument("--hiddens", type=width, nargs="+", default=[64, 64], help="layers (default 64 64)")
 
 
 def runner_config(args: argparse.Namespace, **options: Any) -> Any:

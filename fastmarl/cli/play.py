@@ -10,11 +10,11 @@ from typing import Any
 
 from fastmarl.cli.arguments import (
     add_env_arguments,
+    episodes,
     existing_folder,
     json_object,
     output_file,
     picture_file,
-    positive,
     search_current_folder,
 )
 from fastmarl.cli.runs import MAX_STEPS, load_run, note_of_limit, rules_of_play
@@ -32,7 +32,7 @@ def add_evaluate(commands: Any) -> None:
     parser.add_argument("checkpoint", metavar="FOLDER", type=existing_folder, help="folder of a training run, a "
                         "checkpoint in it, or a checkpoint of runner.save_to_path()")  # fmt: skip
     _add_arguments(parser, num_envs=16)
-    parser.add_argument("--episodes", type=positive, default=100, help="default %(default)s")
+    parser.add_argument("--episodes", type=episodes, default=100, help="default %(default)s")
     parser.add_argument("--mapping", type=json_object, default={}, metavar="JSON", help="for a checkpoint with several "
                         'modules: {"agent": "module"}; other agents use the mapping of the run or, '
                         "outside of runs, the module with their name")  # fmt: skip
@@ -121,7 +121,7 @@ def _tournament(args: argparse.Namespace, terminal: Terminal) -> int:
 
 def _even(text: str) -> int:
     """Parse an even integer above 0."""
-    if (number := positive(text)) % 2:
+    if (number := episodes(text)) % 2:
         raise argparse.ArgumentTypeError(f"must be even, half of the games on either side, got {text!r}")
     return number
 

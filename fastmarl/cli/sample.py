@@ -21,8 +21,9 @@ from fastmarl.report.plots import bars, picture
 from fastmarl.report.records import RecordFile
 from fastmarl.report.tables import Table
 
-CALLS = 50  # at most, of sample()
+CALLS = 50  # of sample(), unless these are longer or shorter than allowed
 LEAST_TICKS = 25  # of a call, whose own cost would otherwise show
+MOST_TICKS = 1000  # of a call, whose rows are in memory together
 WARM_TICKS, WARM_SECONDS = 64, 1.0  # limits of warming up; the first tick is not timed
 ROUNDS, SECONDS = 3, 0.5  # for the comparison with a bare loop
 SUMMARY = (  # key of a figure, name in the table, format
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal) -> None:
     """Sample at least `steps` env steps, and stop the runner; `figures` receives the results even after an error."""
     ticks = -(-steps // runner.num_envs)
-    per_call = min(ticks, max(LEAST_TICKS, ticks // CALLS)) * runner.num_envs
+    per_call = min(ticks, max(LEAST_TICKS, min(ticks // CALLS, MOST_TICKS))) * runner.num_envs
     seconds = 0.0
     try:
         _warm_up(runner)

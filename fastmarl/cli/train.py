@@ -253,12 +253,20 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
 
 
 def draw_curve(curve: Path, title: str, path: Path) -> None:
-    """Draw the mean return over env steps."""
+    """Draw the mean return over env steps and, if there are several policies, that of each."""
+    from fastmarl.training.loop import RETURN, RETURNS_OF_POLICIES
+
     rows = list(csv.DictReader(io.StringIO(read_file(curve).decode(), newline="")))
     with picture(path, 7, 4) as figure:
         axes = figure.subplots()
-        steps, means = ([float(row[key]) for row in rows] for key in ("step", "episode_return_mean"))
-        axes.plot(steps, means, color=OURS)
+        prefix = f"{RETURNS_OF_POLICIES}/"
+        names = [name for name in (rows[0] if rows else ()) if name.startswith(prefix)]
+        of_policies = {name: name.removeprefix(prefix) for name in names}
+        for name, label in {RETURN: "all", **of_policies}.items():
+            points = [(float(row["step"]), float(row[name])) for row in rows if row[name]]
+            axes.plot(*zip(*points, strict=True), label=label, **({"color": OURS} if name == RETURN else {}))
+        if of_policies:
+            axes.legend()
         axes.set_title(title)
         axes.set_xlabel("env steps")
         axes.set_ylabel("mean return of the last 100 episodes")

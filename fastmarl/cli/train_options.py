@@ -12,6 +12,8 @@ from fastmarl.cli.arguments import (
     Parser,
     above_zero,
     add_episode_rules,
+    copies,
+    episodes,
     existing_folder,
     json_object,
     natural,
@@ -19,6 +21,7 @@ from fastmarl.cli.arguments import (
     positive,
     seconds,
     share,
+    width,
 )
 from fastmarl.cli.runs import MAX_STEPS
 from fastmarl.core.errors import CheckpointError, ConfigError
@@ -55,7 +58,7 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     task = parser.add_argument_group("task")
     task.add_argument("--env", default=default["env"], metavar="NAME", help=f"{ENV_HELP} (default %(default)s)")
     task.add_argument("--env-config", type=json_object, metavar="JSON", help="options of the env")
-    task.add_argument("--num-envs", type=positive, default=default["num_envs"], help="copies of the env (default "
+    task.add_argument("--num-envs", type=copies, default=default["num_envs"], help="copies of the env (default "
                       "%(default)s)")  # fmt: skip
     task.add_argument("--policies", nargs="+", type=_policy, default=[], metavar="NAME=PATTERN", help="several "
                       "policies: hunters='adversary_*' prey='agent_*', by agents' names; or each, one for each agent "
@@ -69,7 +72,7 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
                           "that are learned from; returns are shown without it (default %(default)g)")  # fmt: skip
     learning.add_argument("--lr", type=above_zero, default=default["lr"], help="initial learning rate; decays to "
                           "1/50, but stays constant with epymarl (default %(default)s)")  # fmt: skip
-    learning.add_argument("--hiddens", type=positive, nargs="+", default=default["hiddens"], metavar="N", help="sizes "
+    learning.add_argument("--hiddens", type=width, nargs="+", default=default["hiddens"], metavar="N", help="sizes "
                           f"of the hidden layers (default {' '.join(map(str, default['hiddens']))})")  # fmt: skip
     learning.add_argument("--module", nargs="+", default=[], metavar="[POLICY=]MODULE:NAME", help="networks of your "
                           "own: an RLModule class, or a class or function that takes observation_space, action_space "
@@ -78,7 +81,7 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     algorithm.add_arguments(learning)
     _add_folder(parser)
     evaluation = parser.add_argument_group("evaluation at the end")
-    evaluation.add_argument("--episodes", type=positive, default=1000, help="default %(default)s")
+    evaluation.add_argument("--episodes", type=episodes, default=1000, help="default %(default)s")
     evaluation.add_argument("--explore", action="store_true", help="sample actions instead of the most likely ones")
 
 
@@ -133,8 +136,6 @@ def check(algorithm: Algorithm, args: argparse.Namespace) -> None:
     if len(set(names)) < len(names):
         raise ConfigError(f"--policies names a policy twice: {', '.join(names)}; give all its patterns at once, as in "
                           f"a='x_*,y_*'")  # fmt: skip
-    if any(not 0 < width < 10**6 for width in args.hiddens):
-        raise ConfigError(f"--hiddens has layers of {max(args.hiddens):,} units; give fewer than a million")
 
 
 def saved_options(args: argparse.Namespace) -> dict[str, Any]:

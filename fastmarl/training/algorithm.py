@@ -13,7 +13,8 @@ import torch
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.base import named_agents
 from fastmarl.core.envs.form import possible_agents_of
-from fastmarl.core.errors import CheckpointError, ConfigError, EnvCheckError
+from fastmarl.core.envs.states import NoStateError
+from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 
@@ -75,12 +76,11 @@ class Algorithm:
         """
         try:
             return MultiAgentEnvRunner(config)
-        except EnvCheckError as error:
-            if "record_env_state" not in str(error):
-                raise
+        except NoStateError as error:
             # The user has not given the option of which this error speaks, so the algorithm explains the need.
+            name = getattr(config.env, "__name__", config.env)
             raise ConfigError(f"{self.name} needs an env with state(), which returns the global state as one array; "
-                              f"{config.env} has none: add it, or train ippo") from error  # fmt: skip
+                              f"{name} has none: add it, or train ippo") from error  # fmt: skip
 
 
 def agents_of(env: Any) -> list[Hashable]:

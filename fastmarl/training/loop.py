@@ -21,7 +21,7 @@ from fastmarl.training.algorithm import Algorithm, Learner
 from fastmarl.training.run_folder import CURVE, RECORD, RunFolder
 
 ROWS = 100  # approximate length of a learning curve
-RETURN = "episode_return_mean"
+RETURN, RETURNS_OF_POLICIES = "episode_return_mean", "module_episode_returns_mean"
 
 
 @dataclass(frozen=True)
@@ -173,15 +173,21 @@ class _Loop:
             self.updates += 1
             now, self._cpu_seconds = time.monotonic(), time.process_time() - cpu_begun
             if (self.updates - 1) % every_row == 0 or self.updates == self.num_updates:
-                mean = self._runner.get_metrics()[RETURN]
-                metrics = {"cpu_seconds": round(self._cpu_seconds, 2), RETURN: mean, **stats}
+                returns = self._returns()
+                metrics = {"cpu_seconds": round(self._cpu_seconds, 2), **returns, **stats}
                 rate = (self.env_steps - first_step) / (now - begun)
                 total = self.num_updates * self._steps_per_update
-                report(metrics, Progress(self.env_steps, total, rate, mean))
+                report(metrics, Progress(self.env_steps, total, rate, returns[RETURN]))
             if now >= due and (self._is_exact() or now >= due + self._every):
                 self._try_to_save()
                 due = time.monotonic() + self._every
         self._save_at_the_end()
+
+    def _returns(self) -> dict[str, Any]:
+        """Return mean returns: the sum over all agents and, if there are several policies, that of each policy."""
+        metrics = self._runner.get_metrics()
+        names = [RETURN, *([RETURNS_OF_POLICIES] if len(self._runner.module) > 1 else [])]
+        return {name: metrics[name] for name in names}
 
     def _is_exact(self) -> bool:
         """Return True if a run that is resumed from here is bit-identical.

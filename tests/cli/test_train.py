@@ -64,6 +64,18 @@ def test_a_run_has_its_options_curve_picture_and_checkpoints_in_a_folder(here, c
     assert {array.shape[0] for name, array in weights.items() if name.startswith("vf_trunk")} == {32, 16}
 
 
+@pytest.mark.needs("matplotlib")
+def test_several_policies_have_curves_of_their_own(here):
+    args = ["--env", "ready", "--policies", "first=agent_0", "second=*", "--max-steps", "10", *SMALL[:-1]]
+    assert main("train", "ippo", *args, "--env-config", '{"agents": 3}', "--folder", "run") == 0
+    with open("run/curve.csv") as file:
+        *_, last = csv.DictReader(file)
+    returns = {name.partition("/")[2]: value for name, value in last.items() if "returns_mean/" in name}
+    assert returns == {"first": "10.0", "second": "20.0"} and last["episode_return_mean"] == "30.0"
+    with open("run/curve.png", "rb") as file:
+        assert file.read().startswith(b"\x89PNG")
+
+
 def test_folders_say_what_was_trained_and_nothing_is_replaced(here, capsys):
     for _ in range(2):
         assert main("train", "ippo", "--env", "ready", "--seed", "3", *SMALL) == 0

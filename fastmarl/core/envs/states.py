@@ -12,6 +12,10 @@ from fastmarl.core.spaces.layout import ARRAY_SPACES
 UNIMPLEMENTED = "pettingzoo.utils.env"  # module of PettingZoo's base classes, whose state() only raises
 
 
+class NoStateError(EnvCheckError):
+    """An env whose states are to be recorded has no `state()` that returns one array."""
+
+
 def has_state(env: Any) -> bool:
     """Return True if the env implements `state()`."""
     methods = [getattr(each, "state", None) for each in (env, getattr(env, "unwrapped", env))]
@@ -22,10 +26,10 @@ def state_space_of(env: Any, env_index: int) -> gym.Space | None:
     bare = getattr(env, "unwrapped", env)
     name = type(bare).__name__
     if not has_state(env):
-        raise EnvCheckError(f"record_env_state=True needs a method state() that returns the global state as an array, "
+        raise NoStateError(f"record_env_state=True needs a method state() that returns the global state as an array, "
                             f"but env {env_index}, {name}, has none; add one, or leave the option out")  # fmt: skip
     space = next((s for each in (env, bare) if (s := getattr(each, "state_space", None)) is not None), None)
     if space is not None and not isinstance(space, ARRAY_SPACES):
-        raise EnvCheckError(f"record_env_state=True needs a state that is one array, but the state_space of env "
+        raise NoStateError(f"record_env_state=True needs a state that is one array, but the state_space of env "
                             f"{env_index}, {name}, is {space!r:.200}; let state() return one array")  # fmt: skip
     return space
