@@ -182,8 +182,9 @@ def train(args, runner, league):
 
 
 def evaluate(args, runner):
-    """Evaluate greedy play from the empty board, on each side."""
-    for opponent, side in product(("random", "one_ply"), SIDES):
+    """Evaluate greedy play from the empty board, on each side; also against the oldest copy of main in the league."""
+    copies = sorted((name for name in runner.module if name.startswith("main_")), key=lambda name: int(name[5:]))
+    for opponent, side in product(("random", "one_ply", *copies[:1]), SIDES):
         runner.set_policy_mapping_fn(lambda agent, episode, s=side, o=opponent: "main" if agent == s else o)
         returns = [episode.agent_episodes[side].get_return() for episode in runner.evaluate(args.games)]
         print(f"greedy play as {side} against {opponent}: won {returns.count(1.0)} of {args.games} games")
