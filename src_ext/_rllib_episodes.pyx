@@ -1,6 +1,7 @@
 """RLlib's episode objects, made of the columns of blocks, many at once, by filling slots without their constructors."""
 cimport numpy as cnp
 import numpy as np
+from cpython.exc cimport PyErr_SetInterrupt
 from cpython.type cimport PyType_GenericNew
 from libc.string cimport memcpy
 
@@ -185,3 +186,18 @@ def is_slice(view, cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
         return False
     return (cnp.PyArray_DATA(part) == cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0)
             and cnp.PyArray_ISBYTESWAPPED(part) == cnp.PyArray_ISBYTESWAPPED(array))
+
+
+def read_numbers(episode):
+    """Let the ChunkNumbers of an episode that is deleted, if it has any, read it for the last time.
+
+    Python ignores errors of `__del__()`, so an interrupt is sent again, and comes when it has returned.
+    """
+    try:
+        numbers = type(episode)._numbers.__get__(episode)
+    except AttributeError:
+        return
+    try:
+        numbers.read(episode)
+    except KeyboardInterrupt:
+        PyErr_SetInterrupt()

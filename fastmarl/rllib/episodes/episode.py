@@ -14,6 +14,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils import force_list
 
+from fastmarl.core.native._rllib_episodes import read_numbers
 from fastmarl.rllib.episodes import chunks, shipping
 from fastmarl.rllib.episodes.lists import unite_dtypes
 from fastmarl.rllib.episodes.sample_block import SampleBlock, is_set
@@ -45,9 +46,7 @@ class MultiAgentEpisode(RLlibEpisode):
                 setattr(self, slot, value)
         return object.__getattribute__(self, name)
 
-    def __del__(self) -> None:
-        if (numbers := getattr(self, "_numbers", None)) is not None:
-            numbers.read(self)
+    __del__ = read_numbers  # compiled: Ctrl-C in a method in Python would be lost
 
     # Recording.
 
