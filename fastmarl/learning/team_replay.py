@@ -6,6 +6,7 @@ Axes in names: T env step, E chunk, A agent's slot in its group.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ class TeamReplay:
             if len(new):
                 self._n += len(new)
                 last = int(new[-1])
-                opened = {int(row) + begin: int(numbers[row, chunk]) for row in new}
+                opened = dict(zip((new + begin).tolist(), numbers[new, chunk].tolist(), strict=True))
                 stream = _Stream(last + begin, self._n - 1, {**stream.open, **opened})
             self._running[id_] = stream
         return numbers, before
@@ -213,8 +214,8 @@ class TeamReplay:
             next_of[chain[:-1] % self._capacity] = chain[1:]
             touched.append(chain)
             stream = self._running[id_]
-            opened = [(t, i) for t, i in stream.open.items() if self._is_kept(i) and self._awaits(i)]
-            self._running[id_] = stream = _Stream(stream.env_t, stream.number, dict(opened))
+            opened = self._open_of(stream)
+            self._running[id_] = stream = _Stream(stream.env_t, stream.number, opened)
             if self._is_kept(stream.number):
                 next_of[stream.number % self._capacity] = UNKNOWN if opened else NONE
         ids = dict.fromkeys(batch[Columns.EPS_ID].tolist())
@@ -229,8 +230,12 @@ class TeamReplay:
     def _is_kept(self, numbers: Any) -> Any:
         return (numbers >= 0) & (numbers >= self._n - self._capacity)
 
-    def _awaits(self, number: int) -> bool:
-        return bool(self._columns["awaited"][number % self._capacity].any())
+    def _open_of(self, stream: _Stream) -> dict[int, int]:
+        """Return those of the stream's open decisions that still wait for an action."""
+        numbers = np.array([*stream.open.values()], np.int64)
+        is_open = self._is_kept(numbers)
+        is_open[is_open] = self._columns["awaited"][numbers[is_open] % self._capacity].any(1)
+        return dict(compress(stream.open.items(), is_open.tolist()))
 
     # State.
 
