@@ -77,7 +77,7 @@ class Learner:
 
     def _share_gradients(self, num_rows):
         """Set the gradient to the mean over the rows of all processes."""
-        sums = torch.cat([self.parameters.grad, torch.tensor([float(num_rows)])])
+        sums = torch.cat([self.parameters.gradient, torch.tensor([float(num_rows)])])
         if WORLD_SIZE > 1:
             distributed.all_reduce(sums)
         self.parameters.grad = sums[:-1] / sums[-1]

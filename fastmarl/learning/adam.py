@@ -7,6 +7,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from fastmarl.core.native import _adam
+from fastmarl.learning.flat_parameters import FlatParameters
 
 FLAGS = ("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach", "weight_decay")
 
@@ -23,14 +24,15 @@ class FusedAdam:
         self._groups = []
         for group in optimizer.param_groups:
             places = [places_of(parameter, optimizer.state[parameter]) for parameter in group["params"]]
-            self._groups.append((group, np.array(places, np.uintp).reshape(-1, 6)))
+            written = [each for parameter in group["params"] for each in (parameter, *_views(parameter))]
+            self._groups.append((group, np.array(places, np.uintp).reshape(-1, 6), written))
 
     def step(self) -> None:
         """Update the parameters with their current gradients."""
-        for group, places in self._groups:
+        for group, places, written in self._groups:
             beta1, beta2 = group["betas"]
             _adam.step(places, group["lr"], beta1, beta2, group["eps"])
-            torch.autograd.graph.increment_version(group["params"])
+            torch.autograd.graph.increment_version(written)
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers check this flag
 
 
@@ -74,6 +76,10 @@ def has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
         if not all(_is_dense(each) and each.shape == parameter.shape for each in tensors):
             return False
     return len({float(optimizer.state[parameter]["step"]) for parameter in group["params"]}) <= 1
+
+
+def _views(parameter: Any) -> list[torch.nn.Parameter]:
+    return parameter.parameters if isinstance(parameter, FlatParameters) else []
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -1,29 +1,44 @@
 """Compiled gradients of a module's PPO loss, verified against the module itself."""
 
+import copy
+import random
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
-from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, NotDenseError
+from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, NotDenseError, parts_of
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import in_a_row, mask_of
-from fastmarl.core.native._ppo import SUMS, PPOGradient
+from fastmarl.core.native._ppo import BEST, SUMS, PPOGradient
 from fastmarl.core.spaces.masks import choices_of
-from fastmarl.core.spaces.structs import map_struct
-from fastmarl.learning.dense_nets import LOGP, DenseNet, gradient_of, needed_layers, packed_rows
-from fastmarl.learning.module_layers import check_unwatched, layers_of_module
-from fastmarl.learning.ppo import check_actions, check_rows, module_inputs, needed_columns, ppo_loss
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
+from fastmarl.learning.dense_nets import (
+    ADVANTAGES,
+    COUNTS,
+    LOGP,
+    MOST_WEIGHTS,
+    TARGETS,
+    DenseNet,
+    gradient_of,
+    needed_layers,
+    packed_rows,
+)  # fmt: skip
+from fastmarl.learning.module_layers import ModuleLayers, check_unwatched, is_default, layers_of_module
+from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns
+from fastmarl.learning.snapshots import Change, Snapshot
 
-MOST_COMPARED = 256  # rows whose gradients are computed both by compiled code and by autograd
-MOST_SEEN = 16  # rows whose outputs are compared in each update
+MOST_COMPARED = 256  # rows in the comparison of gradients after a module was read
+MOST_SEEN = 8  # rows in each later comparison
+MOST_UNSEEN = 4096  # rows of updates without a comparison
+CHANGES = "its forward pass changes attributes"
 SMALLEST = 1e-7  # difference that rounding explains between gradients of 0
-TOLERANCE = 1e-3  # of gradients and outputs in float32, relative to their size
+TOLERANCE = 1e-3  # of gradients in float32, relative to their size
 
 
 class LossOptions(NamedTuple):
@@ -36,24 +51,24 @@ class LossOptions(NamedTuple):
     kl_coeff: float
 
 
-class DifferentOutputsError(NotDenseError):
-    """The module's outputs differ from those of the layers that were read."""
-
-    def __init__(self) -> None:
-        super().__init__("the module's outputs differ from those of its layers")
-
-
 class CompiledGradients:
     """Compiled code for a module, which is read again after it has changed.
 
+    Modules of other classes than `DefaultRLModule` are read from a pass of a copy, so that nothing of it is left in the
+    module. Attributes, methods and variables that a pass may use are compared before each update, and the gradients of
+    a few rows after every 4096 rows; a module with another gradient than its layers is left to autograd.
+
     Args:
-        module: Module that `layers_of_module()` can read.
+        module: The module.
         gradients: Trained parameter -> tensor that receives its gradient.
     """
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
         self._module, self._gradients = module, gradients
-        self._known: CompiledGradient | None = None
+        self._known: CompiledGradient | str | None = None  # or the reason why there is none
+        self._snapshot: Snapshot | None = None
+        self._form: Any = None  # of the module's inputs
+        self._n_unseen = 0
 
     def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
         """Prepare a batch, whose columns have equally many rows on one device.
@@ -63,40 +78,152 @@ class CompiledGradients:
             NotDenseError: If it is not certain that the module computes only its layers, or compiled code does not
                 support the batch.
         """
-        known, self._known = self._known, None
-        if known is not None:
-            with suppress(DifferentOutputsError):  # the module has changed
-                rows = known.rows(batch, options)
-                self._known = known
-                return rows
-        gradient = CompiledGradient(self._module, self._gradients)
-        rows = gradient.rows(batch, options)
-        rows.compare_with_autograd()
-        self._known = gradient
+        check_unwatched(self._module)
+        form = _form_of(batch, options)
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None or form != self._form or not snapshot.is_same():
+            snapshot, self._form = self._read(batch, options), form
+            self._n_unseen = MOST_UNSEEN
+        if not isinstance(self._known, CompiledGradient):
+            self._snapshot = snapshot
+            raise NotDenseError(self._known)
+        rows = CompiledRows(self._known, batch, options)
+        self._n_unseen += len(rows)
+        if self._n_unseen >= MOST_UNSEEN:
+            rows.compare_with_autograd(MOST_SEEN)
+            self._n_unseen = 0
+            if not snapshot.is_same():
+                raise NotDenseError(CHANGES)
+        self._snapshot = snapshot
         return rows
+
+    def _read(self, batch: Mapping[str, Any], options: LossOptions) -> Snapshot:
+        """Read the module in its current state, which is returned."""
+        excluded: set[Change] = set()
+        try:
+            self._check_parameters()
+            layers = layers_of_module(self._module) if is_default(self._module) else self._read_copy(batch, options)
+            self._known = CompiledGradient(self._module, self._gradients, layers)
+        except RandomError:
+            raise  # maybe another thread has drawn them
+        except ChangesError as error:
+            self._known, excluded = str(error), error.changes
+        except NotDenseError as error:
+            self._known = str(error)
+        return Snapshot(self._module, excluded)
+
+    def _check_parameters(self) -> None:
+        for each in self._gradients.values():
+            if each.device.type != "cpu" or each.dtype != torch.float32:
+                raise NotDenseError(f"its parameters are {each.dtype} on {each.device}")
+        n_weights = sum(each.numel() for each in _parameters_of(self._module))
+        if n_weights > MOST_WEIGHTS[BEST]:
+            raise NotDenseError(f"torch is faster for {n_weights:,} weights")
+
+    def _read_copy(self, batch: Mapping[str, Any], options: LossOptions) -> ModuleLayers:
+        """Read a copy of the module, whose weights differ: where they are 0, they would hide gradients."""
+        try:
+            twin = copy.deepcopy(self._module)
+        except Exception as error:  # the module may hold anything
+            raise NotDenseError(f"it can't be copied: {type(error).__name__}: {error}") from None
+        parameters = _parameters_of(twin)
+        _perturb(parameters)
+        taken = _taken(batch, _spread(_counted(batch), MOST_COMPARED))
+        snapshot, randomness = Snapshot(twin), _randomness()
+        layers = reason = None
+        try:
+            layers = layers_of_module(twin, module_inputs(taken))
+            gradients = {each: torch.zeros_like(each).detach() for each in parameters if each.requires_grad}
+            rows = CompiledRows(CompiledGradient(twin, gradients, layers), taken, options)
+            rows.compare_with_autograd(MOST_COMPARED)
+        except NotDenseError as error:
+            reason = str(error)
+        if not snapshot.is_same():
+            changes = snapshot.changes()
+            snapshot.restore()  # what the copy shares with others
+            raise ChangesError(reason or CHANGES, changes)
+        if _randomness() != randomness:
+            _set_randomness(randomness)
+            if layers is not None:
+                raise RandomError("its forward pass draws random numbers")
+        if layers is None or reason is not None:
+            raise NotDenseError(reason)
+        return layers.of_other(dict(zip(parameters, _parameters_of(self._module), strict=True)))
+
+
+class ChangesError(NotDenseError):
+    """A pass of the module changes the module, or objects and variables that it uses."""
+
+    def __init__(self, message: str, changes: set[Change]):
+        super().__init__(message)
+        self.changes = changes
+
+
+class RandomError(NotDenseError):
+    """A pass of the module draws random numbers."""
+
+
+def _parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    """List the parameters of all parts, where shared ones stand several times."""
+    found = (each for part in parts_of(module) for each in part._parameters.values())
+    return [each for each in found if each is not None]
+
+
+@torch.no_grad()
+def _perturb(parameters: list[nn.Parameter]) -> None:
+    generator = torch.Generator("cpu").manual_seed(0)
+    for each in dict.fromkeys(parameters):
+        if each.is_cpu and each.is_floating_point():
+            each.add_(torch.randn(each.shape, generator=generator, device="cpu"), alpha=0.1)
+
+
+def _form_of(batch: Mapping[str, Any], options: LossOptions) -> Any:
+    """Return a value that is the same for batches with the same kinds of columns."""
+    leaves = flatten_struct(module_inputs(batch))
+    forms = [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in leaves]
+    return forms, options.vf_coeff != 0, options.kl_coeff != 0
+
+
+def _counted(batch: Mapping[str, Any]) -> Tensor:
+    """Return the numbers of the rows that count."""
+    mask = batch.get(Columns.LOSS_MASK)
+    if mask is None:
+        return torch.arange(len(batch[Columns.ACTION_LOGP]), device="cpu")
+    if not mask.any():
+        raise NotDenseError("no row counts")
+    return mask.nonzero().squeeze(1)
+
+
+def _spread(numbers: Tensor, most: int) -> Tensor:
+    """Return at least 2 and at most `most` of these numbers, evenly spread; one alone is returned twice."""
+    places = torch.linspace(0, len(numbers) - 1, max(2, min(len(numbers), most)), dtype=torch.float64, device="cpu")
+    return numbers[places.long()]
+
+
+def _taken(batch: Mapping[str, Any], numbers: Tensor) -> dict[str, Any]:
+    """Return the batch's rows with these numbers."""
+    return {name: map_struct(lambda leaf: leaf[numbers], column) for name, column in batch.items()}
+
+
+def _randomness() -> tuple[bytes, Any, Any]:
+    """Return the states of the global random generators."""
+    state: Any = np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), (state[0], state[1].tobytes(), *state[2:])
+
+
+def _set_randomness(states: tuple[bytes, Any, Any]) -> None:
+    of_torch, of_python, (kind, keys, *others) = states
+    torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
+    random.setstate(of_python)
+    np.random.set_state((kind, np.frombuffer(keys, np.uint32), *others))  # noqa: NPY002
 
 
 class CompiledGradient:
-    """Reads a module's layers, and computes gradients of its parameters. See `CompiledGradients`."""
+    """Computes gradients of a module's parameters. See `CompiledGradients`."""
 
-    def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor]):
-        for each in gradients.values():
-            if each.device.type != "cpu" or each.dtype != torch.float32:
-                raise NotDenseError(f"its parameters are {each.dtype} on {each.device}")
-        if module.action_space is None:
-            raise NotDenseError("its action space is unknown")
-        self.module, self.gradients = module, gradients
-        self.layers = layers_of_module(module)
+    def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor], layers: ModuleLayers):
+        self.module, self.gradients, self.layers = module, gradients, layers
         self._nets: dict[tuple[bool, ...], PPOGradient] = {}
-
-    def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
-        """Prepare a batch. Raises DifferentOutputsError if the module has changed."""
-        if torch.is_autocast_enabled("cpu"):
-            raise NotDenseError("torch.autocast is on")
-        check_unwatched(self.module)
-        rows = CompiledRows(self, batch, options)
-        rows.compare_outputs()
-        return rows
 
     def net(self, *, has_values: bool, has_mask: bool, has_former: bool) -> PPOGradient:
         """Return the compiled code for rows with or without values, masks and former logits."""
@@ -125,8 +252,8 @@ class CompiledRows:
         n = len(batch[Columns.ACTION_LOGP])
         if batch[Columns.ACTION_LOGP].dim() > 1:
             raise NotDenseError("its rows are sequences")
-        check_actions(gradient.module, batch[Columns.ACTIONS], torch.Size([n]))
         check_rows(batch, needed, torch.Size([n]))
+        check_choices(gradient.module, batch)
         has_values = options.vf_coeff != 0
         if has_values and net.values == OBSERVATIONS:
             raise NotDenseError("it outputs no values")
@@ -168,27 +295,16 @@ class CompiledRows:
         return None if mask is None else in_a_row(mask, (n, sum(choices_of(module.action_space))))
 
     def _actions(self, n: int) -> Tensor:
-        """Return the actions, [n, choices]. Raises BatchError if one is out of range."""
-        net: DenseNet = self._gradient.layers.net
+        """Return the actions, [n, choices]."""
         given = self._batch[Columns.ACTIONS]
         if not isinstance(given, Tensor):
             raise NotDenseError("its actions are nested")
-        actions = given.reshape(n, -1)
-        if net.sizes is None:
-            return actions
-        actions = actions.long()
-        if (actions < 0).any() or (actions >= torch.tensor(net.sizes, device="cpu")).any():
-            raise BatchError(f"expected actions from 0 to less than {net.sizes}, got {int(actions.min())} to "
-                             f"{int(actions.max())}")  # fmt: skip
-        return actions
+        return given.reshape(n, -1)
 
     def compute(self, numbers: Tensor) -> dict[str, float]:
         """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`."""
         options = self._options
-        sums = self._net.compute(
-            self._obs, self._rows, numbers.numpy(), clip=options.clip, value_coeff=options.vf_coeff,
-            entropy_coeff=options.entropy_coeff, value_clip=options.vf_clip, kl_coeff=options.kl_coeff,
-        )  # fmt: skip
+        sums = self._compute(self._obs, self._rows, numbers.numpy(), options)
         found = dict(zip(SUMS, sums.tolist(), strict=True))
         n = max(1.0, found["count"])
         mean = {name: value / n for name, value in found.items()}
@@ -205,66 +321,67 @@ class CompiledRows:
             stats["vf_explained_var"] = max(-1.0, 1 - of_errors / max(of_targets, sys.float_info.min))
         return stats
 
-    def compare_outputs(self) -> None:
-        """Raise DifferentOutputsError unless compiled code and the module agree on the outputs of a sample of rows."""
-        numbers = self._spread(MOST_SEEN)
-        self.compute(numbers)
-        logits, values = self._net.outputs(len(numbers))
-        with torch.no_grad():
-            outputs = self._gradient.module.forward_train(module_inputs(self._taken(numbers)))
-        ours, theirs = torch.from_numpy(logits), outputs[Columns.ACTION_DIST_INPUTS]
-        if (log_std := self._gradient.layers.net.log_std) is not None:
-            ours = torch.cat([ours, log_std.detach().expand_as(ours)], 1)
-        if self._mask is not None:
-            ours, theirs = (each.masked_fill(self._mask[numbers] == 0, 0) for each in (ours, theirs))
-        pairs = [(ours, theirs)]
-        if values is not None:
-            pairs.append((torch.from_numpy(values), outputs.get(Columns.VF_PREDS, torch.empty(0, device="cpu"))))
-        if not all(_are_close(ours, theirs) for ours, theirs in pairs):
-            raise DifferentOutputsError
+    def _compute(self, obs: Any, rows: Any, order: Any, options: LossOptions) -> Any:
+        """Overwrite the gradient; returns SUMS."""
+        return self._net.compute(
+            obs, rows, order, clip=options.clip, value_coeff=options.vf_coeff, entropy_coeff=options.entropy_coeff,
+            value_clip=options.vf_clip, kl_coeff=options.kl_coeff,
+        )  # fmt: skip
 
-    def compare_with_autograd(self) -> None:
-        """Raise NotDenseError unless compiled code and autograd give the same gradient for a sample of rows."""
-        numbers = self._spread(MOST_COMPARED)
-        gradients = self._gradient.gradients
-        with torch.enable_grad():
-            loss = ppo_loss(self._gradient.module, self._taken(numbers), **self._options._asdict())
-        if _has_own_backward(loss):
-            raise NotDenseError("its forward pass has a torch.autograd.Function")
-        found = torch.autograd.grad(loss, [*gradients], allow_unused=True)
-        by_autograd = [torch.zeros_like(each) if of is None else of for each, of in zip(gradients, found, strict=True)]
-        rounding = SMALLEST * max(1.0, sum(float(each.square().sum()) for each in by_autograd) ** 0.5)
-        for each in gradients.values():
-            each.zero_()
-        self.compute(numbers)
-        for ours, theirs in zip(gradients.values(), by_autograd, strict=True):  # one by one, as their norms differ
-            difference, size = (float(torch.linalg.vector_norm(each)) for each in (ours - theirs, theirs))
+    def compare_with_autograd(self, most: int) -> None:
+        """Raise NotDenseError unless compiled code and autograd compute the same gradient.
+
+        The rows are at most `most` of those that count, with ratios of 1, and with other advantages and targets:
+        derivatives of actual rows may be 0, for example where ratios are clipped.
+        """
+        numbers, gradients = _spread(_counted(self._batch), most), self._gradient.gradients
+        try:
+            with torch.enable_grad():
+                loss, columns = self._comparable(numbers)
+            found = torch.autograd.grad(loss, [*gradients], allow_unused=True)
+        except Exception as error:  # the module's, or about its outputs: autograd will raise it again
+            raise NotDenseError(f"a pass with few rows fails: {type(error).__name__}: {error}") from None
+        rows = self._rows[numbers.numpy()]
+        rows[:, list(columns)] = torch.stack([*columns.values()], 1).numpy()
+        self._compute(self._obs[numbers.numpy()], rows, np.arange(len(rows)), self._comparing)
+        trained = set(self.trained)
+        theirs = [torch.zeros_like(each) if of is None else of for each, of in zip(gradients, found, strict=True)]
+        off = [of - ours if each in trained else of for of, (each, ours) in zip(theirs, gradients.items(), strict=True)]
+        norms = torch.stack(torch._foreach_norm([*theirs, *off])).tolist()
+        sizes, differences = norms[: len(theirs)], norms[len(theirs) :]
+        rounding = SMALLEST * max(1.0, sum(size**2 for size in sizes) ** 0.5)
+        for each, size, difference in zip(gradients, sizes, differences, strict=True):  # one by one: their norms differ
             if not difference <= TOLERANCE * size + rounding:
-                raise NotDenseError(f"the compiled gradient of a parameter of shape {tuple(ours.shape)} is "
+                raise NotDenseError(f"the compiled gradient of a parameter of shape {tuple(each.shape)} is "
                                     f"{difference:.2g} off autograd's, whose norm is {size:.2g}")  # fmt: skip
 
-    def _spread(self, most: int) -> Tensor:
-        """Return at most `most` row numbers, evenly spread from the first row to the last."""
-        return torch.linspace(0, len(self) - 1, min(len(self), most), dtype=torch.float64, device="cpu").long()
+    @property
+    def _comparing(self) -> LossOptions:
+        options = self._options
+        return LossOptions(0.2, 0.5 if options.vf_coeff else 0.0, None, 0.01, 1.0 if options.kl_coeff else 0.0)
 
-    def _taken(self, numbers: Tensor) -> dict[str, Any]:
-        """Return the batch's rows with the given numbers."""
-        return {name: map_struct(lambda leaf: leaf[numbers], column) for name, column in self._batch.items()}
-
-
-def _are_close(ours: Tensor, theirs: Tensor) -> bool:
-    finite = theirs[torch.isfinite(theirs)]
-    least = TOLERANCE * float(finite.abs().max()) if len(finite) else 0
-    is_alike = (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-    return is_alike and torch.allclose(ours, theirs, rtol=0, atol=least, equal_nan=True)
-
-
-def _has_own_backward(loss: Tensor) -> bool:
-    """Return True if the loss depends on a torch.autograd.Function, of which a trace shows only the forward pass."""
-    nodes: list[Any] = [loss.grad_fn]
-    seen = {None, *nodes}
-    for node in nodes:  # grows during the loop
-        following = {child for child, _ in node.next_functions} - seen
-        seen |= following
-        nodes += following
-    return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes)
+    def _comparable(self, numbers: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+        """Return a loss of these rows, and columns that replace theirs, by their place in packed rows."""
+        module, options = self._gradient.module, self._comparing
+        names = [
+            *module_inputs(self._batch),
+            Columns.ACTIONS,
+            *([Columns.ACTION_DIST_INPUTS] if options.kl_coeff else []),
+        ]
+        rows = _taken({name: self._batch[name] for name in names}, numbers)
+        outputs = module.forward_train(module_inputs(rows))
+        kind = module.get_train_action_dist_cls()
+        distribution = kind.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
+        logp, advantages = (
+            distribution.logp(rows[Columns.ACTIONS]),
+            torch.linspace(-1.0, 1.3, len(numbers), device="cpu"),
+        )
+        columns = {LOGP: logp.detach(), ADVANTAGES: advantages, COUNTS: torch.ones_like(advantages)}
+        gain = logp.dot(advantages) + options.entropy_coeff * distribution.entropy().sum()
+        if options.vf_coeff:
+            values = outputs[Columns.VF_PREDS]
+            columns[TARGETS] = (values + (1 + values.abs()) * advantages.flip(0)).detach()
+            gain = gain - options.vf_coeff * (values - columns[TARGETS]).square().sum()
+        if options.kl_coeff:
+            gain = gain - kind.from_logits(rows[Columns.ACTION_DIST_INPUTS]).kl(distribution).sum()
+        return -gain / len(numbers), columns

@@ -11,7 +11,7 @@ from fastmarl.core.native._ppo import BEST, PPOGradient
 
 MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # with more, torch is faster on one thread
 MOST_OPTIONS = 2**24  # per choice: rows store actions as float32
-LOGP = 0  # column of packed rows
+LOGP, ADVANTAGES, TARGETS, COUNTS = range(4)  # columns of packed rows
 
 
 class DenseNet(NamedTuple):

@@ -1,6 +1,7 @@
 """All parameters of a module as one tensor, so that an optimizer updates one tensor instead of many."""
 
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -8,60 +9,155 @@ from torch import Tensor
 from fastmarl.core.errors import ConfigError
 
 AGAIN = "call flat_parameters() again and create an optimizer with its result, or create another PPOLearner"
+STEPS = ("add_", "addc", "sub_", "mul_", "_foreach_", "_fused_")  # operations by which torch's optimizers step
 
 
-class FlatPart(NamedTuple):
-    """A parameter that is a view of part of a flat tensor."""
+class FlatPart:
+    """A parameter that is a view of part of a flat tensor, and its gradient, a view of part of a flat gradient.
 
-    parameter: torch.nn.Parameter
-    gradient: Tensor
-    address: int
-    places: dict[str, torch.nn.Parameter | None]  # `_parameters` of its module
-    name: str  # key in `places`
+    Args:
+        parameter: The parameter.
+        places: `_parameters` of its module.
+        name: Its key in `places`.
+        rows: Its part of the flat tensor.
+        gradient: The flat gradient.
+    """
+
+    def __init__(self, parameter: torch.nn.Parameter, places: dict[str, Any], name: str, rows: slice, gradient: Tensor):
+        self.parameter, self.places, self.name, self.rows = parameter, places, name, rows
+        self.gradient = gradient[rows].view(parameter.shape).data  # its version counts only what backward() adds
+        self.address = parameter.data_ptr()
+        self._cleared = -1  # version without gradients
+
+    @property
+    def is_reached(self) -> bool:
+        """True if the parameter has a gradient since `clear()`, even one of zeros."""
+        given = self.parameter.grad
+        return given is not None and (given is not self.gradient or self.gradient._version != self._cleared)
+
+    def clear(self) -> None:
+        """Note that the parameter has no gradient. The gradient's numbers are zeros then."""
+        self._cleared = self.gradient._version
+        if self.parameter.grad is not self.gradient:
+            self.parameter.grad = self.gradient
+
+    def mark_reached(self) -> None:
+        """Note that the parameter has a gradient, which was written without torch's knowledge."""
+        self._cleared = -1
+
+    def collect(self) -> None:
+        """Restore a gradient that was detached from the parameter, as by `module.zero_grad()`."""
+        given = self.parameter.grad
+        if given is None:
+            self.gradient.zero_()
+            self.clear()
+        elif given is not self.gradient:
+            self.gradient.copy_(given.detach())
+            self.parameter.grad = self.gradient
+            self.mark_reached()
+
+    def check(self) -> None:
+        """Raise ConfigError unless a step of the flat tensor is a step of the module's parameter."""
+        if self.parameter.data_ptr() != self.address:
+            raise ConfigError(f"the parameter {self.name!r} was moved out of its module's flat parameters, as by "
+                              f"module.to(); {AGAIN}")  # fmt: skip
+        if self.name not in self.places or self.places[self.name] is not self.parameter:
+            raise ConfigError(f"the parameter {self.name!r} of the flat parameters no longer belongs to its module, as "
+                              f"after load_state_dict(assign=True); {AGAIN}")  # fmt: skip
+        if not self.parameter.requires_grad:
+            raise ConfigError(f"the parameter {self.name!r} was frozen, but as a part of flat parameters it would "
+                              f"still be moved by momentum; {AGAIN}")  # fmt: skip
 
 
 class FlatParameters(torch.nn.Parameter):
     """The tensor that `flat_parameters()` returns.
 
-    `grad` is never None: the parameters' gradients are views of it, and setting it to None fills it with zeros.
+    An operation that writes to it writes to the module's parameters, so that `backward()` through a graph from before
+    raises torch's RuntimeError.
+
+    Attributes:
+        gradient: Gradients of all parameters, [k], zeros where there is none. The parameters' gradients are its views.
     """
 
+    gradient: Tensor
     _parts: list[FlatPart]
-    _gradient: Tensor
+    _unreached: list[slice]  # what the next step has to leave in place
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            name = getattr(func, "__name__", "")
+            if not name.endswith("_") or name == "__get__":  # an operation that only reads
+                return func(*args, **(kwargs or {}))
+            given = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+            flats = [each for each in given if isinstance(each, FlatParameters)]
+            versions = [each._version for each in flats]
+            kept = [each.kept(each._unreached) if name.startswith(STEPS) else [] for each in flats]
+            result = func(*args, **(kwargs or {}))
+            for each, version, of_each in zip(flats, versions, kept, strict=True):
+                if each._version != version or name.startswith("_fused_"):  # these do not count as writes in torch
+                    each.put_back(of_each)
+                    torch.autograd.graph.increment_version(each.parameters)
+            return result
 
     @property
-    def grad(self) -> Tensor:  # type: ignore[override]
-        """Gradients, [k]. Gradients that were detached from their parameters, as by `module.zero_grad()`, are restored.
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The parameters that are views of this tensor, in its order."""
+        return [part.parameter for part in self._parts]
+
+    @property
+    def grad(self) -> Tensor | None:  # type: ignore[override]
+        """Gradients, [k]; None if no parameter has one. Setting it to None clears all of them.
+
+        Gradients that were detached from their parameters, as by `module.zero_grad()`, are restored. The next
+        step of an optimizer leaves parameters in place that have no gradient.
 
         Raises:
             ConfigError: If a parameter was moved, or no longer belongs to the module, so that steps would not reach it;
                 or it was frozen, so that steps would still change it.
         """
-        for parameter, part, address, places, name in self._parts:
-            if parameter.data_ptr() != address:
-                raise ConfigError(f"the parameter {name!r} was moved out of its module's flat parameters, as by "
-                                  f"module.to(); {AGAIN}")  # fmt: skip
-            if name not in places or places[name] is not parameter:
-                raise ConfigError(f"the parameter {name!r} of the flat parameters no longer belongs to its module, as "
-                                  f"after load_state_dict(assign=True); {AGAIN}")  # fmt: skip
-            if not parameter.requires_grad:
-                raise ConfigError(f"the parameter {name!r} was frozen, but as a part of flat parameters it would still "
-                                  f"be moved by momentum; {AGAIN}")  # fmt: skip
-            if parameter.grad is not part:
-                if parameter.grad is None:
-                    part.zero_()
-                else:
-                    part.copy_(parameter.grad.detach())
-                parameter.grad = part
-        return self._gradient
+        self._unreached = self.unreached()
+        return None if len(self._unreached) == len(self._parts) else self.gradient
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        gradient = self.grad
+        for part in self._parts:
+            part.check()
+        self._unreached = []
         if value is None:
-            gradient.zero_()
+            self.gradient.zero_()
         else:
-            gradient.copy_(value.detach())
+            self.gradient.copy_(value.detach())
+        for part in self._parts:
+            part.clear()
+            if value is not None:
+                part.mark_reached()
+
+    def unreached(self) -> list[slice]:
+        """Return the places of the parameters without gradient. Detached gradients are restored."""
+        for part in self._parts:
+            part.check()
+            part.collect()
+        return [part.rows for part in self._parts if not part.is_reached]
+
+    def mark_reached(self, parameters: Collection[Tensor]) -> None:
+        """Note that exactly these parameters have gradients, which were written without torch's knowledge."""
+        reached = set(parameters)
+        for part in self._parts:
+            part.mark_reached() if part.parameter in reached else part.clear()
+
+    def kept(self, places: Sequence[slice], *others: Tensor) -> list[tuple[Tensor, slice, Tensor]]:
+        """Copy these places of this tensor and of others [k]; see `put_back()`."""
+        return [(each, rows, each.detach()[rows].clone()) for rows in places for each in (self.detach(), *others)]
+
+    @staticmethod
+    @torch.no_grad()
+    def put_back(kept: Sequence[tuple[Tensor, slice, Tensor]]) -> None:
+        """Write what `kept()` has copied."""
+        for tensor, rows, values in kept:
+            tensor[rows] = values
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("flat parameters belong to a module; copy that, and call flat_parameters() with the copy")
@@ -74,11 +170,14 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
     """Move a module's parameters into one tensor, and make them views of it; their values stay.
 
     An optimizer that has only this tensor steps in a fraction of the time, with the same results if it treats every
-    number separately, as SGD, RMSprop and Adam do:
+    number separately, as SGD, RMSprop and Adam do, and if `backward()` reaches the same parameters before each step:
 
     ```python
     optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-3, fused=True)
     ```
+
+    Parameters without a gradient stay in place, as in torch; but if others step, the optimizer's moments continue as
+    with a gradient of zeros. Use a tensor for each part of the module that is trained at times of its own.
 
     The module is used, saved and loaded as before (except by `load_state_dict(assign=True)`, which replaces its
     parameters). A runner that acts with it sees each step immediately. Call this function after `module.to(...)`, which
@@ -108,16 +207,16 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
     with torch.no_grad():
         whole = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         flat = FlatParameters(whole)
-        flat._gradient = torch.zeros_like(whole)
-        flat._parts = []
+        flat.gradient, flat._parts, flat._unreached = torch.zeros_like(whole), [], []
         begin = 0
         for parameter in parameters:
-            end = begin + parameter.numel()
-            part = flat._gradient[begin:end].view(parameter.shape)
-            if parameter.grad is not None:
-                part.copy_(parameter.grad)
-            parameter.data = whole[begin:end].view(parameter.shape)
-            parameter.grad = part
-            flat._parts.append(FlatPart(parameter, part, parameter.data_ptr(), *places[parameter]))
-            begin = end
+            rows = slice(begin, begin + parameter.numel())
+            given, parameter.grad = parameter.grad, None
+            parameter.data = whole[rows].view(parameter.shape)
+            part = FlatPart(parameter, *places[parameter], rows, flat.gradient)
+            part.clear()
+            if given is not None:
+                part.gradient.copy_(given)
+            flat._parts.append(part)
+            begin = rows.stop
     return flat

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.envs.arrays import choice_ranges
-from fastmarl.core.errors import BatchError, ModuleOutputError
+from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
@@ -17,6 +17,7 @@ from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.learning.one_module import one_module
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def ppo_loss(
@@ -58,8 +59,10 @@ def ppo_loss(
     Raises:
         BatchError: If a column is missing or does not have one number per row, an action has another shape than in the
             module's action space, or "loss_mask" is not bool.
+        ConfigError: If `clip`, `vf_clip` or a coefficient is NaN or out of range.
         ModuleOutputError: If the module does not output one value per row although `vf_coeff` is not 0.
     """
+    check_coefficients(clip=clip, vf_coeff=vf_coeff, vf_clip=vf_clip, entropy_coeff=entropy_coeff, kl_coeff=kl_coeff)
     module, needed = one_module(module), needed_columns(rows, vf_coeff, kl_coeff)
     outputs = module.forward_train(module_inputs(rows))
     logits = outputs[Columns.ACTION_DIST_INPUTS]
@@ -93,6 +96,16 @@ def ppo_loss(
             if kl_coeff:
                 stats["mean_kl_loss"] = mean(divergence)
     return mean(-gain if squared_error is None else vf_coeff * squared_error - gain)
+
+
+def check_coefficients(**given: Any) -> None:
+    """Raise ConfigError if an option of `ppo_loss()` or PPOLearner is NaN or out of range."""
+    for name, value in given.items():
+        least = -math.inf if name == "entropy_coeff" else 0
+        is_limit = name in ("clip", "vf_clip", "max_grad_norm")  # which may be infinite
+        if value is not None and not (least <= value and (is_limit or abs(value) < math.inf)):
+            kind = "0 or more" if is_limit else "a finite number" if least else "a finite number of 0 or more"
+            raise ConfigError(f"expected {name} to be {kind}, got {value}")
 
 
 def module_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,6 +194,10 @@ def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
             continue
         sizes = (ranges[1] - ranges[0] + 1).reshape(leaf.shape)  # recorded actions begin at 0
         column = given[leaf.path]
+        if column.is_complex():
+            raise BatchError(f"expected actions of integers, got {column.dtype}")
+        if column.dtype in UNSIGNED:  # torch can't compare them
+            column = column.long()
         is_whole = column == column.round() if column.is_floating_point() else True
         if not ((column >= 0) & (column < torch.from_numpy(sizes).to(column.device)) & is_whole).all():
             raise BatchError(f"expected actions from 0 to less than {sizes.tolist()}, got {column.min().item():g} to "

@@ -14,11 +14,11 @@ from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_o
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.public import public
 from fastmarl.learning.adam import FusedAdam, can_fuse
-from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
+from fastmarl.learning.compiled_gradient import CompiledGradients, CompiledRows, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
 from fastmarl.learning.one_module import one_module
-from fastmarl.learning.ppo import check_choices, check_rows, needed_columns, ppo_loss
+from fastmarl.learning.ppo import check_choices, check_coefficients, check_rows, needed_columns, ppo_loss
 
 COMPILED = "compiled"
 SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
@@ -36,8 +36,13 @@ class PPOLearner:
     The loss is `ppo_loss()`. For dense networks on the CPU its gradient is compiled, which is several times faster than
     autograd. This covers default networks without convolutions and memory, and modules of your own whose forward pass
     consists of linear layers and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic; Discrete,
-    MultiDiscrete and Box actions; action masks and loss masks. The compiled gradient is compared with the module itself
-    before its first use and in each update. Autograd handles all other modules.
+    MultiDiscrete and Box actions; action masks and loss masks. Autograd handles all other modules.
+
+    A module of your own is read from a pass of a copy. It is read again when an attribute, a method or a variable that
+    it uses has changed, and its gradient is compared with autograd's for a few rows in each update, or after every 4096
+    rows of smaller ones. A pass with side effects, such as one that counts passes, is left to autograd.
+
+    A parameter without a gradient stays in place, as do its moments.
 
     Args:
         module: See `ppo_loss()`. Its parameters are moved into one tensor, see `flat_parameters()`.
@@ -122,9 +127,9 @@ class PPOLearner:
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
         self._check_parameters()
-        rows, gradient = self._rows(batch), self.parameters.grad
+        rows, gradient = self._rows(batch), self.parameters.gradient
         size = self.minibatch_size or -(-n // self.num_minibatches)
-        steps = _Steps(self.optimizer)
+        steps = _Steps(self.optimizer, self.parameters)
         found: dict[str, list[float]] = {}
         for epoch in range(self.epochs):
             generator = self.generator
@@ -135,7 +140,7 @@ class PPOLearner:
                 if not math.isfinite(norm):
                     raise BatchError(f"the gradient of minibatch {k} of epoch {epoch} has the norm {norm}; "
                                      f"{_not_finite(batch)}")  # fmt: skip
-                steps.step()
+                steps.step(rows.unreached)
                 for name, value in stats.items():
                     found.setdefault(name, []).append(value)
         return {name: fmean(values) for name, values in found.items()}
@@ -145,6 +150,10 @@ class PPOLearner:
         if any(size is not None and size < 1 for size in sizes):
             raise ConfigError("epochs, num_minibatches and minibatch_size must be at least 1, got "
                               f"{sizes[0]}, {sizes[1]} and {sizes[2]}")  # fmt: skip
+        check_coefficients(**self._options()._asdict(), max_grad_norm=self.max_grad_norm)
+
+    def _options(self) -> LossOptions:
+        return LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff, self.kl_coeff)
 
     def _check_parameters(self) -> None:
         """Raise ConfigError unless steps would update the module's parameters; clear their gradients."""
@@ -160,13 +169,14 @@ class PPOLearner:
 
     def _rows(self, batch: Mapping[str, Any]) -> Any:
         """Prepare the batch for the backend that computes its gradients."""
-        options = LossOptions(self.clip, self.vf_coeff, self.vf_clip, self.entropy_coeff, self.kl_coeff)
+        options = self._options()
         try:
             if not self.compiled:
                 raise NotDenseError("compiled is False")
             rows = self._gradients.rows(batch, options)
+            self.parameters.mark_reached(rows.trained)
             self.backend = COMPILED
-            return rows
+            return _CompiledRows(rows, self.parameters.unreached())
         except NotDenseError as reason:
             self.backend = f"autograd: {reason}"
             return _AutogradRows(self._module, self.parameters, batch, options)
@@ -182,15 +192,27 @@ class PPOLearner:
 class _Steps:
     """An optimizer's steps, fused into a single pass where possible."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer):
-        self._optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: FlatParameters):
+        self._optimizer, self._parameters = optimizer, parameters
         self._fused: FusedAdam | None = None
 
-    def step(self) -> None:
-        """Take one step. The optimizer takes the first one itself, which creates the moments."""
+    def step(self, unreached: list[slice]) -> None:
+        """Take one step, in which parameters without a gradient and their moments stay as they are.
+
+        The optimizer takes the first one itself, which creates the moments.
+
+        Args:
+            unreached: Places of the parameters without a gradient.
+        """
         if self._fused is None and can_fuse(self._optimizer):
             self._fused = FusedAdam(self._optimizer)
+        kept = []
+        if unreached:
+            state = self._optimizer.state.get(self._parameters, {}).values()
+            moments = [each for each in state if isinstance(each, Tensor) and each.shape == self._parameters.shape]
+            kept = self._parameters.kept(unreached, *moments)
         (self._fused or self._optimizer).step()
+        self._parameters.put_back(kept)
 
 
 def _trained(module: torch.nn.Module) -> set[torch.nn.Parameter]:
@@ -210,8 +232,25 @@ def _not_finite(batch: Mapping[str, Any]) -> str:
     return "all columns are finite: check the weights and the learning rate"
 
 
+class _CompiledRows:
+    """A batch whose gradients compiled code computes.
+
+    Attributes:
+        unreached: Places of the parameters without a gradient.
+    """
+
+    def __init__(self, rows: CompiledRows, unreached: list[slice]):
+        self.compute, self.unreached = rows.compute, unreached
+
+
 class _AutogradRows:
-    """A batch whose gradients autograd computes."""
+    """A batch whose gradients autograd computes.
+
+    Attributes:
+        unreached: Places of the parameters without a gradient in the last minibatch.
+    """
+
+    unreached: list[slice]
 
     def __init__(self, module: RLModule, parameters: FlatParameters, batch: Mapping[str, Any], options: LossOptions):
         needed = needed_columns(batch, options.vf_coeff, options.kl_coeff)
@@ -225,5 +264,5 @@ class _AutogradRows:
         stats: dict[str, Tensor] = {}
         self._parameters.grad = None
         ppo_loss(self._module, self._packed.take(numbers), stats=stats, **self._options._asdict()).backward()
-        self._parameters.grad  # noqa: B018  # restores gradients that were detached from the parameters
+        self.unreached = self._parameters.unreached()
         return dict(zip(stats, torch.stack([*stats.values()]).tolist(), strict=True))

@@ -102,7 +102,7 @@ def test_gradients_accumulate_until_they_are_zeroed():
         assert torch.equal(flat.grad, found[-1]) and found[-1].abs().sum() > 0
     torch.testing.assert_close(found[1], 2 * found[0])
     flat.grad = None
-    assert not flat.grad.any() and not any(p.grad.any() for p in module.parameters())
+    assert flat.grad is None and not any(p.grad.any() for p in module.parameters())
 
 
 def test_a_module_with_flat_parameters_is_used_as_before():
@@ -198,6 +198,60 @@ def test_parameters_that_steps_would_miss_or_move_by_mistake_are_told(change, te
     assert moved == {name for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
+def two_heads():
+    torch.manual_seed(2)
+    return torch.nn.ModuleList([torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)])
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("n_tensors", [1, 2])
+def test_parameters_without_gradient_stay(kind, n_tensors):
+    """With a tensor for each head, all else is as in torch, too."""
+    plain, net = two_heads(), two_heads()
+    flats = [flat_parameters(net)] if n_tensors == 1 else [flat_parameters(head) for head in net]
+    optimizers = [OPTIMIZERS[kind](plain.parameters()), OPTIMIZERS[kind](flats)]
+    for step, head in enumerate((0, 0, 1, 1, 0)):
+        for module, optimizer in zip((plain, net), optimizers, strict=True):
+            before = deepcopy(module[1 - head].state_dict())
+            optimizer.zero_grad()
+            module[head](torch.ones(1, 4)).square().sum().backward()
+            torch.nn.utils.clip_grad_norm_(flats if module is net else module.parameters(), 0.5)
+            optimizer.step()
+            assert all(torch.equal(value, before[name]) for name, value in module[1 - head].state_dict().items())
+        if n_tensors == 2 or step < 2:
+            for one, other in zip(plain.parameters(), net.parameters(), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_that_are_set_reach_all_parameters():
+    net = two_heads()
+    flat = flat_parameters(net)
+    optimizer = torch.optim.Adam([flat], lr=0.1)
+    net[0](torch.ones(1, 4)).sum().backward()
+    flat.grad = torch.ones(len(flat))
+    before = flat.detach().clone()
+    optimizer.step()
+    assert (flat != before).all()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_graphs_from_before_a_step_are_refused(kind):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    flat = flat_parameters(net)
+    optimizer = OPTIMIZERS[kind]([flat])
+
+    @torch.no_grad()
+    def set_all():
+        flat[:] = 0.5
+
+    for write in (optimizer.step, optimizer.step, set_all):
+        early = net(torch.ones(4, 3)).sum()
+        net(torch.ones(4, 3)).square().sum().backward()
+        write()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(early, net[0].weight)
+
+
 def test_gradients_with_a_graph_are_taken():
     module = make_module()
     flat = flat_parameters(module)
@@ -207,7 +261,7 @@ def test_gradients_with_a_graph_are_taken():
     expected = torch.cat([parameter.grad.detach().ravel() for parameter in module.parameters()])
     assert torch.equal(flat.grad, expected) and not flat.grad.requires_grad
     torch.optim.Adam([flat]).zero_grad()
-    assert not flat.grad.any()
+    assert flat.grad is None and not flat.gradient.any()
 
 
 @pytest.mark.parametrize("save", [pickle.dumps, lambda flat: torch.save(flat, io.BytesIO())])

@@ -1,6 +1,7 @@
 """PPOLearner where callers, numbers or interrupts do what they should not."""
 
 import copy
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium as gym
@@ -202,6 +203,40 @@ def test_actions_that_are_not_numbers(compiled):
     batch["actions"] = batch["actions"].float()
     batch["actions"][3] = torch.nan
     assert_refused(learner, batch, BatchError, "actions from 0")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("action", [1.7, -0.5, 2 + 0j])
+def test_actions_that_are_no_whole_numbers(action, compiled):
+    learner = PPOLearner(make_module(), compiled=compiled)
+    batch = make_batch(learner.module)
+    batch["actions"] = torch.full((N,), action)
+    assert_refused(learner, batch, BatchError, "expected actions")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.float64])
+def test_actions_of_other_dtypes(dtype):
+    """They are the same numbers."""
+    found = []
+    for compiled in (True, False):
+        learner = PPOLearner(make_module(), compiled=compiled, generator=torch.Generator().manual_seed(0))
+        batch = make_batch(learner.module)
+        learner.update({**batch, "actions": batch["actions"].to(dtype)})
+        found.append(learner.parameters.detach())
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["clip", "vf_coeff", "vf_clip", "entropy_coeff", "kl_coeff", "max_grad_norm"])
+@pytest.mark.parametrize("value", [-0.1, math.nan, -math.inf])
+def test_options_out_of_range(name, value):
+    if name == "entropy_coeff" and value == -0.1:  # which makes policies more certain
+        assert PPOLearner(make_module(), entropy_coeff=value).entropy_coeff == value
+        return
+    with pytest.raises(ConfigError, match=f"expected {name} to be .*, got {value}"):
+        PPOLearner(make_module(), **{name: value})
+    learner = PPOLearner(make_module())
+    setattr(learner, name, value)
+    assert_refused(learner, make_batch(learner.module), ConfigError, f"expected {name}")
 
 
 @pytest.mark.parametrize("n", [1, N])

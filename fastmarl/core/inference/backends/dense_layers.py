@@ -91,8 +91,13 @@ class DenseLayers:
         n_out = width if is_norm else part.out_features
         weight = weights_of(part, "weight", (n_out,) if is_norm else (n_out, width))
         eps = part.eps if is_norm else None
-        self.layers.append(Layer(source, weight, weights_of(part, "bias", (n_out,)), eps=eps))
+        self.append(Layer(source, weight, weights_of(part, "bias", (n_out,)), eps=eps), n_out)
+
+    def append(self, layer: Layer, n_out: int) -> int:
+        """Append a layer; return its index."""
+        self.layers.append(layer)
         self._widths.append(n_out)
+        return len(self.layers) - 1
 
     def n_out(self, layer: int) -> int:
         """Return the number of a layer's outputs."""
@@ -176,13 +181,17 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
     """
     parameters = layer._parameters
     weights = parameters[name] if name in parameters else getattr(layer, name)  # maybe computed
-    if weights is None:
-        return None
-    if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
-        raise NotDenseError(f"{type(layer).__name__}.{name} is not a torch.nn.Parameter of float32 on the CPU")
-    if weights.shape != shape or not weights.is_contiguous():
-        raise NotDenseError(f"{type(layer).__name__}.{name} is not contiguous, or has shape {list(weights.shape)}")
+    if weights is not None:
+        check_weights(weights, shape, f"{type(layer).__name__}.{name}")
     return weights
+
+
+def check_weights(weights: torch.Tensor, shape: tuple[int, ...], name: str) -> None:
+    """Raise NotDenseError unless the weights can be read in place."""
+    if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
+        raise NotDenseError(f"{name} is not a torch.nn.Parameter of float32 on the CPU")
+    if weights.shape != shape or not weights.is_contiguous():
+        raise NotDenseError(f"{name} is not contiguous, or has shape {list(weights.shape)}")
 
 
 def parts_of(*modules: nn.Module) -> list[nn.Module]:
