@@ -11,6 +11,7 @@ from support.connected_runs import SEEDS, Connected, assert_equals_oracle
 from support.optional import params
 from support.process_runners import contents
 from support.replay import make_config
+from support.scenario_envs import MixedClocksEnv, StepCounter
 from support.trees import assert_same
 from support.wandering import KINDS, make_runner
 from support.worlds import make_world, world_of
@@ -18,6 +19,16 @@ from support.worlds import make_world, world_of
 import fastmarl
 
 CASES = min(100, int(os.environ.get("FASTMARL_FUZZ_CASES", "6")))  # random worlds
+
+
+class ResumableClocks(MixedClocksEnv):
+    supports_checkpoint = True
+
+    def get_state(self):
+        return {"t": self.t}
+
+    def set_state(self, state):
+        self.t = state["t"]
 
 
 class MadeAnew:
@@ -105,3 +116,16 @@ def test_a_restored_runner_goes_on_as_the_saved_one(kind, tmp_path):
     assert n_resumed > 10
     for each in (runner, *others):
         each.stop()
+
+
+def test_agents_that_wait_after_their_first_action_keep_their_memory():
+    """Agent a0 acts at every fifth step only."""
+    config = fastmarl.EnvRunnerConfig(
+        env=ResumableClocks, rl_module_spec=fastmarl.RLModuleSpec(module_class=StepCounter), seed=1
+    )
+    with fastmarl.MultiAgentEnvRunner(config) as saved, fastmarl.MultiAgentEnvRunner(config) as restored:
+        saved.sample(num_timesteps=2)
+        restored.set_state(saved.get_state())
+        for runner in (saved, restored):
+            (chunk,) = runner.sample(num_timesteps=10)
+            assert chunk.agent_episodes["a0"].get_extra_model_outputs("count").tolist() == [[0, 0], [1, 1]]

@@ -63,8 +63,7 @@ class LaneState:
                 self._values[i] = np.concatenate([values, added])
 
     def of(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Return the current states of these lanes (int32 [n]), leaves [n, ...]."""
-        self.begin(lanes)
+        """Return the current states of these lanes (int32 [n]), which have begun; leaves [n, ...]."""
         return [values.take(lanes, 0) for values in self._values]
 
     def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
@@ -74,7 +73,8 @@ class LaneState:
             values[lanes] = leaf
 
     def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """Do as `of()`, for the batch that `write()` will be called for next."""
+        """Return the states with which these lanes act in the batch that `write()` will be called for next."""
+        self.begin(lanes)
         self._read = self.of(lanes)
         return self._read
 

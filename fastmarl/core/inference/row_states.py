@@ -42,6 +42,8 @@ def rows_state(
         rows = np.flatnonzero(number_R >= 0)
     acted = rows[rows < n_acted]
     used = lanes[np.unique(number_R[rows])]
+    if recurrent is not None:  # agents that have acted on their first observation keep their memory while they wait
+        recurrent.begin(lanes[np.unique(number_R[rows[rows >= n_acted]])])
     return {
         "agent": number_R[rows].astype(np.int64),
         "env_t": block.env_t_R[rows],
