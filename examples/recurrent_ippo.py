@@ -67,16 +67,19 @@ class Learner:
         self.parts = {"value_norm": self.value_norm, "optimizer": self.ppo.optimizer, "schedule": self.schedule}
 
     def rows_of(self, episodes):
-        """Return sequences with normalised advantages and value targets, [n, T, ...]; none without finished steps."""
-        names = ["obs", "actions", "action_logp", "advantages", "value_targets", "loss_mask"]
-        outputs = ["vf_preds"]
-        if self.module.is_stateful():
-            names, outputs = [*names, "state_in"], [*outputs, "state_out"]
-        flat = columns(episodes, outputs=outputs).get(POLICY)
-        if flat is None:
+        """Return sequences with normalised advantages and value targets, [n, T, ...], or single steps [n, ...] for a
+        network without memory; none if no step was finished."""
+        names = ["obs", "actions", "action_logp", "advantages", "value_targets"]
+        has_memory = self.module.is_stateful()
+        outputs = ["action_logp", "vf_preds", *(["state_out"] if has_memory else [])]
+        batch = columns(episodes, outputs=outputs).get(POLICY)
+        if batch is None:
             return {}
-        extra = {POLICY: self.estimates(flat)}
-        batch = sequences(episodes, max_seq_len=SEQUENCE, burn_in=BURN_IN, extra_columns=extra)[POLICY]
+        batch |= (estimates := self.estimates(batch))
+        if has_memory:
+            extra = {POLICY: estimates}
+            batch = sequences(episodes, max_seq_len=SEQUENCE, burn_in=BURN_IN, extra_columns=extra)[POLICY]
+            names += ["loss_mask", "state_in"]
         return to_tensors(batch, names, next(self.module.parameters()).device)
 
     def estimates(self, batch):
