@@ -1,6 +1,5 @@
 """Runs that are cut short by Ctrl-C, kill -9 and full disks go on as if they had not been."""
 
-import csv
 import os
 import resource
 import signal
@@ -11,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.training_runs import assert_equal_runs
 
 import fastmarl
 from fastmarl.checkpoint import load_state
@@ -56,34 +56,6 @@ def run(name, options, folder, *, interrupt_after=None, **how):
     with EndSignals() as signals:
         how |= {"on_progress": on_progress, "signal": lambda: signals.received}
         return train(*prepared(name, options, folder, resume=resume), **how)
-
-
-def arrays_in(tree, path=""):
-    if isinstance(tree, dict):
-        return {key: value for name in tree for key, value in arrays_in(tree[name], f"{path}/{name}").items()}
-    if isinstance(tree, (list, tuple)):
-        return arrays_in(dict(enumerate(tree)), path)
-    return {path: tree}
-
-
-def state_of(folder):
-    """All that a run's last checkpoint holds of training, but for the clock and the random ids of episodes."""
-    checkpoint = checkpoint_in(folder)
-    state = {"modules": load_state(checkpoint)["rl_module"], **load_state(checkpoint / "learner")}
-    del state["cpu_seconds"]
-    return {name: value for name, value in arrays_in(state).items() if "/episode_ids/" not in name}
-
-
-def assert_equal_runs(one, other):
-    found, wanted = state_of(one), state_of(other)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-    curves = []
-    for folder in (one, other):
-        with (folder / "curve.csv").open() as file:
-            curves.append([row["step"] for row in csv.DictReader(file)])
-    assert curves[0] == curves[1]
 
 
 @pytest.mark.parametrize("name", RUNS)
