@@ -53,6 +53,7 @@ LAYERS = {  # from the ground up: rooms of one layer don't import from each othe
         ["stand_in", "store"],
         ["connectors", "inference", "metrics"],
         ["learner", "old_stack", "sampling"],
+        ["loop_state"],
         ["fast_path"],
         ["runner"],
         ["__init__"],

@@ -21,6 +21,7 @@ from fastmarl.report.records import is_stream
 
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
+MAX_STEPS = 10_000  # of an episode that is played without another limit: greedy play may never end
 POST_DEATH = ("error", "accumulate", "drop")
 
 ENV_HELP = (

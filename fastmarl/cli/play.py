@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.cli.arguments import (
+    MAX_STEPS,
     add_env_arguments,
     episodes,
     existing_folder,
@@ -17,7 +18,7 @@ from fastmarl.cli.arguments import (
     picture_file,
     search_current_folder,
 )
-from fastmarl.cli.runs import MAX_STEPS, load_run, note_of_limit, rules_of_play
+from fastmarl.cli.runs import load_run, note_of_limit, rules_of_play
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core.errors import ConfigError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fastmarl.cli.arguments import env_of, search_current_folder
+from fastmarl.cli.arguments import MAX_STEPS, env_of, search_current_folder
 from fastmarl.core.errors import CheckpointError, ConfigError, FastmarlError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from fastmarl.training import Algorithm
 
-MAX_STEPS = 10_000  # of an episode that is played without another limit: greedy play may never end
 ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo", "epymarl")
 
 

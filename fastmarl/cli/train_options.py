@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastmarl.cli.arguments import (
     ENV_HELP,
+    MAX_STEPS,
     Parser,
     above_zero,
     add_episode_rules,
@@ -23,7 +24,6 @@ from fastmarl.cli.arguments import (
     share,
     width,
 )
-from fastmarl.cli.runs import MAX_STEPS
 from fastmarl.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
