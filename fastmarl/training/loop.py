@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.errors import CheckpointError, ConfigError
+from fastmarl.core.errors import BatchError, CheckpointError, ConfigError
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.learning import MetricsWriter, keep_freed_memory
 from fastmarl.training.algorithm import Algorithm, Learner
 from fastmarl.training.run_folder import CURVE, RECORD, RunFolder
 
 ROWS = 100  # approximate length of a learning curve
+AGENT_STEPS = "num_agent_steps_sampled_lifetime"
 RETURN, RETURNS_OF_POLICIES = "episode_return_mean", "module_episode_returns_mean"
 
 
@@ -182,6 +183,8 @@ class _Loop:
                 self._try_to_save()
                 due = time.monotonic() + self._every
         self._save_at_the_end()
+        if self.updates >= self.num_updates and not self._runner.get_metrics()[AGENT_STEPS]:
+            raise BatchError(f"no agent has acted in {self.env_steps:,} env steps: there is nothing to learn from")
 
     def _returns(self) -> dict[str, Any]:
         """Return mean returns: the sum over all agents and, if there are several policies, that of each policy."""

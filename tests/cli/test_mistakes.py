@@ -85,6 +85,7 @@ def nothing(observation_space, action_space, model_config):
     return "no net"
 """
 READING = """
+import json
 from fastmarl.bench.efficiency_table import ReadyDicts
 
 class Reading(ReadyDicts):

@@ -24,4 +24,5 @@ class EnvAdapter:
         return self.env.render()
 
     def close(self) -> None:
-        self.env.close()
+        if hasattr(self.env, "close"):
+            self.env.close()
