@@ -77,6 +77,7 @@ def test_modes_change_within_episodes(seed: int) -> None:
     assert not lines, "\n".join([*lines[:MOST_LINES], repr(case)])
 
 
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + FUZZ_CASES // 2))
 def test_what_callbacks_and_subclasses_rewrite(seed: int) -> None:
     """It counts in the metrics, whenever it was written. What envs sent says nothing about these episodes."""
