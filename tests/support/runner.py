@@ -314,11 +314,12 @@ class ReferenceRunner:
         for agent, given in tick.rewards.items():
             reward = float(np.asarray(given).item())
             trajectory = episode.current.get(agent)
-            if trajectory is None:
+            returns = self.world.respawn and agent in tick.obs
+            if trajectory is None or (trajectory.is_done and returns and self._begins(episode, agent, tick)):
                 episode.early[agent] += reward
             elif not trajectory.is_done or self._still_takes(episode, trajectory):
                 trajectory.rewards[-1] += reward
-            elif self.world.post_death == "error":
+            elif self.world.post_death == "error" and not returns:
                 raise ValueError(f"the world pays the finished agent {agent!r} at {episode.env_t}")
             else:
                 self.lost += reward

@@ -63,16 +63,17 @@ def follow(tape: Tape, agent: Hashable) -> Agent:
         reward, own = tick.rewards.get(agent, 0.0), tick.flags.get(agent, (False, False))
         all_done = tick.flags.get("__all__", (False, False))
         acted = next((stay for stay in reversed(told.stays) if stay.paid), None)
+        returns = acted is not None and stay is None and agent in tick.obs and not (any(own) or any(all_done))
         if stay is not None:
             stay.waiting += reward
             if agent in tick.obs:
                 _arrive(stay, t)
-        elif acted is not None:
+        elif acted is not None and not returns:
             acted.late.append((t, reward))
         else:
             early += reward
         if stay is None and agent in tick.obs:
-            stay = Trajectory([t], 0 if acted is None else t + 1, waiting=early)
+            stay = Trajectory([t], 0 if acted is None else t if returns else t + 1, waiting=early)
             told.stays.append(stay)
             early = 0.0
         if stay is not None and (any(own) or any(all_done)):
