@@ -78,6 +78,7 @@ def test_an_interrupt_is_raised_after_the_function_was_compiled():
 
 
 def test_a_programs_own_handler_gets_every_interrupt(handler):
+    new_kernels()[1](ONE)  # numba first compiles functions of its own
     _, outer = new_kernels()
     interrupting = Interrupting(2)
     assert compiled_under(interrupting, lambda: outer(ONE)) == 4
