@@ -90,12 +90,12 @@ def test_an_error_leaves_a_runner_that_goes_on(tmp_path):
 
     runner = runner_of("sync", env=Failing, env_to_module_connector=MeanStdFilter())
     runner.sample(num_timesteps=30)
-    before = runner.get_state()
+    before = runner.get_state(not_components="running_episodes")  # they are dropped
     (tmp_path / "fail").touch()
     with pytest.raises(KeyError):
         runner.evaluate(4)
     (tmp_path / "fail").unlink()
-    assert same(runner.get_state(), before)
+    assert same(runner.get_state(not_components="running_episodes"), before)
     assert len(runner.evaluate(4)) == 4
     assert sum(map(len, runner.sample(num_timesteps=30))) >= 30
 

@@ -278,6 +278,9 @@ class RunnerState:
         if self._checked_episodes(state) is None:
             return
         sampling, resources = self._sampling, self._resources
+        has_begun = any(record is not None for record in sampling.rollout.table.records)
+        if not (state["envs"] or state["episodes"] or has_begun):
+            return
         sampling.is_whole = False  # until all is done: an interrupt makes the next call rebuild the rollout
         sampling.rebuild_rollout()
         copied = {name: value if name == "envs" else deepcopy(value) for name, value in state.items()}
