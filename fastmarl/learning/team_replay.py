@@ -85,6 +85,10 @@ class TeamReplay:
     def sample(self, n: int, device: torch.device | str = "cpu") -> dict[str, Any]:
         """Return n random decisions as tensors.
 
+        Args:
+            n: Number of decisions, drawn with replacement.
+            device: Device of the tensors.
+
         Returns:
             "obs", "actions" [n, A, ...]; "active" bool [n, A], the agents that acted, others have zeros; "rewards" [n];
             "new_obs" [n, A, ...] and "new_active" bool [n, A], of the next decision; "terminateds" bool [n]: there is
@@ -248,7 +252,11 @@ class TeamReplay:
                 "running": running, "rng": self._rng.bit_generator.state}  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `get_state()` returned, with the same capacity."""
+        """Restore a state.
+
+        Args:
+            state: Result of `get_state()` of a replay with the same capacity.
+        """
 
         def whole(leaf: np.ndarray) -> np.ndarray:
             column = np.zeros((self._capacity, *leaf.shape[1:]), leaf.dtype)

@@ -71,6 +71,9 @@ class Algorithm:
     def make_runner(self, config: EnvRunnerConfig) -> MultiAgentEnvRunner:
         """Make the runner of a run.
 
+        Args:
+            config: Result of `make_config()`.
+
         Raises:
             ConfigError: If the algorithm needs the env's global state, and the env has none.
         """

@@ -121,7 +121,10 @@ class TeamRewards:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict()` returned.
+        """Restore a state.
+
+        Args:
+            state: Result of `state_dict()`.
 
         Raises:
             CheckpointError: If it is something else.
