@@ -23,7 +23,6 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed import EnvRunnerGroup
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.calls import Call, CallsInFlight
@@ -31,6 +30,7 @@ from fastmarl.distributed.host import HostReady, HostReport
 from fastmarl.distributed.in_process import Put
 from fastmarl.distributed.parts import owned
 from fastmarl.learning import value_fn_of
+from fastmarl.runner.loop.metrics import Counts, Increment
 
 ENVS = {"mpe2.simple_spread_v3": 32, "fastmarl.simple_spread": 128}
 STEPS_OF_CALL = {"mpe2.simple_spread_v3": 6_400, "fastmarl.simple_spread": 64_000}  # takes about a second

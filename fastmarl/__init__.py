@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from fastmarl.core.modules.base import RLModule as RLModule
     from fastmarl.core.modules.multi import MultiRLModule as MultiRLModule
     from fastmarl.core.modules.specs import RLModuleSpec as RLModuleSpec
-    from fastmarl.core.runner.metrics_logger import MetricsLogger as MetricsLogger
-    from fastmarl.core.runner.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
     from fastmarl.play.arena.evaluation import evaluate as evaluate
     from fastmarl.play.arena.matches import tournament as tournament
     from fastmarl.play.policy import Policy as Policy
     from fastmarl.replays.playback import replay as replay
     from fastmarl.replays.video import VideoCallback as VideoCallback
+    from fastmarl.runner.metrics.metrics_logger import MetricsLogger as MetricsLogger
+    from fastmarl.runner.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
 
 _SUBMODULES = [
     "batches",

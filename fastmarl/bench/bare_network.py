@@ -14,8 +14,8 @@ from fastmarl.bench.bare_envs import TICKS_PER_CALL
 from fastmarl.core.columns import Columns
 from fastmarl.core.modules.distributions.continuous import DiagGaussian
 from fastmarl.core.modules.distributions.discrete import Categorical
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
+from fastmarl.runner.runner import MultiAgentEnvRunner
 
 
 def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tuple[list[tuple[str, dict]], int]:

@@ -21,7 +21,7 @@ from fastmarl.bench.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareE
 from fastmarl.bench.bare_network import BareNetwork, sample_as_torch_does, sample_as_we_do
 from fastmarl.core.config import OF_WORKERS, EnvRunnerConfig
 from fastmarl.core.public import public
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
+from fastmarl.runner.runner import MultiAgentEnvRunner
 
 
 @public("fastmarl.bench")

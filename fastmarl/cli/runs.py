@@ -93,8 +93,8 @@ def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Pa
 
     It plays for the env's own rewards, which no network of these algorithms sees.
     """
-    from fastmarl.core.runner.runner import MultiAgentEnvRunner
     from fastmarl.play.policy import Policy
+    from fastmarl.runner.runner import MultiAgentEnvRunner
 
     config = replace(algorithm.make_config(args), num_envs_per_env_runner=1, device="cpu", reward_scale=1.0)
     with MultiAgentEnvRunner.from_checkpoint(checkpoint, config) as runner:

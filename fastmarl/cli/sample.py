@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     import torch
 
     from fastmarl.bench.efficiency import measure_efficiency
-    from fastmarl.core.runner.runner import MultiAgentEnvRunner
+    from fastmarl.runner.runner import MultiAgentEnvRunner
 
     if args.out:
         import matplotlib  # noqa: F401  before the work, not after it

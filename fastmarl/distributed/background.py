@@ -19,7 +19,6 @@ from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.child import START_TIMEOUT_S
 from fastmarl.core.public import public
-from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.distributed.fleet import Fleet
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.owner import FleetOwner
@@ -27,6 +26,7 @@ from fastmarl.distributed.parcels import join_batches
 from fastmarl.distributed.processes import Processes
 from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.distributed.weights import weights_by_module
+from fastmarl.runner.loop.metrics import RunnerMetrics
 
 MakeBatch = Callable[[list[MultiAgentEpisode]], Any]
 

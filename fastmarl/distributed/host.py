@@ -15,10 +15,10 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.protocol import pickled_error
-from fastmarl.core.runner.metrics import Increment
-from fastmarl.core.runner.runner import MultiAgentEnvRunner, begin_increments, take_increment
 from fastmarl.distributed.shared_weights import Form
 from fastmarl.play.arena.evaluation import Evaluation, evaluate
+from fastmarl.runner.loop.metrics import Increment
+from fastmarl.runner.runner import MultiAgentEnvRunner, begin_increments, take_increment
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
 ENV_STEPS = "num_env_steps_sampled_lifetime"

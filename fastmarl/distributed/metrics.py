@@ -3,10 +3,10 @@
 from typing import Any
 
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.core.states import whole_number
 from fastmarl.distributed.fleet import COUNTED, Fleet
 from fastmarl.distributed.parts import SamplePart
+from fastmarl.runner.loop.metrics import RunnerMetrics
 
 LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in a group's state
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from fastmarl.core.checks import check_bool
 from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.runner.goals import make_goal
 from fastmarl.distributed.fleet import Fleet
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.metrics import GroupMetrics
 from fastmarl.distributed.parts import SamplePart
 from fastmarl.distributed.runners import RemoteRunner
+from fastmarl.runner.loop.goals import make_goal
 
 
 def call_arguments(

@@ -9,7 +9,6 @@ import torch
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.specs import RLModuleSpec
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID
 from fastmarl.legacy.config import RolloutWorkerConfig
 from fastmarl.legacy.policies.policy import Policy, spec_of
@@ -19,6 +18,7 @@ from fastmarl.legacy.policies.torch_policy import TorchPolicy
 from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
 from fastmarl.legacy.sampling.episode_view import EpisodeV2
 from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
+from fastmarl.runner.runner import MultiAgentEnvRunner
 
 
 class PolicyWorker:

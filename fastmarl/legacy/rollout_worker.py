@@ -15,8 +15,6 @@ from fastmarl.core.envs.registry import env_creator as creator_of
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.rllib_classes import is_of_rllib
-from fastmarl.core.runner.metrics_logger import MetricsLogger
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig, whole_config
 from fastmarl.legacy.exchange import ExchangingWorker
@@ -32,6 +30,8 @@ from fastmarl.legacy.process import set_up_process
 from fastmarl.legacy.sampling.episode_view import SubEnvironments
 from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
+from fastmarl.runner.metrics.metrics_logger import MetricsLogger
+from fastmarl.runner.runner import MultiAgentEnvRunner
 
 
 @public("fastmarl.legacy")

@@ -20,11 +20,11 @@ from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.native._records import EpisodeRecord
-from fastmarl.core.runner.saved_policy import PolicyOptions
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_row
 from fastmarl.core.store.block import LEAST_ROWS, Key, OutputFormError
 from fastmarl.core.store.lanes import Guest, LaneTable
 from fastmarl.core.store.store import INACTIVE, RowStore
+from fastmarl.runner.state.saved_policy import PolicyOptions
 
 GOING_ON = {"__all__": False}
 QUICK = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)

@@ -13,7 +13,9 @@ from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import AdaptedModule, RLModule, as_rl_module, copied
 from fastmarl.core.modules.default import DefaultRLModule
-from fastmarl.core.runner.saved_policy import (
+from fastmarl.core.spaces.plain import space_from_plain
+from fastmarl.core.states import check_keys, check_mapping, whole_number
+from fastmarl.runner.state.saved_policy import (
     BUNDLED,
     KEYS,
     OF_DEFAULT,
@@ -27,8 +29,6 @@ from fastmarl.core.runner.saved_policy import (
     layers_of,
     saved_connectors,
 )
-from fastmarl.core.spaces.plain import space_from_plain
-from fastmarl.core.states import check_keys, check_mapping, whole_number
 
 
 def parts_from(

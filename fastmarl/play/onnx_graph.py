@@ -24,11 +24,11 @@ from fastmarl.core.modules.distributions.nested import MultiDistribution
 from fastmarl.core.modules.encoders import OneHot
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.packages import how_to_install
-from fastmarl.core.runner.saved_policy import ModuleParts, PolicyOptions
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_key
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.core.store.block import Key, leaves_of
+from fastmarl.runner.state.saved_policy import ModuleParts, PolicyOptions
 
 OBS, ACTION, STATE_IN, STATE_OUT = "obs", "action", Columns.STATE_IN, Columns.STATE_OUT
 MISSING = f"export_onnx() needs the packages onnx and onnxscript: {how_to_install('onnx')}"

@@ -24,11 +24,11 @@ from fastmarl.core.errors import (
 )
 from fastmarl.core.exits import as_error
 from fastmarl.core.public import public
-from fastmarl.core.runner.saved_policy import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts
 from fastmarl.core.states import check_mapping
 from fastmarl.core.store.lanes import Guest
 from fastmarl.play.agents import ModuleAgents
 from fastmarl.play.loaded_policy import parts_from
+from fastmarl.runner.state.saved_policy import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts
 
 
 @public("fastmarl.play")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from fastmarl.core.errors import BatchError, CheckpointError, ConfigError
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.learning import MetricsWriter, keep_freed_memory
+from fastmarl.runner.runner import MultiAgentEnvRunner
 from fastmarl.training.algorithm import Algorithm, Learner
 from fastmarl.training.run_folder import CURVE, RECORD, RunFolder
 

@@ -17,7 +17,7 @@ from fastmarl.core.envs.time_limit import time_limited
 from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean, similar
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.specs import RLModuleSpec
-from fastmarl.core.runner.envs import Envs
+from fastmarl.runner.loop.envs import Envs
 
 EACH = "each"  # value of --policies
 

@@ -380,7 +380,7 @@ def test_sample_with_workers_has_them_take_turns(monkeypatch):
         made.append(config)
         raise EnvCheckError("made")
 
-    monkeypatch.setattr("fastmarl.core.runner.runner.MultiAgentEnvRunner", refuse)
+    monkeypatch.setattr("fastmarl.runner.runner.MultiAgentEnvRunner", refuse)
     assert cli.main(["sample", "--env", "ready", "--num-env-workers", "3", "--worker-num-splits", "2"]) == 1
     assert cli.main(["sample", "--env", "ready", "--num-env-workers", "0"]) == 1
     assert cli.main(["sample", "--env", "ready"]) == 1

@@ -7,8 +7,8 @@ import pytest
 
 import fastmarl
 from fastmarl.core.callbacks import EVENTS, Callbacks, listeners
-from fastmarl.core.runner import listeners as runner_listeners
 from fastmarl.errors import ConfigError
+from fastmarl.runner.loop import listeners as runner_listeners
 from fastmarl.testing import CountingEnv
 
 

@@ -11,8 +11,8 @@ from support.short_episodes import Short
 
 import fastmarl
 from fastmarl.connectors import FlattenObservations, MeanStdFilter
-from fastmarl.core.runner import config_changes
 from fastmarl.errors import ConfigError, EnvCheckError, ObservationError, RunnerStoppedError
+from fastmarl.runner.loop import config_changes
 
 AT_ONCE = {
     "num_learners",

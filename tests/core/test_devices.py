@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl.core.runner.resources import choose_device
 from fastmarl.errors import ConfigError
+from fastmarl.runner.loop.resources import choose_device
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import fastmarl
 from fastmarl.core.inference.backends.graph_guard import outline, why_not_capturable
 from fastmarl.core.inference.backends.graphs import TickGraphs
 from fastmarl.core.inference.masks import ActionMasks
-from fastmarl.core.runner import building
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.runner.loop import building
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
 BOX = gym.spaces.Box(-9, 9, (5,), np.float32)

@@ -17,9 +17,9 @@ from support.sigints import STEP_TIMEOUT_S, make_runner
 from support.told import Witness
 
 from fastmarl.core.processes.channel import Channel
-from fastmarl.core.runner.envs import Envs
 from fastmarl.core.vector.workers.env_workers import EnvWorkers
 from fastmarl.core.vector.workers.process import WorkerProcess
+from fastmarl.runner.loop.envs import Envs
 
 N_SIGINTS = int(os.environ.get("FASTMARL_SIGINTS", "8"))
 EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))

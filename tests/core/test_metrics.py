@@ -10,10 +10,9 @@ import torch
 from support.actors import Env, make_runner
 
 from fastmarl.core.episodes import log
-from fastmarl.core.runner import sampling
-from fastmarl.core.runner.counts import NAMED, OTHERS
-from fastmarl.core.runner.metrics import RunnerMetrics
-from fastmarl.core.runner.metrics_logger import MetricsLogger
+from fastmarl.runner.loop import sampling
+from fastmarl.runner.loop.metrics import NAMED, OTHERS, RunnerMetrics
+from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 
 
 def test_windows_without_an_end_have_all_values():
@@ -115,7 +114,7 @@ def test_a_state_has_all_that_goes_on():
 
 def test_a_report_does_not_grow_with_ids_that_never_end():
     from fastmarl.core.episodes.summaries import CallSummary
-    from fastmarl.core.runner.goals import Goal
+    from fastmarl.runner.loop.goals import Goal
 
     metrics = RunnerMetrics(window=1)
     for first in range(0, 3 * NAMED, 1000):
@@ -152,7 +151,7 @@ def test_agents_of_one_name_share_an_entry_with_their_sum():
 
 def test_increments_of_several_runners_make_one_report():
     from fastmarl.core.episodes.summaries import CallSummary, EpisodeSummary
-    from fastmarl.core.runner.goals import Goal
+    from fastmarl.runner.loop.goals import Goal
 
     def call(metrics, n_episodes, value):
         ended = [EpisodeSummary(5, 0.1, {"a": value}, {"a": 5}, {"p": value}) for _ in range(n_episodes)]

@@ -12,10 +12,10 @@ import fastmarl
 from fastmarl.core.inference.backends.graphs import TickGraphs
 from fastmarl.core.inference.forward_errors import describe_failure
 from fastmarl.core.native._finite import first_unfit
-from fastmarl.core.runner import building
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls, n_logits_of
 from fastmarl.errors import ConfigError, ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.runner.loop import building
 from fastmarl.testing import CountingEnv
 
 LEAST, MOST = np.finfo(np.float32).min, np.finfo(np.float32).max

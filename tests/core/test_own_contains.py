@@ -7,9 +7,9 @@ import pytest
 import fastmarl
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.gymnasium_single import SingleGymnasiumEnv
-from fastmarl.core.runner.resources import _misfits
 from fastmarl.core.spaces.layout import serves
 from fastmarl.errors import ConfigError, ObservationError
+from fastmarl.runner.loop.resources import _misfits
 from fastmarl.testing.check import check_env
 
 spaces = gym.spaces

@@ -14,10 +14,10 @@ import fastmarl
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.core import checkpoint
 from fastmarl.core.envs.values import same
-from fastmarl.core.runner import resources
-from fastmarl.core.runner import state as runner_state
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
+from fastmarl.runner.loop import resources
+from fastmarl.runner.state import state as runner_state
 
 OF_WEIGHTS = ("rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime")
 

@@ -20,12 +20,12 @@ from fastmarl.batches import columns
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import MeanStdFilter, OutputConnector
 from fastmarl.core.envs.values import same
-from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
+from fastmarl.runner.loop.metrics import Counts, Increment
 
 # Calls and references.
 

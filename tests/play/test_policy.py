@@ -27,13 +27,13 @@ from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import Connector, OutputConnector
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.values import same
-from fastmarl.core.runner import saved_policy as saved
 from fastmarl.errors import (
     CheckpointError,
     ConfigError,
     UnknownModuleError,
 )
 from fastmarl.play.loaded_policy import parts_from
+from fastmarl.runner.state import saved_policy as saved
 from fastmarl.testing import CountingEnv
 
 OBS = np.linspace(-1, 1, 5, dtype=np.float32)

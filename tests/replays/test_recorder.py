@@ -27,13 +27,13 @@ from support.wild import ACTIONS
 import fastmarl
 from fastmarl.cli import main as cli
 from fastmarl.core.kernels import fingerprints
-from fastmarl.core.runner import sampling
 from fastmarl.core.sealed_json import check_seal, sealed
 from fastmarl.envs.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
 from fastmarl.replays import Recording, Replay, writer
 from fastmarl.replays.blocks import HEAD_BYTES, blocks_in
 from fastmarl.replays.meta import _literal, env_config_in
+from fastmarl.runner.loop import sampling
 
 CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
 WILD = "support.wild:Wild"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger as RLlibLogger
 
-from fastmarl.core.runner.metrics_logger import MetricsLogger
+from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 
 KEYS = {  # key -> options
     "default": {},

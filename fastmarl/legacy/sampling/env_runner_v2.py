@@ -9,13 +9,13 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.public import public
-from fastmarl.core.runner.nested import leaves_of
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.files.interfaces import InputReader
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay, RolloutMetrics, joined
 from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
+from fastmarl.runner.metrics.nested import leaves_of
+from fastmarl.runner.runner import MultiAgentEnvRunner
 
 PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
 LEAST_SHARE = 8  # while waiting for episodes to end, each call samples 1 / LEAST_SHARE of a batch or more

@@ -17,10 +17,10 @@ from fastmarl.core.checks import is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.play.arena.players import roles_by_id, runner_of
 from fastmarl.play.policy import Policy
 from fastmarl.report.tables import Table
+from fastmarl.runner.runner import MultiAgentEnvRunner
 
 METHODS = ("t", "bootstrap")
 MOST_ENVS = 16  # default number of environments

@@ -14,10 +14,10 @@ from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, shown
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.play.arena.players import Role, roles_of, runner_of
 from fastmarl.play.arena.ratings import check_prior
 from fastmarl.play.arena.standings import Tournament
+from fastmarl.runner.runner import MultiAgentEnvRunner
 
 MOST_ENVS = 128  # default number of environments
 GAMES_OF_ENV = 16  # per call of sample(), whose rows all stay in memory

@@ -16,9 +16,9 @@ from fastmarl.core.connectors.env_to_module import KINDS
 from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.specs import RLModuleSpec
-from fastmarl.core.runner.runner import MultiAgentEnvRunner, begin_schedules
-from fastmarl.core.runner.saved_policy import PolicyOptions, connectors_of, copied_parts
 from fastmarl.play.policy import Policy
+from fastmarl.runner.runner import MultiAgentEnvRunner, begin_schedules
+from fastmarl.runner.state.saved_policy import PolicyOptions, connectors_of, copied_parts
 
 ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a Policy or a MultiAgentEnvRunner"
 

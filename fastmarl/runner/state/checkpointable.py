@@ -2,7 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,12 +12,11 @@ from fastmarl.core.checkpoint import STATE_FILE, load_state
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.native._call_guard import CallGuard
-from fastmarl.core.runner.filesystems import read_from, written_to
-from fastmarl.core.runner.resources import Resources
-from fastmarl.core.runner.saved_config import CONFIG, config_from
-from fastmarl.core.runner.state import RunnerState
-from fastmarl.core.runner.state_components import Names
 from fastmarl.core.version import __version__
+from fastmarl.runner.loop.resources import Resources
+from fastmarl.runner.state.saved_config import CONFIG, config_from
+from fastmarl.runner.state.state import RunnerState
+from fastmarl.runner.state.state_components import Names
 
 
 class Checkpointable:
@@ -212,3 +213,51 @@ def _folder_of(path: str | os.PathLike, component: str | None) -> Path:
     folder, names = Path(path), Path(component or "").parts
     is_of_component = names and folder.parts[-len(names) :] == names and not folder.exists()
     return folder.parents[len(names) - 1] if is_of_component else folder
+
+
+@contextmanager
+def written_to(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
+    """Yield a folder to write to, and copy it to `path` on the file system at the end; None: yield `path` itself.
+
+    Raises:
+        ConfigError: If `filesystem` is not one of pyarrow.
+    """
+    if filesystem is None:
+        yield path
+        return
+    copy_files = _copy_files(filesystem)
+    with tempfile.TemporaryDirectory(prefix="fastmarl-") as folder:
+        yield folder
+        filesystem.create_dir(os.fspath(path))
+        copy_files(folder, os.fspath(path), destination_filesystem=filesystem)
+
+
+@contextmanager
+def read_from(path: str | os.PathLike[str], filesystem: Any) -> Iterator[str | os.PathLike[str]]:
+    """Yield a folder with a copy of `path` on the file system; None: yield `path` itself.
+
+    Raises:
+        CheckpointError: If `path` does not exist.
+        ConfigError: If `filesystem` is not one of pyarrow.
+    """
+    if filesystem is None:
+        yield path
+        return
+    copy_files = _copy_files(filesystem)
+    with tempfile.TemporaryDirectory(prefix="fastmarl-") as folder:
+        try:
+            copy_files(os.fspath(path), folder, source_filesystem=filesystem)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} does not exist on {type(filesystem).__name__}") from error
+        yield folder
+
+
+def _copy_files(filesystem: Any) -> Any:
+    """Return pyarrow's function after checking `filesystem`. Without pyarrow it can't be a valid one."""
+    try:
+        fs: Any = import_module("pyarrow.fs")
+    except ImportError:
+        fs = None
+    if fs is None or not isinstance(filesystem, fs.FileSystem):
+        raise ConfigError(f"filesystem must be None or a pyarrow.fs.FileSystem, got {filesystem!r:.200}")
+    return fs.copy_files

@@ -16,20 +16,6 @@ from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.errors import CheckpointError, ConfigError, EnvWorkerError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
-from fastmarl.core.runner.envs import Envs
-from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state, fits_checkpoint, no_episodes
-from fastmarl.core.runner.sampling import Sampling
-from fastmarl.core.runner.saved_config import CONFIG, plain_config
-from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, check_connectors, described
-from fastmarl.core.runner.state_components import (
-    ENV_STEPS,
-    OF_MODULES,
-    STATE_COMPONENTS,
-    Names,
-    chosen_components,
-    known_parts,
-    part_of,
-)
 from fastmarl.core.states import (
     check_keys,
     check_mapping,
@@ -37,6 +23,20 @@ from fastmarl.core.states import (
     state_of_torch,
     torch_state_for,
     whole_number,
+)
+from fastmarl.runner.loop.envs import Envs
+from fastmarl.runner.loop.sampling import Sampling
+from fastmarl.runner.state.running_episodes import EpisodesState, episodes_state, fits_checkpoint, no_episodes
+from fastmarl.runner.state.saved_config import CONFIG, plain_config
+from fastmarl.runner.state.saved_policy import SAVED, PolicyOptions, check_connectors, described
+from fastmarl.runner.state.state_components import (
+    ENV_STEPS,
+    OF_MODULES,
+    STATE_COMPONENTS,
+    Names,
+    chosen_components,
+    known_parts,
+    part_of,
 )
 
 PARTIAL = "is_partial"  # key in the file of a state that may lack components

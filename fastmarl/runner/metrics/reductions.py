@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fastmarl.core.runner.stats import NAN, SeriesStats, Stats, number, plain, without_nan
+from fastmarl.runner.metrics.stats import NAN, SeriesStats, Stats, number, plain, without_nan
 
 PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 

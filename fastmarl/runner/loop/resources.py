@@ -15,14 +15,14 @@ from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.inference.backends.transfer import make_transfer
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.runner.building import check_module_options, make_env_to_module, make_modules
-from fastmarl.core.runner.envs import Envs
-from fastmarl.core.runner.metrics import RunnerMetrics
-from fastmarl.core.runner.output import make_recorder
 from fastmarl.core.spaces.layout import serves
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.vector.failures import Failures
 from fastmarl.core.vector.seeds import ResetSeeds, Streams
+from fastmarl.runner.loop.building import check_module_options, make_env_to_module, make_modules
+from fastmarl.runner.loop.envs import Envs
+from fastmarl.runner.loop.metrics import RunnerMetrics
+from fastmarl.runner.loop.output import make_recorder
 
 OF_POLICIES = ("policies", "policy_mapping_fn", "policies_to_train", *CONNECTOR_OPTIONS)
 

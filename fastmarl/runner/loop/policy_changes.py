@@ -18,9 +18,9 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.inference.actors import MappingFn
 from fastmarl.core.modules.base import RLModule
-from fastmarl.core.runner.building import make_connectors, make_module
-from fastmarl.core.runner.resources import OF_POLICIES
-from fastmarl.core.runner.sampling import Sampling
+from fastmarl.runner.loop.building import make_connectors, make_module
+from fastmarl.runner.loop.resources import OF_POLICIES
+from fastmarl.runner.loop.sampling import Sampling
 
 ToTrain = Collection[str] | Callable[..., bool]
 

@@ -9,8 +9,8 @@ import numpy as np
 from fastmarl.core.checks import check_bool, is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.runner.goals import Goal
-from fastmarl.core.runner.sampling import Sampling
+from fastmarl.runner.loop.goals import Goal
+from fastmarl.runner.loop.sampling import Sampling
 
 
 class Evaluator:

@@ -8,14 +8,14 @@ from fastmarl.core.episodes.kept_chunks import KeptChunks
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.selection import only_modules
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.runner.config_changes import ANY_MAKE, MAKE_ENV, MAKE_MODULE, in_force
-from fastmarl.core.runner.goals import Goal, make_goal
-from fastmarl.core.runner.listeners import Listeners
-from fastmarl.core.runner.resources import Resources
-from fastmarl.core.runner.rollout import Rollout
+from fastmarl.runner.loop.config_changes import ANY_MAKE, MAKE_ENV, MAKE_MODULE, in_force
+from fastmarl.runner.loop.goals import Goal, make_goal
+from fastmarl.runner.loop.listeners import Listeners
+from fastmarl.runner.loop.resources import Resources
+from fastmarl.runner.loop.rollout import Rollout
 
 if TYPE_CHECKING:
-    from fastmarl.core.runner.output import Parcel, ParquetWriter
+    from fastmarl.runner.loop.output import Parcel, ParquetWriter
 
 
 class Sampling:

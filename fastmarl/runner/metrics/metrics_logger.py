@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from fastmarl.core.errors import did_you_mean, shown, similar
 from fastmarl.core.public import public
-from fastmarl.core.runner.nested import Key, Path, leaves_of, listed, merged, nested, path_of
-from fastmarl.core.runner.reductions import STATS, LifetimeSumStats
-from fastmarl.core.runner.stats import plain
+from fastmarl.runner.metrics.nested import Key, Path, leaves_of, listed, merged, nested, path_of
+from fastmarl.runner.metrics.reductions import STATS, LifetimeSumStats
+from fastmarl.runner.metrics.stats import plain
 
 TAKEN = {  # accepted options by reduction
     reduce: {"window", "ema_coeff", "percentiles", "with_throughput"}.intersection(kind.options)

@@ -18,9 +18,9 @@ from fastmarl.core.inference.options import InferenceOptions
 from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.modules.specs import MultiRLModuleSpec, RLModuleSpec
-from fastmarl.core.runner.envs import Envs
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.agent_spaces import Spaces
+from fastmarl.runner.loop.envs import Envs
 
 
 def make_env_to_module(

@@ -16,17 +16,17 @@ from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import note_reset_seeds
-from fastmarl.core.runner.building import make_inference_options, spaces_of, warn_of_objects
-from fastmarl.core.runner.envs import make_env_states, make_vector
-from fastmarl.core.runner.goals import Goal
-from fastmarl.core.runner.listeners import Listeners
-from fastmarl.core.runner.resources import Resources
 from fastmarl.core.store.agent_spaces import AgentSpaces
 from fastmarl.core.store.block import own_key
 from fastmarl.core.store.lanes import FAILED, LaneTable
 from fastmarl.core.store.store import RowStore
 from fastmarl.core.vector.wiring import VectorParts
 from fastmarl.core.weakly import weakly
+from fastmarl.runner.loop.building import make_inference_options, spaces_of, warn_of_objects
+from fastmarl.runner.loop.envs import make_env_states, make_vector
+from fastmarl.runner.loop.goals import Goal
+from fastmarl.runner.loop.listeners import Listeners
+from fastmarl.runner.loop.resources import Resources
 
 
 class Rollout:

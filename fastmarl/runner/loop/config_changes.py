@@ -10,9 +10,9 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.runner.building import check_module_options
-from fastmarl.core.runner.listeners import Listeners
-from fastmarl.core.runner.resources import Resources
+from fastmarl.runner.loop.building import check_module_options
+from fastmarl.runner.loop.listeners import Listeners
+from fastmarl.runner.loop.resources import Resources
 
 MAKE_ENV = frozenset(
     {

@@ -14,18 +14,18 @@ from fastmarl.core.html_table import html_table
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
-from fastmarl.core.runner.building import spaces_of
-from fastmarl.core.runner.checkpointable import Checkpointable
-from fastmarl.core.runner.config_changes import change_config, of_worker
-from fastmarl.core.runner.evaluation import Evaluator
-from fastmarl.core.runner.listeners import Listeners
-from fastmarl.core.runner.metrics import Increment
-from fastmarl.core.runner.metrics_logger import MetricsLogger
-from fastmarl.core.runner.output import make_output
-from fastmarl.core.runner.policy_changes import ChangesPolicies, PolicyChanges
-from fastmarl.core.runner.resources import Resources
-from fastmarl.core.runner.sampling import Sampling
-from fastmarl.core.runner.state import RunnerState
+from fastmarl.runner.loop.building import spaces_of
+from fastmarl.runner.loop.config_changes import change_config, of_worker
+from fastmarl.runner.loop.evaluation import Evaluator
+from fastmarl.runner.loop.listeners import Listeners
+from fastmarl.runner.loop.metrics import Increment
+from fastmarl.runner.loop.output import make_output
+from fastmarl.runner.loop.policy_changes import ChangesPolicies, PolicyChanges
+from fastmarl.runner.loop.resources import Resources
+from fastmarl.runner.loop.sampling import Sampling
+from fastmarl.runner.metrics.metrics_logger import MetricsLogger
+from fastmarl.runner.state.checkpointable import Checkpointable
+from fastmarl.runner.state.state import RunnerState
 
 
 @public("fastmarl")
