@@ -23,9 +23,9 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl.core.inference.backends.graph_device import CudaGraphs
-from fastmarl.core.inference.backends.graphs import GraphCall, TickGraphs
-from fastmarl.core.inference.backends.transfer import make_transfer
+from fastmarl.core.nets.graph_device import CudaGraphs
+from fastmarl.core.nets.graphs import GraphCall, TickGraphs
+from fastmarl.core.nets.transfer import make_transfer
 from fastmarl.distributions import Categorical
 from fastmarl.envs.simple_spread import SimpleSpread
 from fastmarl.modules import DefaultRLModule

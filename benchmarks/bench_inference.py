@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.core.inference.backends.lean import LeanModule
+from fastmarl.core.nets.lean import LeanModule
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.modules import DefaultRLModule
 

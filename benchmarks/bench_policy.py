@@ -7,7 +7,7 @@ import torch
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter
-from fastmarl.core.inference.backends.lean import LeanModule
+from fastmarl.core.nets.lean import LeanModule
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.modules import DefaultRLModule
 from fastmarl.testing import CountingEnv

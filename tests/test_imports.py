@@ -46,7 +46,8 @@ LAYERS = {  # from the ground up: rooms of one layer don't import from each othe
         ["store"],
         ["episodes"],
         ["batches", "connectors"],
-        ["inference", "vector"],
+        ["nets", "vector"],
+        ["inference"],
     ],
     "runner": [["metrics"], ["loop"], ["state"], ["runner"]],
     "rllib": [

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, Layer, NotDenseError
 from fastmarl.core.native._ppo import BEST, PPOGradient
+from fastmarl.core.nets.dense_layers import OBSERVATIONS, Layer, NotDenseError
 
 MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # with more, torch is faster on one thread
 MOST_OPTIONS = 2**24  # per choice: rows store actions as float32

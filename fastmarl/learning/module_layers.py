@@ -10,7 +10,12 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from fastmarl.core.inference.backends.dense_layers import (
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd
+from fastmarl.core.modules.distributions.continuous import DiagGaussian
+from fastmarl.core.modules.distributions.discrete import Categorical, MultiCategorical
+from fastmarl.core.modules.encoders import Entries, Flat, OneHot
+from fastmarl.core.nets.dense_layers import (
     OBSERVATIONS,
     DenseLayers,
     NotDenseError,
@@ -19,11 +24,6 @@ from fastmarl.core.inference.backends.dense_layers import (
     parts_of,
     weights_of,
 )
-from fastmarl.core.modules.base import RLModule
-from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd
-from fastmarl.core.modules.distributions.continuous import DiagGaussian
-from fastmarl.core.modules.distributions.discrete import Categorical, MultiCategorical
-from fastmarl.core.modules.encoders import Entries, Flat, OneHot
 from fastmarl.learning.dense_nets import DenseNet
 from fastmarl.learning.traced_layers import read_layers
 

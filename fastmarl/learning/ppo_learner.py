@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
 from fastmarl.core.public import public
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients, CompiledRows, LossOptions

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.core.nets.dense_layers import NotDenseError
 
 MOST_OBJECTS = 5000
 MOST_BYTES = 1024  # of arrays whose numbers are compared

@@ -12,7 +12,6 @@ from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.rewards import make_reward_connector
 from fastmarl.core.errors import ActionMaskError, ConfigError, shown
 from fastmarl.core.inference.actors import Actor
-from fastmarl.core.inference.backends.transfer import make_transfer
 from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.inference.options import InferenceOptions
@@ -20,6 +19,7 @@ from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.native._records import EpisodeRecord
+from fastmarl.core.nets.transfer import make_transfer
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_row
 from fastmarl.core.store.block import LEAST_ROWS, Key, OutputFormError
 from fastmarl.core.store.lanes import Guest, LaneTable

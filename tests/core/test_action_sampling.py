@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.core.inference.draws import make_draws
+from fastmarl.core.inference.inference import make_draws
 from fastmarl.core.native._dense import VARIANTS
 from fastmarl.core.native._draws import ChoiceDraws, GaussianDraws
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls

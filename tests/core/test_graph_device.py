@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastmarl.core.inference.backends.graph_device import ENDS, CudaGraphs
+from fastmarl.core.nets.graph_device import ENDS, CudaGraphs
 
 INVALID = "operation failed due to a previous error during capture"
 

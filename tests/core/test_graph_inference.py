@@ -8,9 +8,9 @@ from support.tape import TapeCapture
 from torch import nn
 
 import fastmarl
-from fastmarl.core.inference.backends.graph_guard import outline, why_not_capturable
-from fastmarl.core.inference.backends.graphs import TickGraphs
 from fastmarl.core.inference.masks import ActionMasks
+from fastmarl.core.nets.graph_guard import outline, why_not_capturable
+from fastmarl.core.nets.graphs import TickGraphs
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tape import TapeCapture
 
-from fastmarl.core.inference.backends import graphs
-from fastmarl.core.inference.backends.graphs import LEAST_ROWS, GraphCall, Sizes, TickGraphs
-from fastmarl.core.inference.backends.transfer import Packing
+from fastmarl.core.nets import graphs
+from fastmarl.core.nets.graphs import LEAST_ROWS, GraphCall, Sizes, TickGraphs
+from fastmarl.core.nets.transfer import Packing
 from fastmarl.errors import ModuleOutputError
 
 

@@ -10,9 +10,9 @@ from torch import nn
 import fastmarl
 from fastmarl.bench.bare_network import BareNetwork
 from fastmarl.connectors import Connector, FrameStacking
-from fastmarl.core.inference.backends import dense_layers
-from fastmarl.core.inference.backends.lean import LeanModule
 from fastmarl.core.modules.encoders import Entries, Flat
+from fastmarl.core.nets import dense_layers
+from fastmarl.core.nets.lean import LeanModule
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.testing import CountingEnv, DyingAgentsEnv

@@ -9,9 +9,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from support.tape import TapeCapture
 
 import fastmarl
-from fastmarl.core.inference.backends.graphs import TickGraphs
-from fastmarl.core.inference.forward_errors import describe_failure
 from fastmarl.core.native._finite import first_unfit
+from fastmarl.core.nets.forward_errors import describe_failure
+from fastmarl.core.nets.graphs import TickGraphs
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls, n_logits_of
 from fastmarl.errors import ConfigError, ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule

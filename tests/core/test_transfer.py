@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.core.inference.backends.transfer import HostCopy, StagedCopy, make_transfer
+from fastmarl.core.nets.transfer import HostCopy, StagedCopy, make_transfer
 
 TRANSFERS = {
     "host": HostCopy,

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from fastmarl.core.inference.backends.dense_layers import OBSERVATIONS, DenseLayers, NotDenseError
 from fastmarl.core.native._ppo import SUMS, VARIANTS, PPOGradient
+from fastmarl.core.nets.dense_layers import OBSERVATIONS, DenseLayers, NotDenseError
 from fastmarl.learning.dense_nets import DenseNet, gradient_of, needed_layers, packed_rows
 
 LEAST = torch.finfo(torch.float32).min

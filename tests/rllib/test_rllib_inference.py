@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from torch import nn
 
-from fastmarl.core.inference.backends.transfer import StagedCopy
+from fastmarl.core.nets.transfer import StagedCopy
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ModuleOutputError
 from fastmarl.rllib.inference import draws as sampling

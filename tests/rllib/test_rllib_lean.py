@@ -23,7 +23,7 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, Mult
 from scipy import stats
 from torch import nn
 
-from fastmarl.core.inference.backends import dense_layers
+from fastmarl.core.nets import dense_layers
 from fastmarl.rllib import MultiAgentEnvRunner
 from fastmarl.rllib.inference import draws as rllib_draws
 from fastmarl.rllib.inference.inference import ExactInference

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class TapeCapture:
-    """Stands in for `fastmarl.core.inference.backends.graph_device.CudaGraphs`.
+    """Stands in for `fastmarl.core.nets.graph_device.CudaGraphs`.
 
     Attributes:
         n_captures, n_replays: how often.

@@ -14,12 +14,12 @@ from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import ConfigError, UnknownModuleError
-from fastmarl.core.inference.backends.dense_layers import parts_of
-from fastmarl.core.inference.backends.graphs import GraphCall, TickGraphs
 from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import EpisodeRecord, map_all
+from fastmarl.core.nets.dense_layers import parts_of
+from fastmarl.core.nets.graphs import GraphCall, TickGraphs
 from fastmarl.core.spaces.layout import serves
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.store import INACTIVE

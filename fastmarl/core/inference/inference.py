@@ -11,22 +11,24 @@ from fastmarl.core.connectors.base import Rows
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.module_to_env import has_actions
 from fastmarl.core.errors import ModuleOutputError
-from fastmarl.core.inference.backends.compiled import CompiledForwards
-from fastmarl.core.inference.backends.dense_layers import LEAN
-from fastmarl.core.inference.backends.graph_guard import ModuleCapture
-from fastmarl.core.inference.backends.graphs import GraphCall, Launch
-from fastmarl.core.inference.backends.lean import LeanModule
-from fastmarl.core.inference.backends.transfer import Transfer, sent_dtype
-from fastmarl.core.inference.draws import make_draws
-from fastmarl.core.inference.forward_errors import describe_failure
 from fastmarl.core.inference.options import InferenceOptions, make_autocast, why_never_captured
-from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
-from fastmarl.core.inference.recurrent_state import LaneState
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.modules.distributions.continuous import DiagGaussian
+from fastmarl.core.modules.distributions.discrete import Categorical, MultiCategorical
 from fastmarl.core.modules.masking import masked
-from fastmarl.core.native._draws import ActionDraws
+from fastmarl.core.native._draws import ActionDraws, ChoiceDraws, GaussianDraws
 from fastmarl.core.native._finite import all_finite, first_unfit
 from fastmarl.core.native._masks import rule_out
+from fastmarl.core.nets.compiled import CompiledForwards
+from fastmarl.core.nets.dense_layers import LEAN
+from fastmarl.core.nets.forward_errors import describe_failure
+from fastmarl.core.nets.graph_guard import ModuleCapture
+from fastmarl.core.nets.graphs import GraphCall, Launch
+from fastmarl.core.nets.lean import LeanModule
+from fastmarl.core.nets.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
+from fastmarl.core.nets.recurrent_state import LaneState
+from fastmarl.core.nets.transfer import Transfer, sent_dtype
 from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_outputs
 from fastmarl.core.store.lanes import LaneTable
 
@@ -390,3 +392,19 @@ class ModuleInference:
 
 def _with_time(leaf: Any) -> Any:
     return leaf.unsqueeze(1) if isinstance(leaf, torch.Tensor) else leaf[:, None]
+
+
+def make_draws(kind: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:
+    """Make a sampler for the distributions Categorical, MultiCategorical and DiagGaussian, without their subclasses.
+
+    It draws by the same probabilities as torch, from another stream of random numbers. None: `kind` must draw itself.
+    """
+    bound, attributes = vars(kind).get("bound", (kind, ()))
+    given = dict(attributes)
+    if bound is Categorical:
+        return ChoiceDraws(rng)
+    if bound is MultiCategorical:
+        return ChoiceDraws(rng, given["nvec"], given["shape"])
+    if bound is DiagGaussian:
+        return GaussianDraws(rng, given.get("shape"))
+    return None

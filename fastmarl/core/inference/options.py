@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
-from fastmarl.core.inference.backends.compiled import CAPTURING_MODES
-from fastmarl.core.inference.backends.graphs import TickGraphs
+from fastmarl.core.nets.compiled import CAPTURING_MODES
+from fastmarl.core.nets.graphs import TickGraphs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 
-from fastmarl.core.inference.output_checks import ACTIONS
 from fastmarl.core.native._actions import ModuleActions
+from fastmarl.core.nets.output_checks import ACTIONS
 from fastmarl.core.spaces.structs import Index, Path, flatten_struct
 from fastmarl.core.store.block import Key
 

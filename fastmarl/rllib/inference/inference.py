@@ -14,12 +14,12 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor
 
 from fastmarl.core.errors import ModuleOutputError
-from fastmarl.core.inference.backends.transfer import StagedCopy
-from fastmarl.core.inference.forward_errors import note_failure
-from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST
 from fastmarl.core.native._draws import ActionDraws
 from fastmarl.core.native._finite import first_unfit
 from fastmarl.core.native._weights import WeightsWatch, all_hold
+from fastmarl.core.nets.forward_errors import note_failure
+from fastmarl.core.nets.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST
+from fastmarl.core.nets.transfer import StagedCopy
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Key, leaves_of
 from fastmarl.rllib.inference.draws import draws_of, sampler_of

@@ -13,7 +13,7 @@ from ray.rllib.core.models.torch.encoder import (
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
 from torch import Tensor, nn
 
-from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.rllib.inference.lstm_step import LSTMStep
 from fastmarl.rllib.inference.plain_modules import plain_actor
 

@@ -1,6 +1,6 @@
 """Lean inference for RLlib's default modules: compiled code replaces torch where results are equal up to rounding.
 
-fastmarl/core/inference/backends/lean.py does this for fastmarl's default module.
+fastmarl/core/nets/lean.py does this for fastmarl's default module.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
 
-from fastmarl.core.inference.backends.dense_layers import LEAN, DenseLayers, LeanNet, NotDenseError, weights_of
+from fastmarl.core.nets.dense_layers import LEAN, DenseLayers, LeanNet, NotDenseError, weights_of
 from fastmarl.rllib.inference.plain_modules import plain_actor
 from fastmarl.rllib.store.layout import ObservationLayout
 

@@ -23,7 +23,7 @@ from ray.rllib.core.models.torch.primitives import TorchCNN, TorchMLP
 from torch import nn
 from torch.nn.modules import module as nn_module
 
-from fastmarl.core.inference.backends.dense_layers import HOOKS, NotDenseError, is_watched, parts_of
+from fastmarl.core.nets.dense_layers import HOOKS, NotDenseError, is_watched, parts_of
 
 ACTIVATIONS = {
     *(nn.Tanh, nn.ReLU),

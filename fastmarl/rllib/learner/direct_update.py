@@ -10,7 +10,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.policy.sample_batch import MultiAgentBatch
 from torch import Tensor
 
-from fastmarl.core.inference.backends.dense_layers import NotDenseError
+from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.module_gradient import ExactGradient, RoundedGradient

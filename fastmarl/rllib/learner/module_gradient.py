@@ -8,7 +8,7 @@ from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor, nn
 
-from fastmarl.core.inference.backends.dense_layers import DenseLayers
+from fastmarl.core.nets.dense_layers import DenseLayers
 from fastmarl.learning.dense_nets import DenseNet, gradient_of, packed_rows
 from fastmarl.rllib.learner.categorical_loss import CategoricalLoss
 from fastmarl.rllib.learner.dense import DenseStack, Gradients, layers_of, memory

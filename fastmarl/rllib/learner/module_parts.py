@@ -10,7 +10,7 @@ from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHe
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
+from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
 from fastmarl.rllib.inference.plain_modules import is_plain_part, plain_actor
 from fastmarl.rllib.learner.dense import is_dense
 

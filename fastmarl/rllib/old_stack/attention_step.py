@@ -14,7 +14,7 @@ from ray.rllib.models.torch.modules.relative_multi_head_attention import (
 )
 from torch import Tensor, nn
 
-from fastmarl.core.inference.backends.dense_layers import is_watched
+from fastmarl.core.nets.dense_layers import is_watched
 from fastmarl.rllib.inference.lstm_step import N_PROBED
 
 FORWARD = RelativeMultiHeadAttention.forward  # read before user code can replace it

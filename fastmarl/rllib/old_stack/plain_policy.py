@@ -16,7 +16,7 @@ from ray.rllib.utils.numpy import convert_to_numpy
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
-from fastmarl.core.inference.backends.dense_layers import HOOKS, is_watched
+from fastmarl.core.nets.dense_layers import HOOKS, is_watched
 from fastmarl.rllib.inference.draws import equals_torch
 from fastmarl.rllib.inference.draws_cpu import CategoricalRows, GaussianRows, RowSampler
 from fastmarl.rllib.inference.layers import Function, chain, layer_steps

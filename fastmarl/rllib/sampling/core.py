@@ -7,8 +7,8 @@ import numpy as np
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 from torch import Tensor
 
-from fastmarl.core.inference.recurrent_state import LaneState
 from fastmarl.core.native._actions import ActionDicts
+from fastmarl.core.nets.recurrent_state import LaneState
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.rllib.connectors.pieces import EnvToModule, are_rewriting, normalizing_piece, own_of_module_to_env
 from fastmarl.rllib.connectors.pipeline import Connectors

@@ -13,11 +13,11 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS, EnvToModule, connectors_for
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.inference.backends.graphs import make_tick_graphs
 from fastmarl.core.inference.options import InferenceOptions
 from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.modules.specs import MultiRLModuleSpec, RLModuleSpec
+from fastmarl.core.nets.graphs import make_tick_graphs
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.runner.loop.envs import Envs

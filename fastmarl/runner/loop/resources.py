@@ -12,9 +12,9 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS, EnvToModule
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
-from fastmarl.core.inference.backends.transfer import make_transfer
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.nets.transfer import make_transfer
 from fastmarl.core.spaces.layout import serves
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.vector.failures import Failures

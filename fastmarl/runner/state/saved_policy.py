@@ -24,11 +24,11 @@ from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRe
 from fastmarl.core.connectors.rewards import Clip
 from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.inference.backends.dense_layers import is_watched, parts_of
 from fastmarl.core.modules.base import RLModule, copied
 from fastmarl.core.modules.default import DefaultRLModule
 from fastmarl.core.modules.model_config import DefaultModelConfig
 from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.nets.dense_layers import is_watched, parts_of
 from fastmarl.core.spaces.plain import plain_space
 from fastmarl.core.states import check_keys, check_mapping
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from fastmarl.core.errors import ModuleOutputError
-from fastmarl.core.inference.backends.graph_device import CudaGraphs
-from fastmarl.core.inference.backends.transfer import Column, Packing, host_buffer, sent_dtype
+from fastmarl.core.nets.graph_device import CudaGraphs
+from fastmarl.core.nets.transfer import Column, Packing, host_buffer, sent_dtype
 from fastmarl.core.store.block import Key
 
 MOST_PROGRAMS = 32
