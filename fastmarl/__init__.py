@@ -9,13 +9,11 @@ from fastmarl import envs as envs
 from fastmarl import episodes as episodes
 from fastmarl import errors as errors
 from fastmarl import modules as modules
-from fastmarl.core.public import imported_when_used
-from fastmarl.core.version import __version__
+from fastmarl.core import __version__
+from fastmarl.core.objects.public import imported_when_used
 
 if TYPE_CHECKING:
     from fastmarl.core.callbacks import Callbacks as Callbacks
-    from fastmarl.core.columns import Columns as Columns
-    from fastmarl.core.columns import Recorded as Recorded
     from fastmarl.core.config import EnvRunnerConfig as EnvRunnerConfig
     from fastmarl.core.connectors.moments import RunningMoments as RunningMoments
     from fastmarl.core.envs.arrays import ArrayEnv as ArrayEnv
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
     from fastmarl.core.modules.base import RLModule as RLModule
     from fastmarl.core.modules.multi import MultiRLModule as MultiRLModule
     from fastmarl.core.modules.specs import RLModuleSpec as RLModuleSpec
+    from fastmarl.core.spaces.columns import Columns as Columns
+    from fastmarl.core.spaces.columns import Recorded as Recorded
     from fastmarl.play.arena.evaluation import evaluate as evaluate
     from fastmarl.play.arena.matches import tournament as tournament
     from fastmarl.play.policy import Policy as Policy

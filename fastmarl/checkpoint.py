@@ -1,6 +1,6 @@
 """Saving nested state to a folder, and loading it, without pickle."""
 
-from fastmarl.core.checkpoint import load_state, save_state
+from fastmarl.core.checkpoint.folder import load_state, save_state
 
 __all__ = [
     "load_state",

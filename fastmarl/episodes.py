@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fastmarl.core.public import imported_when_used
+from fastmarl.core.objects.public import imported_when_used
 
 if TYPE_CHECKING:
     from fastmarl.core.episodes.conversion import from_rllib as from_rllib

@@ -2,7 +2,7 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 
 from fastmarl.core.errors import RunnerBusyError
-from fastmarl.core.exits import as_error
+from fastmarl.core.errors.exits import as_error
 
 
 cdef class CallGuard:

@@ -2,7 +2,7 @@
 cimport numpy as cnp
 import numpy as np
 
-from fastmarl.core.columns import Columns
+from fastmarl.core.spaces.columns import Columns
 
 cnp.import_array()
 

@@ -3,7 +3,7 @@
 Rare cases are left to `sampler.FastSampler` and `step_writer.StepWriter`.
 """
 
-from fastmarl.core.exits import as_error
+from fastmarl.core.errors.exits import as_error
 
 cdef str ALL = "__all__"
 cdef dict NOTHING = {}                      # replaces None where envs return that for a dict; never written to

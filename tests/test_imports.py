@@ -40,8 +40,8 @@ WINGS = {  # wing -> other wings that it may import
 EXCEPTIONS = {"runner.loop.output": ["offline", "replays"], "core.envs.registry": ["envs"]}
 LAYERS = {  # from the ground up: rooms of one layer don't import from each other
     "core": [
-        ["errors", "html_table", "kernels", "packages", "public", "rllib_classes", "sealed_json", "version", "weakly"],
-        ["callbacks", "checkpoint", "checks", "columns", "exits", "processes", "spaces", "states"],
+        ["errors", "kernels", "objects"],
+        ["callbacks", "checkpoint", "processes", "spaces"],
         ["config", "envs", "modules", "native"],
         ["store"],
         ["episodes"],

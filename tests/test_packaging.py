@@ -156,7 +156,8 @@ def clone(tmp_path):
     package = tmp_path / "fastmarl"
     native = package / "core/native"
     native.mkdir(parents=True)
-    for name in ("core/__init__", "core/errors", "core/public", "core/version", "core/native/__init__"):
+    for name in ("core/__init__", "core/errors/__init__", "core/objects/public", "core/native/__init__"):
+        (package / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / "fastmarl" / f"{name}.py", package / f"{name}.py")
     (package / "__init__.py").touch()
     for name in ("_one.pyi", "_two.pyi", "_two.cpython-30-other.so"):

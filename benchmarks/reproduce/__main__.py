@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.reproduce.report import table
 from benchmarks.reproduce.tasks import ALGORITHMS, TASKS, Task
 from fastmarl.cli.runs import load_run
-from fastmarl.core.sealed_json import replace_file
+from fastmarl.core.checkpoint.sealed_json import replace_file
 from fastmarl.play.arena.evaluation import evaluate
 from fastmarl.training.run_folder import CURVE, RunFolder, steps_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from fastmarl.bench.bare_envs import TICKS_PER_CALL
-from fastmarl.core.columns import Columns
 from fastmarl.core.modules.distributions.continuous import DiagGaussian
 from fastmarl.core.modules.distributions.discrete import Categorical
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.runner.runner import MultiAgentEnvRunner
 

@@ -20,7 +20,7 @@ import torch
 from fastmarl.bench.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
 from fastmarl.bench.bare_network import BareNetwork, sample_as_torch_does, sample_as_we_do
 from fastmarl.core.config import OF_WORKERS, EnvRunnerConfig
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
 

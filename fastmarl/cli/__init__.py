@@ -20,7 +20,7 @@ from fastmarl.cli.arguments import (
 )
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
-from fastmarl.core.version import __version__
+from fastmarl.core import __version__
 from fastmarl.report.records import build, usable_cores, versions
 
 

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from fastmarl.cli.terminal import open_terminal
 from fastmarl.core.errors import FastmarlError, did_you_mean, similar
-from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.packages import how_to_install
+from fastmarl.core.errors.exits import exits_as_errors
+from fastmarl.core.errors.packages import how_to_install
 from fastmarl.report.records import is_stream
 
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable

@@ -28,8 +28,8 @@ from fastmarl.cli.runs import (
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.cli.train_options import add_options, check, saved_options, with_saved
+from fastmarl.core.checkpoint.sealed_json import read_file
 from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean, similar
-from fastmarl.core.sealed_json import read_file
 from fastmarl.report.plots import OURS, picture
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastmarl.core.errors import ConfigError, did_you_mean, misfit, similar
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 EVENTS = (
     "on_environment_created",

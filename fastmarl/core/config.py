@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from fastmarl.core.checks import check_bool, check_timeout, in_order, is_clip, is_integer_from, is_number
 from fastmarl.core.errors import ConfigError, corrects_options, misfit
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import check_bool, check_timeout, in_order, is_clip, is_integer_from, is_number
+from fastmarl.core.objects.public import public
 
 DEFAULT_MODULE_ID = "default_policy"
 CHOICES = {

@@ -11,14 +11,14 @@ from typing import Any, Self
 import torch
 
 from fastmarl.core.batches.flat import columns
-from fastmarl.core.checks import check_integer, check_timeout
 from fastmarl.core.config import CHOICES, EnvRunnerConfig
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
+from fastmarl.core.errors.checks import check_integer, check_timeout
 from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.objects.public import public
 from fastmarl.core.processes.child import START_TIMEOUT_S
-from fastmarl.core.public import public
 from fastmarl.distributed.fleet import Fleet
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.owner import FleetOwner

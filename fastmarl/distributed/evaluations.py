@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checks import check_bool, check_integer
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.checks import check_bool, check_integer
 from fastmarl.core.vector.seeds import Streams
 from fastmarl.distributed.fleet import Fleet, raise_first
 from fastmarl.play.arena.evaluation import Evaluation, PartialReturns

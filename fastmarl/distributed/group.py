@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.checks import check_integer, check_seconds
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import check_integer, check_seconds
+from fastmarl.core.objects.public import public
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.evaluations import evaluate_in

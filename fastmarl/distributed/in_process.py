@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from fastmarl.core.exits import as_error
+from fastmarl.core.errors.exits import as_error
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.host import RunnerHost
 

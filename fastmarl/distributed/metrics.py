@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from fastmarl.core.checkpoint.states import whole_number
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.states import whole_number
 from fastmarl.distributed.fleet import COUNTED, Fleet
 from fastmarl.distributed.parts import SamplePart
 from fastmarl.runner.loop.metrics import RunnerMetrics

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.runner.loop.metrics import Increment, RunnerMetrics
 
 OF_IDS = {str, int, type(None)}  # most arrays of objects hold nothing else

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.exits import as_error
+from fastmarl.core.errors.exits import as_error
 from fastmarl.core.processes.channel import Channel
 from fastmarl.core.processes.child import pickled
 from fastmarl.core.processes.protocol import DONE, FAILED, FIRST, end_with

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.errors import ConfigError, RemoteEnvRunnerError
-from fastmarl.core.exits import as_error
+from fastmarl.core.errors.exits import as_error
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.host import HostFailure, RunnerHost
 

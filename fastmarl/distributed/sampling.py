@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
-from fastmarl.core.checks import check_bool
 from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.errors.checks import check_bool
 from fastmarl.distributed.fleet import Fleet
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.metrics import GroupMetrics

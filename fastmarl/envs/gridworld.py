@@ -11,7 +11,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.envs.foraging_task import SUM_OF_THREE, ForagingTask
 from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.streams import below, new_streams, seed_streams

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.core.checkpoint.states import check_keys, column_of
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels import Deferral as Deferral
-from fastmarl.core.states import check_keys, column_of
 
 ANY = None  # limits of numbers that compiled code only calculates with
 COUNT = 0, 2**62  # limits of a number of steps: one more does not overflow

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.envs.own_arrays import ANY, COUNT, EnvOfArrays
 from fastmarl.envs.rware_moves import choose_movers, count_followers, new_aims, rank_cells
 from fastmarl.envs.rware_tasks import OUTSIDE, STORAGE, Task, floor_of, task_named

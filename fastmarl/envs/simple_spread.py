@@ -10,7 +10,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.envs.particles import ParticleWorld, Positions, collide, move, observe, push
 
 SENSITIVITY = 5.0

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import in_a_row, mask_of
 from fastmarl.core.native._ppo import BEST, SUMS, PPOGradient
 from fastmarl.core.nets.dense_layers import OBSERVATIONS, NotDenseError, parts_of
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning.dense_nets import (

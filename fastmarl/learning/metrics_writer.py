@@ -11,10 +11,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from fastmarl.core.checkpoint.sealed_json import read_file, replace_file
 from fastmarl.core.errors import ConfigError, shown
-from fastmarl.core.packages import how_to_install
-from fastmarl.core.public import public
-from fastmarl.core.sealed_json import read_file, replace_file
+from fastmarl.core.errors.packages import how_to_install
+from fastmarl.core.objects.public import public
 
 STEP = "step"  # name of the first column
 

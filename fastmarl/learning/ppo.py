@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.envs.arrays import choice_ranges
 from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.learning.one_module import one_module

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients, CompiledRows, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from fastmarl.core.batches.team import rewards_by_arrival
-from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning.tensors import to_tensors
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 NUMBERS = "fiub"  # kinds of dtypes

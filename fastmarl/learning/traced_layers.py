@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.nets.dense_layers import OBSERVATIONS, DenseLayers, Layer, NotDenseError, check_weights
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.learning.dense_nets import DenseNet
 

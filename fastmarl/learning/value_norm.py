@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 LEAST_VARIANCE = 1e-2
 

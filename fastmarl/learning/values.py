@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.learning.one_module import one_module
 from fastmarl.learning.tensors import to_tensors

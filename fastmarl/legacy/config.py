@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fastmarl.core.callbacks import EVENTS
-from fastmarl.core.checks import is_integer_from, is_number
 from fastmarl.core.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
 from fastmarl.core.errors import ConfigError, corrects_options, misfit
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import is_integer_from, is_number
+from fastmarl.core.objects.public import public
 from fastmarl.legacy.batches.packing import check_can_pack
 from fastmarl.legacy.observation_filter import ObservationFilter
 from fastmarl.legacy.policies.policy_spec import PolicySpec, Spaces, as_policy_spec

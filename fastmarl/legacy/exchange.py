@@ -7,7 +7,7 @@ from typing import Any
 
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.rllib_classes import fetched
+from fastmarl.core.objects.rllib_classes import fetched
 from fastmarl.legacy.filters import FilterView, MeanStdFilter
 from fastmarl.legacy.policies.policy import spec_of
 from fastmarl.legacy.policies.policy_map import learns_if

@@ -8,7 +8,7 @@ import numpy as np
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.legacy.observation_filter import filtered, merged
 
 

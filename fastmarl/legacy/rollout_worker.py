@@ -13,8 +13,8 @@ import gymnasium as gym
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.envs.registry import env_creator as creator_of
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.public import public
-from fastmarl.core.rllib_classes import is_of_rllib
+from fastmarl.core.objects.public import public
+from fastmarl.core.objects.rllib_classes import is_of_rllib
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig, whole_config
 from fastmarl.legacy.exchange import ExchangingWorker

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.packages import how_to_install
+from fastmarl.core.errors.packages import how_to_install
 
 
 def load(name: str = "pyarrow") -> Any:

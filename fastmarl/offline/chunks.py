@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.chunk import Chunk, ChunkHead
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import from_json, ids_text, to_json
 

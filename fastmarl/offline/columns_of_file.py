@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.batches.flat import Batch
-from fastmarl.core.columns import Columns
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, LeafColumn, T, TableForm, nest

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import ArraySource
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline.columns_of_file import FileColumns
 from fastmarl.offline.form import CHUNK, ENV_T, FINAL_INFOS, T, nest
 from fastmarl.offline.json_values import agent_from_text, from_json

@@ -22,10 +22,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from fastmarl.core import __version__
+from fastmarl.core.checkpoint.sealed_json import check_seal, open_file, read_file, write_sealed
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.kernels.fingerprints import checksum
-from fastmarl.core.sealed_json import check_seal, open_file, read_file, write_sealed
-from fastmarl.core.version import __version__
 from fastmarl.offline.form import TableForm
 
 FORMAT, VERSION = "fastmarl.offline", 3

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastmarl.core.columns import Columns, OwnName, Recorded
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.native import _steps
+from fastmarl.core.spaces.columns import Columns, OwnName, Recorded
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import LeafIndex, from_json, plain_text, to_json

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import GraphInstance
 
-from fastmarl.core.columns import Recorded
 from fastmarl.core.errors import OfflineError, shown
+from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.structs import Index
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.packages import how_to_install
+from fastmarl.core.errors.packages import how_to_install
 from fastmarl.offline.json_values import agent_text
 from fastmarl.offline.reader import ParquetReader
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastmarl.core.columns import Columns
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline import chunks, folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.folder import hidden

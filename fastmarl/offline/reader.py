@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.batches.flat import Batch
-from fastmarl.core.checks import check_integer
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.sources import joined
 from fastmarl.core.errors import ConfigError, OfflineError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import check_integer
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load

@@ -13,12 +13,12 @@ import numpy as np
 from fastmarl.core.batches.agent_episode_table import CHUNK as CHUNK_S
 from fastmarl.core.batches.agent_episode_table import SOURCE, T_STARTED, AgentEpisodeTable
 from fastmarl.core.batches.trajectories import Trajectories
-from fastmarl.core.columns import Columns, OwnName, Recorded, recorded_name
 from fastmarl.core.episodes.chunk import ChunkHead
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.sources import Source
 from fastmarl.core.native import _steps
 from fastmarl.core.native._garbage import without_collection
+from fastmarl.core.spaces.columns import Columns, OwnName, Recorded, recorded_name
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.core.store.block import Block

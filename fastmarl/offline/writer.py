@@ -7,13 +7,13 @@ from dataclasses import replace
 from threading import TIMEOUT_MAX
 from typing import Any, Self
 
-from fastmarl.core.checks import check_integer, check_seconds
 from fastmarl.core.episodes.chunk import Chunk
 from fastmarl.core.episodes.growing import GrowingSource
 from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, OfflineError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import check_integer, check_seconds
+from fastmarl.core.objects.public import public
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import copied

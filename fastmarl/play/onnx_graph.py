@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.connectors.base import GetActions, NormalizeAndClipActions, are_boxes
 from fastmarl.core.connectors.flatten_observations import FlattenObservations
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.packages import how_to_install
 from fastmarl.core.kernels.normalize import EPSILON
 from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.distributions.base import Distribution
@@ -23,7 +23,7 @@ from fastmarl.core.modules.distributions.discrete import MultiCategorical
 from fastmarl.core.modules.distributions.nested import MultiDistribution
 from fastmarl.core.modules.encoders import OneHot
 from fastmarl.core.modules.masking import masked
-from fastmarl.core.packages import how_to_install
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_key
 from fastmarl.core.spaces.structs import flatten_struct, map_struct

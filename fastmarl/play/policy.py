@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.core.checkpoint import load_state
-from fastmarl.core.checks import is_integer
+from fastmarl.core.checkpoint.folder import load_state
+from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.base import ConnectorPiece
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
@@ -22,9 +22,9 @@ from fastmarl.core.errors import (
     misfit,
     shown,
 )
-from fastmarl.core.exits import as_error
-from fastmarl.core.public import public
-from fastmarl.core.states import check_mapping
+from fastmarl.core.errors.checks import is_integer
+from fastmarl.core.errors.exits import as_error
+from fastmarl.core.objects.public import public
 from fastmarl.core.store.lanes import Guest
 from fastmarl.play.agents import ModuleAgents
 from fastmarl.play.loaded_policy import parts_from

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fastmarl.core.checkpoint.sealed_json import open_file
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.sealed_json import open_file
 
 MAGIC = b"fmr4"
 # A head: magic; sizes in bytes of the header, of the first part with the header, of the second part; checksums of both.

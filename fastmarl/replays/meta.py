@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from fastmarl.core import __version__
+from fastmarl.core.checkpoint.sealed_json import check_seal
+from fastmarl.core.checkpoint.states import is_plain
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.form import class_of
 from fastmarl.core.envs.registry import env_name
 from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.envs.time_limit import TimeLimit
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.sealed_json import check_seal
-from fastmarl.core.states import is_plain
-from fastmarl.core.version import __version__
 
 FORMAT = 4
 IN_LITERALS = (bytes, complex, set)  # in addition to plain data

@@ -15,8 +15,8 @@ from fastmarl.core.envs.registry import env_creator, may_be_named_by_a_file
 from fastmarl.core.envs.time_limit import time_limited
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.public import public
+from fastmarl.core.errors.exits import exits_as_errors
+from fastmarl.core.objects.public import public
 from fastmarl.replays.meta import env_config_in
 from fastmarl.replays.recording import RecordedEpisode, Recording
 from fastmarl.replays.scene import ReplayStep, Scene

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastmarl.core.checkpoint.sealed_json import read_file
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.public import public
-from fastmarl.core.sealed_json import read_file
+from fastmarl.core.objects.public import public
 from fastmarl.core.store.lanes import FAILED, TERMINATED, TRUNCATED
 from fastmarl.replays.blocks import Arrays, FileBlock, blocks_in, cant_read
 from fastmarl.replays.fragment import OF_CHUNKS

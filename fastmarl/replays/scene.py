@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.form import check_reset_result, check_step_result, possible_agents_of
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import FastmarlError, RecordingError, ReplayError
-from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.core.native._records import note_reset_seeds
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.objects.weakly import weakly
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
 from fastmarl.core.store.block import Key
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED, LaneTable
 from fastmarl.core.store.store import RowStore
-from fastmarl.core.weakly import weakly
 from fastmarl.replays.fragment import fragment_of
 from fastmarl.replays.meta import changed_versions
 from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part

@@ -17,8 +17,8 @@ from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.form import class_of
 from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.errors import ConfigError, RecordingError
-from fastmarl.core.packages import how_to_install
-from fastmarl.core.public import public
+from fastmarl.core.errors.packages import how_to_install
+from fastmarl.core.objects.public import public
 
 USUAL_FPS = 30  # as in Gymnasium
 FFMPEG_TIMEOUT_S = 60  # time for the last frames

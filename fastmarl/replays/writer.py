@@ -10,10 +10,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastmarl.core.checkpoint.sealed_json import write_sealed
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.sealed_json import write_sealed
 from fastmarl.replays.blocks import encoded
 from fastmarl.replays.fragment import LISTED, Fragment, fragment_of
 

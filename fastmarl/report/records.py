@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fastmarl.core import __version__
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.version import __version__
 
 Row = dict[str, Any]
 Figures = dict[str, list[Row]]  # section -> its rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from fastmarl.core.html_table import html_table
+from fastmarl.core.objects.html_table import html_table
 
 Columns = Mapping[str, tuple[str, str]]  # key of a figure -> (heading, format)
 

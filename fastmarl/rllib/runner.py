@@ -14,7 +14,7 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.exits import as_error, exits_as_errors
+from fastmarl.core.errors.exits import as_error, exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
 from fastmarl.rllib.fast_path import slow_path_reasons

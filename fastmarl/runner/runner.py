@@ -9,11 +9,11 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerStoppedError
-from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.html_table import html_table
+from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
-from fastmarl.core.public import public
+from fastmarl.core.objects.html_table import html_table
+from fastmarl.core.objects.public import public
 from fastmarl.runner.loop.building import spaces_of
 from fastmarl.runner.loop.config_changes import change_config, of_worker
 from fastmarl.runner.loop.evaluation import Evaluator

@@ -12,7 +12,7 @@ from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.envs.form import name_of
 from fastmarl.core.envs.registry import env_creator
-from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.testing.array_check import BatchPlay
 from fastmarl.testing.play import Play, UnplayableError
 from fastmarl.testing.report import Findings, Report

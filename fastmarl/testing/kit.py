@@ -13,7 +13,7 @@ import numpy as np
 from fastmarl.core.envs.base import MultiAgentEnv, env_spaces
 from fastmarl.core.envs.values import arrays_in
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.testing")

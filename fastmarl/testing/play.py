@@ -13,7 +13,7 @@ from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.form import check_dicts, flag_problems, possible_agents_of
 from fastmarl.core.envs.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.core.errors import ONLY_RESPAWNING, ConfigError, EnvCheckError, MultiAgentEnvError
-from fastmarl.core.exits import as_error
+from fastmarl.core.errors.exits import as_error
 from fastmarl.core.spaces.masks import action_mask, mask_key
 from fastmarl.testing.findings import MASK_KIND, MaskFindings, PettingZooRules, StateFindings
 from fastmarl.testing.replay import look_at_another, look_for_differences

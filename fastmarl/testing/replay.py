@@ -12,7 +12,7 @@ import numpy as np
 
 from fastmarl.core.envs.form import RETURNED
 from fastmarl.core.envs.values import arrays_in, same
-from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.core.spaces.masks import MASK_KEYS
 from fastmarl.testing.report import Findings
 

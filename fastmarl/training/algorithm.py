@@ -15,7 +15,7 @@ from fastmarl.core.envs.base import named_agents
 from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.envs.states import NoStateError
 from fastmarl.core.errors import CheckpointError, ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
 LAST_RATE = 0.02  # share of the learning rate that remains in the last update

@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from fastmarl.core.checkpoint import STATE_FILE, load_state, save_state
+from fastmarl.core.checkpoint.folder import STATE_FILE, load_state, save_state
+from fastmarl.core.checkpoint.sealed_json import check_seal, read_file, write_sealed
 from fastmarl.core.errors import CheckpointError, ConfigError
-from fastmarl.core.sealed_json import check_seal, read_file, write_sealed
 from fastmarl.report.records import versions
 
 RUN_FILE, CURVE, PICTURE, RECORD, LOCK, LEARNER = "run.json", "curve.csv", "curve.png", "record", ".lock", "learner"

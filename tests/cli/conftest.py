@@ -7,7 +7,7 @@ import pytest
 
 import fastmarl
 from fastmarl.bench.efficiency_table import ReadyDicts
-from fastmarl.core.sealed_json import check_seal, write_sealed
+from fastmarl.core.checkpoint.sealed_json import check_seal, write_sealed
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import fastmarl
 from fastmarl import cli
 from fastmarl.bench.efficiency_table import ReadyDicts
-from fastmarl.core.sealed_json import write_sealed
+from fastmarl.core.checkpoint.sealed_json import write_sealed
 from fastmarl.errors import CheckpointError
 from fastmarl.training.run_folder import RunFolder
 

@@ -23,7 +23,7 @@ from support.trees import assert_same
 
 import fastmarl
 from fastmarl.connectors import AgentIndicator, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.core.checkpoint import stored_key
+from fastmarl.core.checkpoint.folder import stored_key
 from fastmarl.core.connectors import mean_std_filter
 from fastmarl.errors import CheckpointError, ConfigError, ObservationError
 from fastmarl.testing import CountingEnv

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.core.columns import Columns
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.errors import ConfigError

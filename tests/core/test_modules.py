@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.core.columns import Columns
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.distributions import Categorical, Deterministic, DiagGaussian
 from fastmarl.errors import ConfigError
 from fastmarl.modules import DefaultRLModule, MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, as_rl_module

@@ -9,8 +9,8 @@ import torch
 import fastmarl
 from fastmarl import batches
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.core.columns import Recorded
 from fastmarl.core.inference import row_states
+from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.structs import Index
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule

@@ -10,8 +10,8 @@ from torch import nn
 import fastmarl
 from fastmarl.batches import add_gae, add_vtrace, columns, sequences
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.core.columns import Recorded
 from fastmarl.core.modules.base import as_rl_module
+from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ActionMaskError, BatchError
 from fastmarl.learning import last_values_of, minibatches, ppo_loss, to_tensors, value_fn_of

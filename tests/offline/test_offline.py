@@ -27,11 +27,11 @@ from support.scenario_envs import ClockEnv, Echo, RespawnEnv
 
 import fastmarl
 from fastmarl.batches import columns
-from fastmarl.core.columns import Columns, Recorded
+from fastmarl.core.checkpoint.sealed_json import check_seal, sealed
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import ArraySource
-from fastmarl.core.sealed_json import check_seal, sealed
+from fastmarl.core.spaces.columns import Columns, Recorded
 from fastmarl.distributed import BackgroundSampler
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import ParquetReader, ParquetWriter, folder, parts, writer_thread

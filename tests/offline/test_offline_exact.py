@@ -12,7 +12,7 @@ from support.tapes.worlds import World
 
 import fastmarl
 from fastmarl.batches import columns
-from fastmarl.core.columns import Columns
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline import ParquetReader, ParquetWriter
 
 pytestmark = pytest.mark.needs("pyarrow")

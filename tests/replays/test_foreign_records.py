@@ -12,8 +12,8 @@ from support.wild import Wild
 
 import fastmarl
 from fastmarl.cli import main as cli
+from fastmarl.core.checkpoint.sealed_json import check_seal, sealed
 from fastmarl.core.envs.registry import may_be_named_by_a_file
-from fastmarl.core.sealed_json import check_seal, sealed
 from fastmarl.errors import EnvCheckError, RecordingError
 
 EVIL = """

@@ -26,8 +26,8 @@ from support.wild import ACTIONS
 
 import fastmarl
 from fastmarl.cli import main as cli
+from fastmarl.core.checkpoint.sealed_json import check_seal, sealed
 from fastmarl.core.kernels import fingerprints
-from fastmarl.core.sealed_json import check_seal, sealed
 from fastmarl.envs.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
 from fastmarl.replays import Recording, Replay, writer

@@ -166,7 +166,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
 
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="fastmarl.cart_pole", seed=0))
     (episode,) = runner.sample(num_episodes=1)
-    monkeypatch.setattr("fastmarl.core.rllib_classes.import_module", missing)
+    monkeypatch.setattr("fastmarl.core.objects.rllib_classes.import_module", missing)
     with pytest.raises(ImportError, match=r"pip install 'ray\[rllib\]'"):
         to_rllib(episode)
     runner.stop()

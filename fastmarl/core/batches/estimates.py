@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.batches.flat import Batch
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, shown
 from fastmarl.core.kernels.returns import gae, n_step_returns, vtrace
+from fastmarl.core.spaces.columns import Columns
 
 ValueFunction = Callable[[Any], Any]
 Array = Any  # a NumPy array or a tensor

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, by_module, names_of
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import map_struct
 
 Batch = dict[str, Any]

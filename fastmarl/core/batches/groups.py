@@ -6,9 +6,9 @@ import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import CHUNK, COUNT, FINAL, NOTHING, AgentEpisodeTable
 from fastmarl.core.batches.trajectories import as_objects
-from fastmarl.core.checks import in_order
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import BatchError, shown
+from fastmarl.core.errors.checks import in_order
 
 AgentID = Hashable
 Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]

@@ -15,13 +15,13 @@ from fastmarl.core.batches.agent_episode_table import AgentEpisodeTable
 from fastmarl.core.batches.flat import Batch
 from fastmarl.core.batches.groups import AgentID, Groups, in_slots, members_of
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, as_objects, names_of
-from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.envs.values import same
 from fastmarl.core.episodes.chunk import Unbuilt
 from fastmarl.core.episodes.lazy import in_numbers
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.masks import MASK, mask_row
 from fastmarl.core.spaces.structs import map_struct
 

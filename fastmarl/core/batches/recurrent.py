@@ -12,9 +12,9 @@ import numpy as np
 
 from fastmarl.core.batches.flat import Batch
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, by_module, names_of
-from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import COUNT, FINAL, ROW, SOURCE
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.sources import Source
 from fastmarl.core.native import _steps, _store
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Block
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.batches.flat import Batch
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import CheckpointError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 

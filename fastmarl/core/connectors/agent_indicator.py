@@ -7,11 +7,11 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checkpoint import stored_key
-from fastmarl.core.checks import in_order
+from fastmarl.core.checkpoint.folder import stored_key
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import in_order
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.connectors")

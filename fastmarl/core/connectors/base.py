@@ -11,7 +11,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, ObservationError
 from fastmarl.core.kernels.frames import former_rows
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import MASK_KEYS
 from fastmarl.core.store.block import Block

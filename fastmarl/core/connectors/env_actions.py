@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.connectors.base import Rows
 from fastmarl.core.connectors.module_to_env import OutputConnectors
 from fastmarl.core.connectors.rllib_pieces import class_name
@@ -26,6 +25,7 @@ from fastmarl.core.kernels.actions import (
 )
 from fastmarl.core.native._actions import ModuleActions
 from fastmarl.core.native._draws import ChoiceDraws
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.layout import Leaf, RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.values import can_hold, described, narrowest

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 
 DISCRETE = (gym.spaces.Discrete, gym.spaces.MultiDiscrete)

@@ -6,12 +6,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checks import is_integer
 from fastmarl.core.connectors.base import Connector, Rows, are_boxes
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError, EpisodeError
+from fastmarl.core.errors.checks import is_integer
 from fastmarl.core.kernels.frames import as_compiled, stack_frames
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
 

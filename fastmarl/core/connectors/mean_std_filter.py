@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.core.checkpoint.states import check_keys
 from fastmarl.core.connectors.base import Connector, Rows, are_boxes
 from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
-from fastmarl.core.states import check_keys
 
 
 class Moments(NamedTuple):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.connectors.base import GetActions, NormalizeAndClipActions, OutputConnector, Rows
 from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError, ConnectorError, shown
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Key, leaves_of, name_of, nested_outputs
 
 PLACES = (GetActions, NormalizeAndClipActions)

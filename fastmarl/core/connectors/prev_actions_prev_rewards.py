@@ -5,11 +5,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.frames import one_hot_frames, stack_frames
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.store.block import Block

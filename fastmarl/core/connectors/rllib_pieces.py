@@ -13,10 +13,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.connectors.base import Connector, ConnectorPiece, OutputConnector, Rows
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConnectorError, shown
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct, nested_struct
 
 OBS = Columns.OBS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.pettingzoo import PettingZooAdapter
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import plain_seed
+from fastmarl.core.objects.public import public
 
 MOST_IDLE_TURNS = 1000  # consecutive turns of agents that have ended, in addition to one for each listed agent
 

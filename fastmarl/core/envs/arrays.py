@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.errors import EnvCheckError, ObservationError, shown
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.values import described, first_unheld
 

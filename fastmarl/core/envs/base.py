@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.envs")

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.envs")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checks import in_order
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.errors import EnvCheckError, MultiAgentEnvError, shown
+from fastmarl.core.errors.checks import in_order
 
 RETURNED = {
     "reset": ("observations", "infos"),

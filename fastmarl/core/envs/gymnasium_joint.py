@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.resumable import ResumableAdapter
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import plain_seed
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.values import converted
 

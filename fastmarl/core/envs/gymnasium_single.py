@@ -7,10 +7,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS, DictGymnasiumEnv, TupleGymnasiumEnv
 from fastmarl.core.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.core.envs.resumable import ResumableAdapter
+from fastmarl.core.errors.checks import plain_seed
 
 AGENT = 0  # like envs made by RLlib's make_multi_agent()
 

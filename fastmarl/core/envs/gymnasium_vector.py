@@ -11,11 +11,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import plain_seed
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.values import converted
 

@@ -11,7 +11,7 @@ import numpy as np
 from fastmarl.core.envs.base import space_of
 from fastmarl.core.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS
 from fastmarl.core.envs.resumable import ResumableAdapter
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.envs")

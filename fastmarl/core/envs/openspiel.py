@@ -13,7 +13,7 @@ import numpy as np
 
 from fastmarl.core.envs.base import MultiAgentEnv
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 TENSORS = ("observation_tensor", "information_state_tensor")  # the first one that a game provides is used
 CHANCE, SIMULTANEOUS, TERMINAL = -1, -2, -4  # pyspiel.PlayerId: values of current_player() that are not players

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 AGENTS = "agents"  # name of the only group
 HAS = ("single_observation_space", "single_action_space", "num_agents", "observations", "terminals", "masks")

@@ -25,7 +25,7 @@ from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.core.envs.pufferlib import PufferLibEnv
 from fastmarl.core.envs.suggestions import HOMES, option_meant, suggestions
 from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit
-from fastmarl.core.packages import NEEDED, how_to_install
+from fastmarl.core.errors.packages import NEEDED, how_to_install
 
 _registered: dict[str, Callable[[dict], Any]] = {}
 _HOMES = {  # packages whose envs are not at the top level

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @dataclass

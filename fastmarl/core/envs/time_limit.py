@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checks import is_integer
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.envs.base import env_spaces
@@ -18,6 +17,7 @@ from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.envs.registry import env_creator, portable
 from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.checks import is_integer
 
 PASSED_ON = (  # attributes, where the env has them
     "observation_spaces", "action_spaces", "observation_space", "action_space", "state", "state_space", "metadata",

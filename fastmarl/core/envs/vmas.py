@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checks import plain_seed
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import plain_seed
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fastmarl.core.episodes.indices import Indices
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import as_reward
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.rllib_classes import rllib_class
+from fastmarl.core.objects.rllib_classes import rllib_class
 
 AgentDict = Mapping[Any, Any]  # by agent id
 Flags = AgentDict | bool

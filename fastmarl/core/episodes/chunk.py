@@ -11,11 +11,11 @@ from weakref import ref
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.lane_source import BlockColumns, LaneRows, LaneSource
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.native._chunks import ChunkNotes
 from fastmarl.core.native._scatter import Scatter, waiting_places
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.block import Block

@@ -12,7 +12,7 @@ from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.sources import as_rewards
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.rllib_classes import rllib_class
+from fastmarl.core.objects.rllib_classes import rllib_class
 from fastmarl.core.spaces.structs import map_struct
 
 SKIPPED = "S"  # RLlib's MultiAgentEpisode.SKIP_ENV_TS_TAG

@@ -6,10 +6,10 @@ from weakref import ref
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.sources import write_rows
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.native import _store
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Block
 

@@ -15,7 +15,7 @@ from fastmarl.core.episodes.common import Episode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.native._locked import locked
-from fastmarl.core.rllib_classes import is_of_rllib
+from fastmarl.core.objects.rllib_classes import is_of_rllib
 
 SomeEpisode = TypeVar("SomeEpisode", bound="LazyEpisode")
 

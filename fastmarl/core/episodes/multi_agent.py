@@ -14,8 +14,8 @@ from fastmarl.core.episodes.getters import AgentID
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import owned
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.html_table import html_table
-from fastmarl.core.public import public
+from fastmarl.core.objects.html_table import html_table
+from fastmarl.core.objects.public import public
 
 SAVED = (
     "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",

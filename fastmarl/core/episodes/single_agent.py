@@ -12,7 +12,7 @@ from fastmarl.core.episodes.indices import Column, Indices, Timeline, look_up, s
 from fastmarl.core.episodes.sources import ArraySource, JoinedSource, Source
 from fastmarl.core.episodes.written_columns import WrittenColumns, given_columns
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.structs import flatten_struct
 
 SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")

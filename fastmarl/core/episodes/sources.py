@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastmarl.core.columns import blank_value
 from fastmarl.core.errors import EpisodeError
+from fastmarl.core.spaces.columns import blank_value
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.core.spaces.values import unheld
 

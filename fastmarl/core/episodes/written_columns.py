@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.buffers import LookbackBuffer
 from fastmarl.core.episodes.common import OF_OBSERVATIONS, Episode
 from fastmarl.core.episodes.growing import GrowingColumn, GrowingSource
@@ -14,7 +13,8 @@ from fastmarl.core.episodes.indices import Column, Indices, Timeline
 from fastmarl.core.episodes.lane_source import LaneSource
 from fastmarl.core.episodes.sources import ArraySource, Source, array_of, as_reward, as_rewards, check_held
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.rllib_classes import rllib_class
+from fastmarl.core.objects.rllib_classes import rllib_class
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 

@@ -20,10 +20,10 @@ from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import EpisodeRecord, map_all
 from fastmarl.core.nets.dense_layers import parts_of
 from fastmarl.core.nets.graphs import GraphCall, TickGraphs
+from fastmarl.core.objects.weakly import weakly
 from fastmarl.core.spaces.layout import serves
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.store import INACTIVE
-from fastmarl.core.weakly import weakly
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
 MOST_UNKNOWN = 1024  # agents whose fitting spaces are remembered; in an open world, their number grows

@@ -6,7 +6,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.connectors.base import Rows
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.module_to_env import has_actions
@@ -29,6 +28,7 @@ from fastmarl.core.nets.lean import LeanModule
 from fastmarl.core.nets.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
 from fastmarl.core.nets.recurrent_state import LaneState
 from fastmarl.core.nets.transfer import Transfer, sent_dtype
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_outputs
 from fastmarl.core.store.lanes import LaneTable
 

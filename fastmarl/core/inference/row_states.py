@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Recorded
+from fastmarl.core.checkpoint.states import check_keys, column_of, whole_number
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.actors import Actor
+from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.layout import Leaf
 from fastmarl.core.spaces.structs import Index
-from fastmarl.core.states import check_keys, column_of, whole_number
 from fastmarl.core.store.block import Block, Key
 from fastmarl.core.store.lanes import LaneTable
 

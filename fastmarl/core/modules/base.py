@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.distributions.nested import get_action_dist_cls
 from fastmarl.core.modules.masking import masked_outputs
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import serves
-from fastmarl.core.states import check_mapping
 
 
 @public("fastmarl.modules")

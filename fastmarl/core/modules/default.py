@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.nested import get_action_dist_cls
@@ -15,7 +14,8 @@ from fastmarl.core.modules.encoders import make_encoder
 from fastmarl.core.modules.layers import Chain, call
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.modules.model_config import DefaultModelConfig, with_activation
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.masks import mask_key
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.core.columns import Columns, Recorded
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.columns import Columns, Recorded
 from fastmarl.core.spaces.masks import choices_of, key_among
 from fastmarl.core.spaces.structs import flatten_struct
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 ACTIVATIONS: dict[str, type[torch.nn.Module] | None] = {
     "tanh": torch.nn.Tanh,

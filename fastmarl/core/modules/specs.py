@@ -10,7 +10,7 @@ import torch
 from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.default import DefaultRLModule
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.modules")

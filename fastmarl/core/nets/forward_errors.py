@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct
 
 MOST_LEAVES = 16

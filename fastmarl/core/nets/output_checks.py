@@ -6,11 +6,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ModuleOutputError, shown
 from fastmarl.core.modules.distributions.base import Distribution, n_logits_of
 from fastmarl.core.modules.distributions.nested import choice_slices
 from fastmarl.core.native._finite import first_unfit
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Key, leaves_of, name_of
 from fastmarl.core.store.lanes import LaneTable
 

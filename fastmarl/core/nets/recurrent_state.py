@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fastmarl.core.columns import Columns, Recorded
 from fastmarl.core.errors import ModuleOutputError
 from fastmarl.core.kernels.remap import first_steps, rows_to_lanes
 from fastmarl.core.nets.output_checks import plain_tensor
+from fastmarl.core.spaces.columns import Columns, Recorded
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.core.store.block import Key, own_key
 from fastmarl.core.store.lanes import LaneTable

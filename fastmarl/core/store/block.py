@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Columns, OwnName, Recorded, blank_value, own_name
 from fastmarl.core.kernels.rows import as_bytes
 from fastmarl.core.native import _store
 from fastmarl.core.native._leaf_rows import LeafRows
+from fastmarl.core.spaces.columns import Columns, OwnName, Recorded, blank_value, own_name
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.structs import Index, flatten_struct, nested_struct
 from fastmarl.core.store.memory import LeasedArray, MemoryRing

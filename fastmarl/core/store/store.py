@@ -18,12 +18,12 @@ from fastmarl.core.native import _store
 from fastmarl.core.native._module_rows import ModuleRows
 from fastmarl.core.native._records import EpisodeRecord, next_chunks
 from fastmarl.core.native._scatter import Scatter
+from fastmarl.core.objects.weakly import weakly
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.block import Block, Key, OutputFormError
 from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.core.store.room import Expectation, Room
-from fastmarl.core.weakly import weakly
 
 BYTES_BESIDE = 64  # of a row, beside its observation: about those of a small module's outputs, rewards and indices
 INACTIVE: Any = None  # in place of the block of a module that has no agents

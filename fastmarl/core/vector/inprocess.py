@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from fastmarl.core.envs.form import check_step_result
-from fastmarl.core.exits import as_error
+from fastmarl.core.errors.exits import as_error
 from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.store.env_states import EnvStates
 from fastmarl.core.vector.results import write_reset, write_step

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastmarl.core.checkpoint.states import whole_number
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.native._reset_seeds import Children, take_seeds
-from fastmarl.core.states import whole_number
 
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF

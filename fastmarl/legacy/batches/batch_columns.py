@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.batches.packing import is_packed, unpack
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.packages import how_to_install
+from fastmarl.core.errors.packages import how_to_install
 
 DTYPES = re.compile(r"[?biufc]\d{0,2}|[SU][1-9]\d{0,8}|O8?")
 ORDERS = ("<", ">", "=", "|")

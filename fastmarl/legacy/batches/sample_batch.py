@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
-from fastmarl.core.public import public
-from fastmarl.core.rllib_classes import is_of_rllib, rllib_class
+from fastmarl.core.objects.public import public
+from fastmarl.core.objects.rllib_classes import is_of_rllib, rllib_class
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.legacy.batches.batch_columns import concatenated, of_rows
 from fastmarl.legacy.batches.step_columns import DONES, OBSERVATIONS, StepColumns, marks_of
 

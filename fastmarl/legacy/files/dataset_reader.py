@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_format import from_record
 

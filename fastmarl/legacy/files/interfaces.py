@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.legacy")

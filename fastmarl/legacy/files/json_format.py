@@ -14,8 +14,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.legacy.batches.packing import is_packed, pack, unpack
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch
 from fastmarl.offline.json_values import plain_text

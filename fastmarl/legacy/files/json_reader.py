@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID, MultiAgentBatch, concat_samples
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_format import checksum, checksums_file, checksums_of, from_json

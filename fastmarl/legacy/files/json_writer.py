@@ -6,9 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.legacy.batches.packing import can_pack, check_can_pack
 from fastmarl.legacy.files.interfaces import IOContext, NoopOutput, OutputWriter
 from fastmarl.legacy.files.json_format import checksum, checksums_file, to_json

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import ArraySource
 from fastmarl.core.errors import OfflineError
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID, MultiAgentBatch
 from fastmarl.legacy.files.json_reader import JsonReader

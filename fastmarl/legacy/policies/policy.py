@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import torch
 
+from fastmarl.core.checkpoint.sealed_json import replace_file
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import AdaptedModule, RLModule, as_rl_module, copied
 from fastmarl.core.modules.specs import RLModuleSpec
-from fastmarl.core.public import public
-from fastmarl.core.sealed_json import replace_file
+from fastmarl.core.objects.public import public
 from fastmarl.legacy.policies.policy_spec import PolicySpec, as_policy_spec
 
 CHECKPOINT = "policy_state.pkl"

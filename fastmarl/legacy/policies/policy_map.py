@@ -8,7 +8,7 @@ from typing import Any
 
 from fastmarl.core.errors import ConfigError, misfit
 from fastmarl.core.modules.base import RLModule
-from fastmarl.core.rllib_classes import is_of_rllib
+from fastmarl.core.objects.rllib_classes import is_of_rllib
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_spec import PolicySpec
 from fastmarl.legacy.sampling.episode_view import EpisodeV2

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ConfigError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.specs import RLModuleSpec
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 Spaces = Mapping[str, tuple[gym.Space, gym.Space]]
 

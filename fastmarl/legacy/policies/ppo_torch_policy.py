@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
 from fastmarl.core.kernels.returns import gae
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.nets.dense_layers import NotDenseError
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.legacy.policies.policy_model import PolicyModel

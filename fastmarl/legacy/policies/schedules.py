@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from fastmarl.core.checks import is_number
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.checks import is_number
 
 
 def scheduled(name: str, constant: float, schedule: Any, timestep: int) -> float:

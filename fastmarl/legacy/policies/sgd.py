@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.legacy.policies.policy import Policy
 
 LEAST_STD = 1e-4  # RLlib's

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.masking import masked_outputs
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning import to_tensors
 from fastmarl.legacy.batches.sample_batch import SampleBatch

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.batches.trajectories import RECORDED, trajectories_of
-from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch, concat_samples
 from fastmarl.legacy.policies.policy import Policy

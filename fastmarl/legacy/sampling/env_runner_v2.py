@@ -7,8 +7,8 @@ from typing import Any
 
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerBusyError
-from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.public import public
+from fastmarl.core.errors.exits import exits_as_errors
+from fastmarl.core.objects.public import public
 from fastmarl.legacy.files.interfaces import InputReader
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay
 
 ONLY_AGENT = "agent0"  # of RLlib's episodes of one agent

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 OF_CALLBACKS = ("custom_metrics", "hist_data", "media")
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checks import is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.public import public
+from fastmarl.core.errors.checks import is_integer
+from fastmarl.core.objects.public import public
 from fastmarl.play.arena.players import roles_by_id, runner_of
 from fastmarl.play.policy import Policy
 from fastmarl.report.tables import Table

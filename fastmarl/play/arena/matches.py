@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checks import is_integer
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.form import possible_agents_of
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, shown
+from fastmarl.core.errors.checks import is_integer
 from fastmarl.play.arena.players import Role, roles_of, runner_of
 from fastmarl.play.arena.ratings import check_prior
 from fastmarl.play.arena.standings import Tournament

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.play.arena.ratings import bradley_terry
 from fastmarl.report.plots import OURS, picture
 from fastmarl.report.tables import Table

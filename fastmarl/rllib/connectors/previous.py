@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.kernels.frames import former_rows, one_hot_frames
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.rllib.connectors.newest import Change, ColumnConnector, Newest
 from fastmarl.rllib.store.block import RLlibBlock
 from fastmarl.rllib.store.builder import FLOAT64_KINDS

@@ -13,9 +13,9 @@ import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.native import _rllib_episodes as compiled
 from fastmarl.core.native._rllib_episodes import view
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Key, _nested
 
 

@@ -6,7 +6,7 @@ from ray.rllib.evaluation.env_runner_v2 import EnvRunnerV2
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.evaluation.sampler import SyncSampler
 
-from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.rllib.old_stack.env_runner import EnvRunner
 
 

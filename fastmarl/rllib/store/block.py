@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
 from fastmarl.core.native import _store
 from fastmarl.core.native._env_values import kept
 from fastmarl.core.native._leaf_rows import UnfitValueError
 from fastmarl.core.native._rllib_scatter import ExactLeafRows, RewardKinds
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Block, Key, name_of
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.rllib.store.layout import WHOLE, ObservationLayout

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.columns import Columns
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.store.block import Key, name_of
 from fastmarl.rllib.episodes.extras import blank, summed
 from fastmarl.rllib.episodes.lists import stacked

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.checks import for_each
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS, EnvToModule, connectors_for
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.checks import for_each
 from fastmarl.core.inference.options import InferenceOptions
 from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.multi import MultiRLModule

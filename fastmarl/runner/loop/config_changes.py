@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fastmarl.core.checks import check_integer
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.checks import check_integer
 from fastmarl.runner.loop.building import check_module_options
 from fastmarl.runner.loop.listeners import Listeners
 from fastmarl.runner.loop.resources import Resources

@@ -13,7 +13,7 @@ from fastmarl.core.envs.form import check_spaces, possible_agents_of
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.envs.states import state_space_of
 from fastmarl.core.errors import ConfigError, EnvCheckError
-from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.core.store.agent_spaces import MOST_AGENTS, Spaces
 from fastmarl.core.store.env_states import EnvStates
 from fastmarl.core.vector.arrays.vector import ArrayVector

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checks import check_bool, is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.checks import check_bool, is_integer
 from fastmarl.runner.loop.goals import Goal
 from fastmarl.runner.loop.sampling import Sampling
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from fastmarl.core.checks import is_integer
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, MultiAgentEnvError
+from fastmarl.core.errors.checks import is_integer
 
 MAX_IDLE_TICKS = 10_000
 MAX_DISCARDED = 1000  # episodes in a row

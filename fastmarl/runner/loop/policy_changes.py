@@ -15,7 +15,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.core.inference.actors import MappingFn
 from fastmarl.core.modules.base import RLModule
 from fastmarl.runner.loop.building import make_connectors, make_module

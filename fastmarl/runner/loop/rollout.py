@@ -4,7 +4,6 @@ from collections.abc import Hashable
 from time import perf_counter
 from typing import Any
 
-from fastmarl.core.columns import Recorded
 from fastmarl.core.connectors.base import Surroundings
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
@@ -16,12 +15,13 @@ from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import note_reset_seeds
+from fastmarl.core.objects.weakly import weakly
+from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.store.agent_spaces import AgentSpaces
 from fastmarl.core.store.block import own_key
 from fastmarl.core.store.lanes import FAILED, LaneTable
 from fastmarl.core.store.store import RowStore
 from fastmarl.core.vector.wiring import VectorParts
-from fastmarl.core.weakly import weakly
 from fastmarl.runner.loop.building import make_inference_options, spaces_of, warn_of_objects
 from fastmarl.runner.loop.envs import make_env_states, make_vector
 from fastmarl.runner.loop.goals import Goal

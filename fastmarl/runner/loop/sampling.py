@@ -3,11 +3,11 @@
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fastmarl.core.checks import check_bool
 from fastmarl.core.episodes.kept_chunks import KeptChunks
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.selection import only_modules
 from fastmarl.core.errors import RecordingError
+from fastmarl.core.errors.checks import check_bool
 from fastmarl.runner.loop.config_changes import ANY_MAKE, MAKE_ENV, MAKE_MODULE, in_force
 from fastmarl.runner.loop.goals import Goal, make_goal
 from fastmarl.runner.loop.listeners import Listeners

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any, Self
 
 from fastmarl.core.errors import did_you_mean, shown, similar
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.runner.metrics.nested import Key, Path, leaves_of, listed, merged, nested, path_of
 from fastmarl.runner.metrics.reductions import STATS, LifetimeSumStats
 from fastmarl.runner.metrics.stats import plain

@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
-from fastmarl.core.checkpoint import STATE_FILE, load_state
+from fastmarl.core import __version__
+from fastmarl.core.checkpoint.folder import STATE_FILE, load_state
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.native._call_guard import CallGuard
-from fastmarl.core.version import __version__
 from fastmarl.runner.loop.resources import Resources
 from fastmarl.runner.state.saved_config import CONFIG, config_from
 from fastmarl.runner.state.state import RunnerState

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.checkpoint import stored_key
+from fastmarl.core.checkpoint.folder import stored_key
+from fastmarl.core.checkpoint.states import check_keys, check_mapping
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.agent_indicator import AgentIndicator
 from fastmarl.core.connectors.base import ConnectorPiece, GetActions, NormalizeAndClipActions
@@ -30,7 +31,6 @@ from fastmarl.core.modules.model_config import DefaultModelConfig
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.nets.dense_layers import is_watched, parts_of
 from fastmarl.core.spaces.plain import plain_space
-from fastmarl.core.states import check_keys, check_mapping
 
 SAVED = "policy"  # key in a runner's checkpoint, beside the runner's own state
 VERSION = 1

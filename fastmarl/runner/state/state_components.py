@@ -4,10 +4,10 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.rllib_classes import fetched
-from fastmarl.core.states import check_mapping
+from fastmarl.core.objects.rllib_classes import fetched
 
 OF_MODULES = "rl_module"
 ENV_STEPS = "num_env_steps_sampled_lifetime"

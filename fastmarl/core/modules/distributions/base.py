@@ -10,7 +10,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 NEEDS = ("required_input_dim", "from_logits")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.modules.distributions.base import Deterministic, Distribution, event_dims, flat, shaped
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 LOG_2PI = math.log(2 * math.pi)
 

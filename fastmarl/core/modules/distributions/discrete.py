@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot, pad
 
 from fastmarl.core.modules.distributions.base import Deterministic, Distribution, event_dims, flat, shaped
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 RACE_BELOW = 256  # logits; for fewer, one exponential number per logit is cheaper than one uniform number per row
 NARROW = 16  # logits; torch's softmax is slow along shorter rows, but not along columns

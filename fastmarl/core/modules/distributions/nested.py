@@ -15,7 +15,7 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.distributions.base import Distribution, bind
 from fastmarl.core.modules.distributions.continuous import DiagGaussian
 from fastmarl.core.modules.distributions.discrete import Bernoulli, Categorical, MultiCategorical
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import leaf_spaces
 from fastmarl.core.spaces.masks import choices_of
 

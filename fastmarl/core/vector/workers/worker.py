@@ -25,7 +25,7 @@ from fastmarl.core.envs.remote import EnvDescription
 from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.envs.states import state_space_of
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.exits import as_error, exits_as_errors
+from fastmarl.core.errors.exits import as_error, exits_as_errors
 from fastmarl.core.native._slots import tells
 from fastmarl.core.processes.channel import Channel
 from fastmarl.core.processes.protocol import CLOSE, DONE, FAILED, FIRST, end_with, pickled_error

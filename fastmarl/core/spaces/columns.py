@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.public import public
+from fastmarl.core.objects.public import public
 
 
 @public("fastmarl")

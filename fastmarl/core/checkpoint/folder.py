@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as dump_arrays
 
+from fastmarl.core.checkpoint.sealed_json import digest, read_file, replace_file
 from fastmarl.core.errors import CheckpointError
-from fastmarl.core.sealed_json import digest, read_file, replace_file
 
 FORMAT = "fastmarl.checkpoint"
 VERSION = 1
