@@ -102,7 +102,7 @@ test-versions: $(VENV)/.made ## quick tests on each of PYTHONS, with the oldest 
 
 # Other versions of Ray lie in folders of their own, before those that are installed. Where the fast path was tested, all
 # of the drop-in's equality is run; elsewhere it has to be RLlib's own class.
-FAST_RAYS := $(shell sed -n 's/^TESTED = (\(.*\))/\1/p' fastmarl/rllib/versions.py | tr -d '",')
+FAST_RAYS := $(shell sed -n 's/^TESTED = (\(.*\))/\1/p' fastmarl/rllib/stand_in.py | tr -d '",')
 OTHER_RAYS := 2.50.1 2.51.2 2.52.1 2.53.0 2.54.1 2.55.1 2.56.1 2.57.1
 
 test-rays: $(VENV)/.test build $(patsubst %,build/rays/%/.made,$(FAST_RAYS) $(OTHER_RAYS)) ## the drop-in with other versions of Ray

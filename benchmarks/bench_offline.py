@@ -20,7 +20,7 @@ import pyarrow.parquet as parquet
 import torch
 
 import fastmarl
-from fastmarl.offline.part import GrowingFile
+from fastmarl.offline.parts import GrowingFile
 from fastmarl.offline.writer_thread import MOST_ROWS
 
 ENVS = {"mpe2.simple_spread_v3": 16, "fastmarl.simple_spread": 128}

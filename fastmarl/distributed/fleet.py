@@ -11,8 +11,7 @@ from fastmarl.core.errors import EnvRunnerLostError
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed.actors import ActorLost, Actors
-from fastmarl.distributed.arrivals import Arrival, Arrivals
-from fastmarl.distributed.calls import Call, CallsInFlight
+from fastmarl.distributed.calls import Arrival, Arrivals, Call, CallsInFlight
 from fastmarl.distributed.host import ENV_STEPS, HostFailure, HostReport, MakeBatch, RunnerPlan
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fastmarl.rllib.versions import untested_ray
+from fastmarl.rllib.stand_in import untested_ray
 
 if not TYPE_CHECKING and untested_ray():
     from fastmarl.rllib.stand_in import MultiAgentEnvRunner

@@ -11,8 +11,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 import fastmarl.rllib
 from fastmarl.core.errors import ConfigError, shown
-from fastmarl.rllib.reasons import CODES, Reason
-from fastmarl.rllib.versions import untested_ray
+from fastmarl.rllib.fast_path import CODES, Reason
+from fastmarl.rllib.stand_in import untested_ray
 
 HOW_TO_SET = "config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)"
 

@@ -3,16 +3,51 @@
 import inspect
 from collections.abc import Iterator
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.rllib.connectors import env_to_module, module_to_env
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 
 from fastmarl.rllib.connectors import pieces as connecting
-from fastmarl.rllib.loop_state import reads
-from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
+
+
+class Reason(NamedTuple):
+    """A reason why a runner falls back to RLlib's loop.
+
+    Attributes:
+        code: A key of CODES.
+        text: Part of a sentence that names the cause.
+    """
+
+    code: str
+    text: str
+
+
+CODES = {  # code -> how to change the config
+    "framework": 'use torch: config.framework("torch")',
+    "episodes_to_numpy": "leave config.env_runners(episodes_to_numpy=True) as it is; code that needs lists can "
+    "make them from the episodes that sample() returns",
+    "vector_env": 'use RLlib\'s own, which steps the envs in turn: config.env_runners(gym_env_vectorize_mode="sync"), '
+    "and no runner that replaces `env`",
+    "module": "give the runner envs and a torch MultiRLModule: "
+    "config.rl_module(rl_module_spec=MultiRLModuleSpec(...)), or none for RLlib's default",
+    "connector_pipeline": "keep RLlib's default pieces at their places: "
+    "config.env_runners(add_default_connectors_to_env_to_module_pipeline=True, "
+    "add_default_connectors_to_module_to_env_pipeline=True), and no pipeline class of your own",
+    "connector_piece": "let the piece read `batch`, `episodes`, `explore`, `rl_module` and `shared_data` alone; "
+    "rewards and infos are in the episodes. Or derive it from SingleAgentObservationPreprocessor or "
+    "MultiAgentObservationPreprocessor",
+    "module_to_env_piece": "let the piece read `batch`, `episodes`, `explore`, `rl_module` and `shared_data` alone",
+    "overridden_internal": "override methods that are part of the API (sample(), get_metrics(), ...), or use callbacks",
+    "callback_reads_runner": "read the `episode` that the callback is given, or use on_sample_end(samples=...), which "
+    "gets all episodes; a callback can keep its own data in episode.custom_data",
+    "changed_while_running": "nothing, if it can wait: the next reset of all envs ends it; or call "
+    "sample(force_reset=True)",
+    "untested_ray": "install a version of Ray that fastmarl was tested with",
+}
+
 
 # Attributes of a runner that only RLlib's own loop sets. Reading a callback's code spares the switch to that loop after
 # the first call, but can't find all readers; loop_state.py does.
@@ -46,6 +81,12 @@ def slow_path_reasons(runner: Any, own_class: type) -> list[Reason]:
         *of_callbacks,
         *([] if of_callbacks else reads(runner)),
     ]
+
+
+def reads(runner: Any) -> list[Reason]:
+    """Return reasons for RLlib's loop: the attributes of it that other code has read."""
+    return [Reason("callback_reads_runner", f"a callback or other code read the runner's {name}")
+            for name in runner.read_by_others]  # fmt: skip
 
 
 def _of_config(runner: Any) -> Iterator[Reason]:

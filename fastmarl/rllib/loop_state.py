@@ -9,7 +9,7 @@ from typing import Any
 
 from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.core.native._call_guard import CallGuard
-from fastmarl.rllib.reasons import Reason
+from fastmarl.rllib.fast_path import Reason, reads
 from fastmarl.rllib.sampling.hand_over import give_back
 
 logger = logging.getLogger(__name__)
@@ -118,9 +118,3 @@ class LoopState:
         fast.hand_over()
         self._reasons = [*reads(self)]
         logger.warning("RLlib's own loop samples, which is slow: %s.", self._reasons[-1].text)
-
-
-def reads(runner: Any) -> list[Reason]:
-    """Return reasons for RLlib's loop: the attributes of it that other code has read."""
-    return [Reason("callback_reads_runner", f"a callback or other code read the runner's {name}")
-            for name in runner.read_by_others]  # fmt: skip

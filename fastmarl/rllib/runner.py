@@ -17,11 +17,10 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.exits import as_error, exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
-from fastmarl.rllib.fast_path import slow_path_reasons
+from fastmarl.rllib.fast_path import Reason, slow_path_reasons
 from fastmarl.rllib.fixes import FIXES, VectorIndex, env_seeds, numbered, parse_fixes, seed_action_spaces
 from fastmarl.rllib.loop_state import LoopState
 from fastmarl.rllib.metrics import RLlibMetrics, RunnerCounts, distinct_names
-from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.hand_over import give_back, take_back
 from fastmarl.rllib.sampling.sampler import FastSampler
 from fastmarl.rllib.store.records import ChunkNumbers, summed_up

@@ -3,13 +3,23 @@
 import logging
 from typing import Any, ClassVar, Literal
 
+import ray
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.rllib.fixes import parse_fixes
-from fastmarl.rllib.versions import untested_ray
+
+TESTED = ("2.58.0", "2.58.1", "2.59.0", "2.60.0")
+
+
+def untested_ray() -> str | None:
+    """Return the reason why the fast path can't run with the installed version of Ray, or None if it can."""
+    if ray.__version__ in TESTED:
+        return None
+    return f"Ray {ray.__version__} is not one of the versions that fastmarl was tested with ({', '.join(TESTED)})"
+
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.envs.values import same
-from fastmarl.core.vector.arrays import background
+from fastmarl.core.vector.arrays import vector
 from fastmarl.errors import ConfigError, EnvCheckError, RewardError
 
 CALLS = (1, 7, 20, 50)  # env steps of each env
@@ -220,7 +220,7 @@ def test_an_interrupt_of_the_wait_leaves_a_runner_that_goes_on(monkeypatch, nth)
                     raise KeyboardInterrupt
             return result
 
-    monkeypatch.setattr(background, "SimpleQueue", Interrupted)
+    monkeypatch.setattr(vector, "SimpleQueue", Interrupted)
     runner = make_runner(6, worker_num_splits=2)
     with pytest.raises(KeyboardInterrupt):
         runner.sample(num_timesteps=6 * 20)
@@ -266,8 +266,8 @@ def test_a_second_interrupt_is_no_harm(monkeypatch):
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
-    monkeypatch.setattr(background, "SimpleQueue", Interrupted)
-    monkeypatch.setattr(background, "Event", Impatient)
+    monkeypatch.setattr(vector, "SimpleQueue", Interrupted)
+    monkeypatch.setattr(vector, "Event", Impatient)
     runner = make_runner(4, lambda config: Slow(config.num_envs), worker_num_splits=2)
     with pytest.raises(KeyboardInterrupt):
         runner.sample(num_timesteps=4 * 20)
@@ -282,8 +282,8 @@ def test_a_second_interrupt_is_no_harm(monkeypatch):
 @in_own_thread
 def test_an_interrupt_while_a_thread_starts_leaves_no_thread():
     for at in count():
-        steps = background.BackgroundSteps()
-        was_interrupted = interrupted(lambda: steps.begin(int), file=background.__file__, at=at)  # noqa: B023
+        steps = vector.BackgroundSteps()
+        was_interrupted = interrupted(lambda: steps.begin(int), file=vector.__file__, at=at)  # noqa: B023
         steps.end()
         assert not background_threads()
         if not was_interrupted:

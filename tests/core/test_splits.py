@@ -15,7 +15,7 @@ from support.trouble import Odd, Trouble
 import fastmarl
 from fastmarl.connectors import MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.core.envs.values import same
-from fastmarl.core.vector.workers.units import Unit, first_ready
+from fastmarl.core.vector.workers.vector import Unit, first_ready
 from fastmarl.errors import ConfigError
 
 SPREAD = "mpe2.simple_spread_v3"

@@ -14,7 +14,7 @@ from support.trouble import Trouble
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
-from fastmarl.distributed import arrivals, calls, fleet, sizes
+from fastmarl.distributed import calls, fleet, sizes
 from fastmarl.distributed import group as group_file
 from fastmarl.distributed.host import columns_of
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerStoppedError
@@ -347,7 +347,7 @@ def take_some(group):
 
 
 @pytest.mark.parametrize("use", [sample_thrice, take_some])
-@pytest.mark.parametrize("file", [arrivals, calls, fleet, group_file])
+@pytest.mark.parametrize("file", [calls, fleet, group_file])
 def test_a_group_that_was_interrupted_goes_on(file, use):
     interrupt_everywhere(file, use, every=EVERY)
 

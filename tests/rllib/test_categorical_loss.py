@@ -11,8 +11,8 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorica
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from fastmarl.core.native._ppo_exact import Derivatives
-from fastmarl.rllib.learner.categorical_loss import CategoricalLoss
 from fastmarl.rllib.learner.minibatches import MinibatchRows
+from fastmarl.rllib.learner.module_gradient import CategoricalLoss
 
 pytestmark = pytest.mark.filterwarnings("ignore:var")  # of one value, which RLlib logs
 

@@ -15,7 +15,7 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 import fastmarl.rllib
 from fastmarl.errors import ConfigError
-from fastmarl.rllib import stand_in, versions
+from fastmarl.rllib import stand_in
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of other versions
 
@@ -53,7 +53,7 @@ def test_the_drop_in_equals_rllibs_class():
     theirs, _ = sampled(RLlibEnvRunner)
     ours, runner = sampled(fastmarl.rllib.MultiAgentEnvRunner)
     assert ours == theirs
-    assert runner.is_accelerated == (ray.__version__ in versions.TESTED)
+    assert runner.is_accelerated == (ray.__version__ in stand_in.TESTED)
 
 
 def test_an_untested_version_is_told(monkeypatch, caplog):

@@ -12,7 +12,7 @@ from benchmarks.rllib.equality import check_equal
 from benchmarks.rllib.pair import seed_everything
 from fastmarl.rllib import MultiAgentEnvRunner
 from fastmarl.rllib.episodes.episode import LATE, is_set
-from fastmarl.rllib.store.column_memory import ColumnMemory
+from fastmarl.rllib.store.builder import ColumnMemory
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 

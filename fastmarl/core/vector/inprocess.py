@@ -8,11 +8,11 @@ from itertools import chain
 from time import perf_counter
 from typing import Any
 
-from fastmarl.core.envs.form import check_step_result
+from fastmarl.core.envs.form import check_reset_result, check_step_result
 from fastmarl.core.errors.exits import as_error
 from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.store.env_states import EnvStates
-from fastmarl.core.vector.results import write_reset, write_step
+from fastmarl.core.store.store import RowStore
 from fastmarl.core.vector.turns import TakesTurns
 from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
@@ -226,3 +226,39 @@ class StateRecordingEnv:
         result = self._env.step(actions)
         self._states.add(self._env.state())
         return result
+
+
+def write_reset(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> None:
+    """Write first observations; check them in detail once for each env in `unchecked`.
+
+    Raises:
+        MultiAgentEnvError: If `result` is not a valid result of reset().
+    """
+    if env_index in unchecked:
+        check_reset_result(result, env_index)
+        unchecked.discard(env_index)
+    try:
+        store.scatter.write_reset(env_index, *result)
+    except TypeError:
+        check_reset_result(result, env_index)
+        raise
+
+
+def write_step(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> int:
+    """Write a step; check the first one in detail for each env in `unchecked`.
+
+    Returns:
+        The flags of `__all__`, see Scatter.write_step().
+
+    Raises:
+        MultiAgentEnvError: If `result` is not a valid result of step().
+    """
+    env_t = store.table.envs[env_index].env_t + 1
+    if env_index in unchecked:
+        check_step_result(result, env_index, env_t)
+        unchecked.discard(env_index)
+    try:
+        return store.scatter.write_step(env_index, *result)
+    except TypeError:
+        check_step_result(result, env_index, env_t)
+        raise

@@ -16,9 +16,9 @@ from ray.rllib.utils import force_list
 
 from fastmarl.core.native._rllib_episodes import read_numbers
 from fastmarl.rllib.episodes import chunks, shipping
+from fastmarl.rllib.episodes.chunks import slice_of
 from fastmarl.rllib.episodes.lists import unite_dtypes
 from fastmarl.rllib.episodes.sample_block import SampleBlock, is_set
-from fastmarl.rllib.episodes.slices import slice_of
 from fastmarl.rllib.episodes.steps import COMMON, Step, is_consistent, keep_common_info, private_info, private_infos
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # corrections that an episode class makes on request

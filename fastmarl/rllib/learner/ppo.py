@@ -7,14 +7,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.direct_update import DirectUpdate, direct_update
-from fastmarl.rllib.learner.loss import unheard_loss
 from fastmarl.rllib.learner.minibatches import ColumnSlices, Numbers, RowNumbers, are_plain, minibatches
 
 UPDATES = ("exact", "fast")
@@ -156,7 +157,7 @@ class PPOTorchLearner(RLlibLearner):
             fwd_out, loss_per_module = self._log_losses(batch)
         else:  # the next minibatch would overwrite the metrics
             fwd_out = forward_train(self.module, batch)
-            loss_per_module = {name: unheard_loss(self, name, batch[name], fwd_out[name]) for name in fwd_out}
+            loss_per_module = {name: loss_without_metrics(self, name, batch[name], fwd_out[name]) for name in fwd_out}
         gradients = self.compute_gradients(loss_per_module)
         if self._direct is not None and not self._direct.is_checked and not self._is_last:
             self._direct = self._direct if self._direct.check(batch, gradients) else None
@@ -255,3 +256,36 @@ def _forward_train(module: Any, batch: Any) -> Any:
 
 def _is_in_training(module: Any) -> bool:
     return all(part.training for part in module.modules())
+
+
+def loss_without_metrics(learner: Any, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> torch.Tensor:
+    """Compute the loss that the learner's `compute_loss_for_module()` returns for RLlib's default modules.
+
+    It is PPO's (Schulman et al. 2017, "Proximal Policy Optimization Algorithms") by RLlib's operations in their order,
+    so that the gradient is bit-identical. Operations that only metrics need are left out.
+    """
+    config, module = learner.config.get_config_for_module(module_id), learner.module[module_id].unwrapped()
+    mask = batch.get(Columns.LOSS_MASK)
+    n_valid: Any = None if mask is None else torch.sum(mask)
+
+    def mean(values: torch.Tensor) -> torch.Tensor:
+        return torch.mean(values) if mask is None else torch.sum(values[mask]) / n_valid
+
+    policy = module.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+    former = module.get_exploration_action_dist_cls().from_logits(batch[Columns.ACTION_DIST_INPUTS])
+    advantages = batch[Postprocessing.ADVANTAGES]
+    ratio = torch.exp(policy.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP])
+    divergence = mean(former.kl(policy)) if config.use_kl_loss else None
+    entropy = policy.entropy()
+    clipped = torch.clamp(ratio, 1 - config.clip_param, 1 + config.clip_param)
+    gain = torch.min(advantages * ratio, advantages * clipped)
+    value_loss: Any = torch.tensor(0.0, device=gain.device)
+    if config.use_critic:
+        values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
+        error = torch.pow(values - batch[Postprocessing.VALUE_TARGETS], 2.0)
+        value_loss = torch.clamp(error, 0, config.vf_clip_param)
+    entropy_coeff = learner.entropy_coeff_schedulers_per_module[module_id].get_current_value()
+    loss = mean(-gain + config.vf_loss_coeff * value_loss - entropy_coeff * entropy)
+    if divergence is not None:
+        loss += learner.curr_kl_coeffs_per_module[module_id] * divergence
+    return loss

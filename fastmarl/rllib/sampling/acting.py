@@ -11,8 +11,8 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.core.store.block import Block, Key, leaves_of
-from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.sampling.shared_data import Mapped
 from fastmarl.rllib.sampling.to_env import Acted, ToEnv
 from fastmarl.rllib.sampling.to_module import ToModule

@@ -9,7 +9,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
 from fastmarl.core.errors import RunningEpisodeError
-from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.episode_in_view import EpisodeInView, prune
 from fastmarl.rllib.store.records import RLlibRecord

@@ -7,8 +7,8 @@ import tree
 from ray.rllib.core.columns import Columns
 
 from fastmarl.rllib.connectors.frames import StackedFrames
-from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.sampling.to_module import ToModule
 from fastmarl.rllib.store.records import ChunkNumbers
 

@@ -7,8 +7,8 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
 from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.sample_block import is_set
-from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.mapping_code import MappingFn, reads_times_only
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.sampling.window import Window
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes

@@ -9,7 +9,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.rllib.inference.inference import Batch
-from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.parts import Core
 
 ALIGNMENT = 16  # bytes
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastmarl.core.errors import ConnectorError
 from fastmarl.rllib.connectors.newest import Newest
-from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.store.builder import RLlibChunk
 from fastmarl.rllib.store.episode_in_view import EpisodeInView
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from fastmarl.core.native._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.sampling.acting import Acting
-from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
 from fastmarl.rllib.sampling.hand_over import hand_over
 from fastmarl.rllib.sampling.mapping import PolicyMapping
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.step_writer import StepWriter
 from fastmarl.rllib.sampling.to_env import ToEnv

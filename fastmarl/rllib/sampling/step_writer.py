@@ -8,8 +8,8 @@ from fastmarl.core.errors import MultiAgentEnvError, UnknownModuleError
 from fastmarl.core.native._env_values import kept as own_copy
 from fastmarl.core.native._step_keys import ended_unobserved, names_others, places_in_set_order
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
-from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.mapping import PolicyMapping, Step
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.store.records import RLlibRecord
 
 

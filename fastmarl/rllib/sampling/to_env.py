@@ -20,7 +20,7 @@ from fastmarl.core.errors import ConnectorError
 from fastmarl.core.store.block import Key, leaves_of, name_of
 from fastmarl.rllib.connectors.pieces import MODULE_TO_ENV, own_of_module_to_env
 from fastmarl.rllib.episodes.sample_block import nested_columns
-from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.shared_data import Mapped
 from fastmarl.rllib.store.block import is_state

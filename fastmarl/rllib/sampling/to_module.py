@@ -12,8 +12,8 @@ from ray.rllib.core.columns import Columns
 from fastmarl.core.errors import ConnectorError
 from fastmarl.rllib.connectors.pieces import EnvToModule
 from fastmarl.rllib.inference.inference import Batch
-from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
+from fastmarl.rllib.sampling.parts import Core
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.shared_data import Mapped
 

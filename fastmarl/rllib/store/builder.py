@@ -4,6 +4,7 @@ Gathered data share no memory with the store. Observations, by far the largest p
 block stays leased until then.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable
 from copy import deepcopy
@@ -16,8 +17,10 @@ import numpy as np
 
 from fastmarl.core.episodes.kept_chunks import ENOUGH
 from fastmarl.core.kernels.accumulate import sum_spans
+from fastmarl.core.native import _rllib_episodes as compiled
 from fastmarl.core.native import _store
 from fastmarl.core.native._rllib_scatter import as_object
+from fastmarl.core.store.memory import LeasedArray, MemoryRing
 from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
@@ -26,7 +29,6 @@ from fastmarl.rllib.episodes.sample_block import (
     SampleBlock,
 )
 from fastmarl.rllib.store.block import OTHER, Outputs, RLlibBlock
-from fastmarl.rllib.store.column_memory import ColumnMemory
 from fastmarl.rllib.store.lane_steps import reward_array
 from fastmarl.rllib.store.mixed_outputs import as_nested, mixed_outputs, mixed_steps
 from fastmarl.rllib.store.records import AgentNumbers, ChunkNumbers, RLlibRecord
@@ -281,3 +283,58 @@ class Builder:
         reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
         # Without other outputs, RLlib has an empty dict after a cut, and None before it.
         return actions, extras or ({} if acted_before else None), reward
+
+
+SMALL = 1 << 16  # bytes, up to which new memory costs no more than reused memory
+
+
+class ColumnMemory:
+    """Gathers rows into arrays whose memory is reused after the last view of them is freed."""
+
+    def __init__(self) -> None:
+        self._ring = MemoryRing()
+
+    def gather(
+        self,
+        leaves: list[np.ndarray],
+        final_leaves: list[np.ndarray],
+        rows: np.ndarray,
+        counts: np.ndarray,
+        finals: np.ndarray,
+    ) -> list[np.ndarray]:
+        """Gather the rows of several lanes, lane by lane, each followed by the lane's final observation.
+
+        Args:
+            leaves, final_leaves: [capacity, *shape] each, in pairs of the same dtype.
+            rows: int64 [n], the rows of all lanes, lane by lane.
+            counts: int64 [lanes], number of rows of each lane.
+            finals: int64 [lanes], number of each lane's final observation, or -1.
+
+        Returns:
+            [n + number of final observations, *shape] for each leaf.
+        """
+        n = len(rows) + int((finals >= 0).sum())
+        arrays = self._arrays([((n, *leaf.shape[1:]), leaf.dtype) for leaf in leaves])
+        return [
+            compiled.with_finals(leaf, final_leaf, rows, counts, finals, out)
+            for leaf, final_leaf, out in zip(leaves, final_leaves, arrays, strict=True)
+        ]
+
+    def _arrays(self, wanted: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+        """Return uninitialised arrays of these shapes and dtypes; arrays of objects don't use the pool."""
+        n_bytes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
+        if sum(n_bytes) < SMALL:
+            return [np.empty(shape, dtype) for shape, dtype in wanted]
+        memory, lease = self._ring.lend(sum(n_bytes))
+        arrays = []
+        for i, (shape, dtype) in enumerate(wanted):
+            if dtype.hasobject:
+                arrays.append(np.empty(shape, dtype))
+                continue
+            buffer = memory.arrays.get(i)
+            if buffer is None or len(buffer) < n_bytes[i]:
+                # A quarter more, in case the next call needs more.
+                buffer = memory.arrays[i] = np.empty(n_bytes[i] + n_bytes[i] // 4, np.uint8)
+                memory.size = sum(map(len, memory.arrays.values()))
+            arrays.append(np.asarray(LeasedArray(buffer, lease))[: n_bytes[i]].view(dtype).reshape(shape))
+        return arrays
