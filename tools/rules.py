@@ -1,31 +1,57 @@
-"""Check rules of CONTRIBUTING.md that linters don't know: the lengths of files and of commit subjects."""
+"""Check rules of CONTRIBUTING.md that linters don't know: lengths of files, functions and commit subjects, parameters."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("fastmarl", "benchmarks", "examples", "src_ext", "tools")
-MOST_LINES = 400
+MOST_LINES, MOST_OF_ONE_CLASS = 400, 600
+MOST_OF_FUNCTION = 50  # without its signature and docstring
+MOST_PARAMETERS = 10  # of a constructor
+SIGNATURES = {  # constructors with more
+    "fastmarl/core/episodes/building.py": "RLlib's",
+    "fastmarl/core/episodes/single_agent.py": "RLlib's",
+    "fastmarl/learning/ppo_learner.py": "PPO's hyperparameters, by keyword",
+}
 MOST_CHARACTERS = 72
 N_COMMITS = 50  # only the newest; older commits stay as they are
 
 
 def main() -> int:
     """Print all violations; returns the exit code."""
-    problems = [*long_files(), *long_subjects()]
+    paths = sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*.py*"))
+    problems = [*long_subjects()]
+    for path in paths:
+        if path.suffix in (".py", ".pyx"):
+            name, text = path.relative_to(ROOT).as_posix(), path.read_text()
+            tree = ast.parse(text) if path.suffix == ".py" else None
+            problems += long_file(name, text, tree)
+            problems += long_functions(name, tree) if tree else []
     print(*problems, sep="\n", end="\n" * bool(problems))
     return int(bool(problems))
 
 
-def long_files() -> list[str]:
-    paths = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyx")]
-    lengths = {path: len(path.read_text().splitlines()) for path in sorted(paths)}
-    return [
-        f"{path.relative_to(ROOT)} has {n} lines, {MOST_LINES} at most: it holds more than one thing"
-        for path, n in lengths.items()
-        if n > MOST_LINES
-    ]
+def long_file(name: str, text: str, tree: ast.Module | None) -> Iterator[str]:
+    n_classes = sum(isinstance(node, ast.ClassDef) for node in tree.body) if tree else 0
+    most = MOST_OF_ONE_CLASS if n_classes == 1 else MOST_LINES
+    n = len(text.splitlines())
+    if n > most:
+        yield f"{name} has {n} lines, {most} at most for {n_classes} classes: it holds more than one thing"
+
+
+def long_functions(name: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            if lines > MOST_OF_FUNCTION:
+                yield f"{name}:{node.lineno} {node.name}() has {lines} lines, {MOST_OF_FUNCTION} at most"
+            n = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs) - 1
+            if node.name == "__init__" and n > MOST_PARAMETERS and name not in SIGNATURES:
+                yield f"{name}:{node.lineno} a constructor has {n} parameters, {MOST_PARAMETERS} at most"
 
 
 def long_subjects() -> list[str]:
