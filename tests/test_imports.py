@@ -62,6 +62,21 @@ LAYERS = {  # from the ground up: rooms of one layer don't import from each othe
         ["check"],
     ],
 }
+SHARED = {  # files of the core that both runners stand on; the drop-in uses no other
+    "errors": ["__init__", "exits"],
+    "kernels": ["accumulate", "frames", "mean_std", "remap", "returns", "rows"],
+    "modules": [
+        "distributions.base",
+        "distributions.continuous",
+        "distributions.discrete",
+        "distributions.nested",
+        "layers",
+    ],
+    "nets": ["dense_layers", "forward_errors", "output_checks", "recurrent_state", "transfer"],
+    "objects": ["public", "weakly"],
+    "spaces": ["columns", "layout", "masks", "structs", "values"],
+    "store": ["block", "lanes", "memory", "room", "store"],
+}
 OPTIONAL = {
     "ray",
     "pettingzoo",
@@ -195,6 +210,16 @@ def test_imports_point_down(wing):
                 assert room == mine[1] or level[room] < level[mine[1]], f"{name} may not import from {wing}.{room}"
 
 
+def test_the_drop_in_stands_on_these_files_of_the_core():
+    found: set[str] = set()
+    todo = {other for name, imported in graph().items() if name.startswith("rllib") for other in imported}
+    while todo := {other for other in todo - found if other.startswith("core.")}:
+        found |= todo
+        todo = {other for name in todo for other in graph()[name]}
+    shared = {f"core.{room}.{file}".removesuffix(".__init__") for room, files in SHARED.items() for file in files}
+    assert {name for name in found if not name.startswith("core.native")} == shared
+
+
 def test_no_files_are_in_a_circle():
     known = {name: {other for other in others if not is_exception(name, other)} for name, others in graph().items()}
     tuple(graphlib.TopologicalSorter(known).static_order())
@@ -232,6 +257,8 @@ def tables() -> list[str]:
     """The house as docs/architecture.md shows it."""
     wings = [f"| `{wing}` | {listed(others) or 'nothing'} |" for wing, others in WINGS.items()]
     made = [["| package | imports, besides the core |", "|---|---|", *wings]]
+    rows = [f"| `{room}` | {listed(files)} |" for room, files in SHARED.items()]
+    made.append(["\n".join(["| room of `core` | files |", "|---|---|", *rows])])
     for wing, layers in LAYERS.items():
         rows = [f"| {number} | {listed(rooms)} |" for number, rooms in enumerate(layers, 1)]
         made.append([f"| layer of `{wing}` | folders and files |", "|---|---|", *rows])
@@ -242,6 +269,6 @@ def listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-@pytest.mark.parametrize("table", tables(), ids=["wings", *LAYERS])
+@pytest.mark.parametrize("table", tables(), ids=["wings", "shared", *LAYERS])
 def test_the_docs_show_the_house(table):
     assert table in (ROOT / "docs/architecture.md").read_text(), f"put into docs/architecture.md\n{table}"

@@ -1,4 +1,4 @@
-"""Check rules of CONTRIBUTING.md that linters don't know: lengths of files, functions and commit subjects, parameters."""
+"""Check rules of CONTRIBUTING.md that linters don't know: lengths of files, functions, subjects."""
 
 import ast
 import subprocess

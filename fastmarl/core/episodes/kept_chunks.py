@@ -8,10 +8,9 @@ from weakref import ref
 from fastmarl.core.episodes.lane_source import LaneSource
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
-from fastmarl.core.store.block import Block
+from fastmarl.core.store.block import ENOUGH, Block
 
 PATIENCE = 4  # number of calls that may hold memory unchecked, equal to the number of blocks kept idle
-ENOUGH = 0.25  # fraction of a block's rows that must be in use for the block to stay
 
 
 class KeptChunks:

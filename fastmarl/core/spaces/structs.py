@@ -20,14 +20,16 @@ def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
 
 
 def nested_struct(leaves: Mapping[Path, Any]) -> Any:
-    """Reverse `flatten_struct()`; lists become tuples."""
+    """Reverse `flatten_struct()`; lists become tuples, in which entries without leaves are () if others follow."""
     if () in leaves:
         return leaves[()]
     entries: dict[Any, dict[Path, Any]] = {}
     for (key, *rest), leaf in leaves.items():
         entries.setdefault(key, {})[tuple(rest)] = leaf
     values = {key: nested_struct(inner) for key, inner in entries.items()}
-    return tuple(values.values()) if values and all(isinstance(key, Index) for key in values) else values
+    if not values or not all(isinstance(key, Index) for key in values):
+        return values
+    return tuple(values.get(i, ()) for i in range(1 + max(values)))
 
 
 def map_struct(function, value: Any) -> Any:

@@ -15,11 +15,12 @@ from fastmarl.core.native import _store
 from fastmarl.core.native._leaf_rows import LeafRows
 from fastmarl.core.spaces.columns import Columns, OwnName, Recorded, blank_value, own_name
 from fastmarl.core.spaces.layout import RowLayout
-from fastmarl.core.spaces.structs import Index, flatten_struct, nested_struct
+from fastmarl.core.spaces.structs import flatten_struct, nested_struct
 from fastmarl.core.store.memory import LeasedArray, MemoryRing
 
 LEAST_ROWS = 64
 SMALL = 512  # rows below which all memory counts as used
+ENOUGH = 0.25  # fraction of a block's rows that episodes must use to keep the block
 GROWTH = 4
 ROW_ARRAYS = {
     "lane_R": np.int32,
@@ -186,7 +187,7 @@ class Block:
             if name in (Columns.WEIGHTS_SEQ_NO, Recorded.WEIGHTS_SEQ_NO):
                 return self.seq_no_R
             raise KeyError(name)
-        return _nested(leaves)
+        return nested_struct(leaves)
 
     def _fitting_column(self, key: Key, values: np.ndarray, first: int, before: Collection[Key]) -> np.ndarray:
         """Return the column for these values, which is made if it is missing.
@@ -322,19 +323,3 @@ def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 
 def _blank(key: Key, rows: np.ndarray) -> None:
     rows[...] = blank_value(key, rows.dtype)
-
-
-def _nested(leaves: dict[tuple[Any, ...], np.ndarray]) -> Any:
-    """Nest leaves in dicts and tuples by their paths.
-
-    Entries without leaves are missing in dicts; in tuples they are () if others follow.
-    """
-    if list(leaves) == [()]:
-        return leaves[()]
-    parts: dict[Any, dict[tuple[Any, ...], np.ndarray]] = {}
-    for path, leaf in leaves.items():
-        parts.setdefault(path[0], {})[path[1:]] = leaf
-    nested = {key: _nested(part) for key, part in parts.items()}
-    if not all(type(key) is Index for key in nested):
-        return nested
-    return tuple(nested.get(i, ()) for i in range(1 + max(nested)))

@@ -16,7 +16,8 @@ from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 from fastmarl.core.native import _rllib_episodes as compiled
 from fastmarl.core.native._rllib_episodes import view
 from fastmarl.core.spaces.columns import Columns
-from fastmarl.core.store.block import Key, _nested
+from fastmarl.core.spaces.structs import nested_struct
+from fastmarl.core.store.block import Key
 
 
 @dataclass(eq=False, repr=False)
@@ -203,7 +204,7 @@ def nested_columns(columns: dict[Key, Any]) -> dict[str, Any]:
     """Nest flat columns as the module returned them."""
     if all(type(key) is str for key in columns):
         return columns  # type: ignore[return-value]
-    nested: dict[str, Any] = _nested({key if isinstance(key, tuple) else (key,): columns[key] for key in columns})
+    nested: dict[str, Any] = nested_struct({key if isinstance(key, tuple) else (key,): columns[key] for key in columns})
     return nested
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.episodes.kept_chunks import ENOUGH
 from fastmarl.core.kernels.accumulate import sum_spans
 from fastmarl.core.native import _rllib_episodes as compiled
 from fastmarl.core.native import _store
 from fastmarl.core.native._rllib_scatter import as_object
+from fastmarl.core.store.block import ENOUGH
 from fastmarl.core.store.memory import LeasedArray, MemoryRing
 from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.episodes.sample_block import (
