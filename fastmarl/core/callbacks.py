@@ -37,7 +37,7 @@ class Callbacks:
 
     def on_environment_created(
         self, *, env_runner: Any, metrics_logger: Any, env: Any, env_context: Any, **kwargs: Any
-    ):
+    ) -> None:
         """Called after the environments were created.
 
         Args:
@@ -57,7 +57,7 @@ class Callbacks:
         rl_module: Any,
         env_index: int,
         **kwargs: Any,
-    ):
+    ) -> None:
         """Called when an empty episode was created for an environment that is not reset yet.
 
         Args:
@@ -79,7 +79,7 @@ class Callbacks:
         rl_module: Any,
         env_index: int,
         **kwargs: Any,
-    ):
+    ) -> None:
         """Called after environment `env_index` was reset; `episode` holds its first observations.
 
         `env_runner`, `metrics_logger`, `env` and `rl_module` are those of `on_episode_created()`.
@@ -95,7 +95,7 @@ class Callbacks:
         rl_module: Any,
         env_index: int,
         **kwargs: Any,
-    ):
+    ) -> None:
         """Called after environment `env_index` was stepped; `episode` holds the outcome.
 
         `env_runner`, `metrics_logger`, `env` and `rl_module` are those of `on_episode_created()`.
@@ -112,7 +112,7 @@ class Callbacks:
         rl_module: Any,
         env_index: int,
         **kwargs: Any,
-    ):
+    ) -> None:
         """Called when the episode of environment `env_index` is over.
 
         `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned, as far as
@@ -120,7 +120,7 @@ class Callbacks:
         those of `on_episode_created()`.
         """
 
-    def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any):
+    def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any) -> None:
         """Called when `sample()` is about to return `samples`, a list of episodes.
 
         `env_runner` and `metrics_logger` are those of `on_episode_created()`.

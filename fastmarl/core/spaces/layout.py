@@ -1,7 +1,7 @@
 """The leaves that a value of a Gymnasium space consists of."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import getitem
@@ -72,7 +72,9 @@ ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, g
 _CONTAINS = {kind.contains for kind in (*ARRAY_SPACES, gym.spaces.Dict, gym.spaces.Tuple)}
 
 
-def _leaves(space: gym.Space, path: Path = (), sizes: tuple[int, ...] = (), *, any_form: bool = False):
+def _leaves(
+    space: gym.Space, path: Path = (), sizes: tuple[int, ...] = (), *, any_form: bool = False
+) -> Iterator[Leaf]:
     if not isinstance(space, gym.Space):
         raise ConfigError(f"expected a gymnasium space, got {space!r}")
     is_own = has_own_contains(space)
@@ -89,7 +91,7 @@ def _leaves(space: gym.Space, path: Path = (), sizes: tuple[int, ...] = (), *, a
         yield Leaf(path, sizes, np.dtype(object), ())
 
 
-def _nest(space: gym.Space, arrays) -> Any:
+def _nest(space: gym.Space, arrays: Iterator[np.ndarray]) -> Any:
     if isinstance(space, gym.spaces.Dict):
         return {key: _nest(child, arrays) for key, child in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

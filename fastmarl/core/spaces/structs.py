@@ -1,6 +1,6 @@
 """Functions on nested dicts, tuples and lists of arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Path = tuple  # keys of dicts and `Index`es of tuples, from the root to a leaf
@@ -32,7 +32,7 @@ def nested_struct(leaves: Mapping[Path, Any]) -> Any:
     return tuple(values.get(i, ()) for i in range(1 + max(values)))
 
 
-def map_struct(function, value: Any) -> Any:
+def map_struct(function: Callable[..., Any], value: Any) -> Any:
     """Apply `function` to every leaf, keeping the nesting (lists become tuples)."""
     if isinstance(value, dict):
         return {key: map_struct(function, entry) for key, entry in value.items()}

@@ -13,7 +13,8 @@ import numpy as np
 
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.errors import ObservationError
-from fastmarl.core.vector.arrays.scatter import Acted, ArrayScatter, take_actions
+from fastmarl.core.vector.arrays.group import Acted
+from fastmarl.core.vector.arrays.scatter import ArrayScatter, take_actions
 from fastmarl.core.vector.turns import TakesTurns
 from fastmarl.core.vector.wiring import AfterStep, VectorEnv, VectorParts
 
