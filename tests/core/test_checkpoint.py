@@ -15,8 +15,8 @@ from support.interrupts import interrupted
 from support.trees import assert_same, spoilt
 
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.core.checkpoint.folder import folder as checkpoint
-from fastmarl.core.checkpoint.folder import sealed_json
+from fastmarl.core.checkpoint import folder as checkpoint
+from fastmarl.core.checkpoint import sealed_json
 from fastmarl.errors import CheckpointError
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]

@@ -12,7 +12,7 @@ from support.trees import assert_same, spoilt
 
 import fastmarl
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.core.checkpoint.folder import folder as checkpoint
+from fastmarl.core.checkpoint import folder as checkpoint
 from fastmarl.core.envs.values import same
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
