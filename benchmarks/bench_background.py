@@ -18,7 +18,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.distributed import BackgroundSampler
-from fastmarl.learning import PPOLearner, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, make_value_fn, to_tensors
 
 ENVS = {"fastmarl.simple_spread": 128, "mpe2.simple_spread_v3": 16}
 FRAGMENT, MINIBATCHES = 25, 4
@@ -44,7 +44,7 @@ class Learner:
         self._ppo = PPOLearner(module, lr=1e-4, epochs=epochs, num_minibatches=MINIBATCHES)
 
     def learn(self, batch: Any) -> None:
-        add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(self._ppo.module))
+        add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=make_value_fn(self._ppo.module))
         self._ppo.update(to_tensors(batch, NAMES))
 
 

@@ -29,7 +29,7 @@ from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import HostReady, HostReport
 from fastmarl.distributed.in_process import Put
 from fastmarl.distributed.parts import owned
-from fastmarl.learning import value_fn_of
+from fastmarl.learning import make_value_fn
 from fastmarl.runner.loop.metrics import Counts, Increment
 
 ENVS = {"mpe2.simple_spread_v3": 32, "fastmarl.simple_spread": 128}
@@ -52,7 +52,7 @@ def make_config(env: str, num_envs: int | None = None) -> fastmarl.EnvRunnerConf
 
 def columns_and_gae(episodes: Any, module: Any) -> Any:
     batch = columns(episodes, outputs=["action_logp", "vf_preds"])["default_policy"]
-    add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(module["default_policy"]))
+    add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=make_value_fn(module["default_policy"]))
     return {name: batch[name] for name in NAMES}
 
 

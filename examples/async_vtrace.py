@@ -74,7 +74,7 @@ class Learner:
 def train(args, folder):
     """Train, and return the modules."""
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT * args.processes))
-    options = {"processes": args.processes, "staleness": args.staleness}
+    options = {"processes": args.processes, "max_policy_lag": args.max_policy_lag}
     with (
         BackgroundSampler(make_config(args), **options) as sampler,
         (folder / "curve.csv").open("w", newline="", buffering=1) as file,
@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--steps", type=int, default=6_000_000, help="env steps")
     parser.add_argument("--episodes", type=int, default=1000, help="episodes of the evaluation")
     parser.add_argument("--processes", type=int, default=1, help="number of sampling processes")
-    parser.add_argument("--staleness", type=int, default=1, help="updates by which weights may be behind")
+    parser.add_argument("--max-policy-lag", type=int, default=1, help="updates by which weights may be behind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/async_vtrace"))
     args = parser.parse_args()

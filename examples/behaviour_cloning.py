@@ -16,7 +16,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import flat_parameters, minibatches, normalized, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import flat_parameters, make_value_fn, minibatches, normalized, ppo_loss, to_tensors
 from fastmarl.offline import ParquetReader, ParquetWriter
 
 ENV, POLICY, LENGTH = "fastmarl.simple_spread", "default_policy", 25  # env steps per episode
@@ -42,7 +42,7 @@ def train_demonstrator(steps, seed):
         optimizer = torch.optim.Adam([parameters], lr=2e-3, eps=1e-5, fused=True)
         for _ in range(-(-steps // (128 * LENGTH))):
             batch = columns(runner.sample(), outputs=["action_logp", "vf_preds"])[POLICY]
-            add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(module))
+            add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=make_value_fn(module))
             rows = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
             rows["advantages"] = normalized(rows["advantages"])
             for part in minibatches(rows, -(-len(rows["actions"]) // 4), 4):

@@ -18,7 +18,7 @@ from torch import distributed
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import flat_parameters, keep_freed_memory, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import flat_parameters, keep_freed_memory, make_value_fn, minibatches, ppo_loss, to_tensors
 
 GAMMA, LAMBDA, MINIBATCHES, EPOCHS, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
 FRAGMENT, LEARNING_RATE = 25, 2e-3
@@ -54,7 +54,7 @@ class Learner:
 
     def batch_of(self, episodes):
         batch = columns(episodes, outputs=["action_logp", "vf_preds"])[POLICY]
-        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(self.module))
+        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=make_value_fn(self.module))
         return to_tensors(batch, NAMES)
 
     def learn(self, batches):

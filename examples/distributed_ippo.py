@@ -19,7 +19,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.distributed import EnvRunnerGroup
-from fastmarl.learning import PPOLearner, keep_freed_memory, normalized, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, keep_freed_memory, make_value_fn, normalized, to_tensors
 
 GAMMA, LAMBDA, MINIBATCHES, EPOCHS, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
 FRAGMENT, LEARNING_RATE = 25, 2e-3
@@ -30,7 +30,7 @@ NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
 def make_batch(episodes, module):
     """Make a batch in the actor, which sends only the arrays returned here."""
     batch = columns(episodes, outputs=["action_logp", "vf_preds"])[POLICY]
-    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(module[POLICY]))
+    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=make_value_fn(module[POLICY]))
     return {name: batch[name] for name in NAMES}
 
 

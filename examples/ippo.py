@@ -16,7 +16,7 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.cli.arguments import above_zero, not_negative, positive
 from fastmarl.cli.train import main
-from fastmarl.learning import PPOLearner, ValueNorm, normalized, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, ValueNorm, make_value_fn, normalized, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
 LAMBDA, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 0.5, 25
@@ -59,7 +59,7 @@ class PolicyLearner:
     def rows_of(self, batch):
         """Return the columns of a module as tensors, with normalised advantages and value targets."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
-        add_gae(batch, gamma=self.args.gamma, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
+        add_gae(batch, gamma=self.args.gamma, lambda_=LAMBDA, value_fn=make_value_fn(self.module, self.value_norm))
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"], self.device)
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])

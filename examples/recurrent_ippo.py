@@ -16,8 +16,8 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.cli.train import main
-from fastmarl.connectors import Connector
-from fastmarl.learning import PPOLearner, ValueNorm, last_values_of, normalized, to_tensors
+from fastmarl.connectors import EnvToModuleConnector
+from fastmarl.learning import PPOLearner, ValueNorm, bootstrap_values, normalized, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
 LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 64
@@ -27,10 +27,10 @@ VISIBLE = [0, 2]  # position and angle, without the velocities
 POLICY = "default_policy"
 
 
-class HideVelocities(Connector):
+class HideVelocities(EnvToModuleConnector):
     """Reduces observations to the cart's position and the pole's angle."""
 
-    lane_arrays = ()
+    per_agent_state = ()
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         space = input_observation_space
@@ -86,7 +86,7 @@ class Learner:
         """Return normalised advantages and value targets, one row per step."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
         add_gae(
-            batch, gamma=self.gamma, lambda_=LAMBDA, last_values=last_values_of(self.module, batch, self.value_norm)
+            batch, gamma=self.gamma, lambda_=LAMBDA, last_values=bootstrap_values(self.module, batch, self.value_norm)
         )
         advantages, targets = (torch.from_numpy(batch[name]) for name in ("advantages", "value_targets"))
         self.value_norm.update(targets)

@@ -19,7 +19,7 @@ from torch import nn
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import MetricsWriter, PPOLearner, normalized, to_tensors, value_fn_of
+from fastmarl.learning import MetricsWriter, PPOLearner, make_value_fn, normalized, to_tensors
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
@@ -138,7 +138,7 @@ class League:
 def learn(ppo, episodes):
     """Train a module in place, so that its runner acts with the newest weights; returns the mean losses."""
     batch = columns(episodes)["main"]
-    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(ppo.module))
+    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=make_value_fn(ppo.module))
     batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
     batch["advantages"] = normalized(batch["advantages"])
     return ppo.update(batch)

@@ -18,7 +18,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import PPOLearner, ValueNorm, normalized, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, ValueNorm, make_value_fn, normalized, to_tensors
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, ENTROPY = 0.95, 0.95, 4, 4, 0.5, 0.01
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 1e-3
@@ -48,7 +48,7 @@ class Learner:
     def learn(self, batch):
         """Update the module on its columns; returns the losses, averaged over the minibatches."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
-        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
+        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=make_value_fn(self.module, self.value_norm))
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])

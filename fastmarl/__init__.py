@@ -15,7 +15,7 @@ from fastmarl.core.objects.public import imported_when_used
 if TYPE_CHECKING:
     from fastmarl.core.callbacks import Callbacks as Callbacks
     from fastmarl.core.config import EnvRunnerConfig as EnvRunnerConfig
-    from fastmarl.core.connectors.moments import RunningMoments as RunningMoments
+    from fastmarl.core.connectors.moments import RunningMeanStd as RunningMeanStd
     from fastmarl.core.envs.arrays import ArrayEnv as ArrayEnv
     from fastmarl.core.envs.base import MultiAgentEnv as MultiAgentEnv
     from fastmarl.core.envs.registry import register_env as register_env

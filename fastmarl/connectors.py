@@ -6,10 +6,10 @@ from fastmarl.core.objects.public import imported_when_used
 
 if TYPE_CHECKING:
     from fastmarl.core.connectors.agent_indicator import AgentIndicator as AgentIndicator
-    from fastmarl.core.connectors.base import Connector as Connector
+    from fastmarl.core.connectors.base import EnvToModuleConnector as EnvToModuleConnector
     from fastmarl.core.connectors.base import GetActions as GetActions
+    from fastmarl.core.connectors.base import ModuleToEnvConnector as ModuleToEnvConnector
     from fastmarl.core.connectors.base import NormalizeAndClipActions as NormalizeAndClipActions
-    from fastmarl.core.connectors.base import OutputConnector as OutputConnector
     from fastmarl.core.connectors.base import Rows as Rows
     from fastmarl.core.connectors.env_to_module import EnvToModule as EnvToModule
     from fastmarl.core.connectors.flatten_observations import FlattenObservations as FlattenObservations

@@ -7,7 +7,7 @@ from fastmarl.core.objects.public import imported_when_used
 if TYPE_CHECKING:
     from fastmarl.core.modules.distributions.base import Deterministic as Deterministic
     from fastmarl.core.modules.distributions.base import Distribution as Distribution
-    from fastmarl.core.modules.distributions.base import n_logits_of as n_logits_of
+    from fastmarl.core.modules.distributions.base import num_dist_inputs as num_dist_inputs
     from fastmarl.core.modules.distributions.continuous import DiagGaussian as DiagGaussian
     from fastmarl.core.modules.distributions.discrete import Bernoulli as Bernoulli
     from fastmarl.core.modules.distributions.discrete import Categorical as Categorical

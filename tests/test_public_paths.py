@@ -16,7 +16,7 @@ import fastmarl
 PUBLIC = {
     "fastmarl": """
         ArrayEnv Callbacks Columns EnvRunnerConfig MetricsLogger MultiAgentEnv MultiAgentEnvRunner
-        MultiAgentEpisode MultiRLModule Policy RLModule RLModuleSpec Recorded RunningMoments SingleAgentEpisode
+        MultiAgentEpisode MultiRLModule Policy RLModule RLModuleSpec Recorded RunningMeanStd SingleAgentEpisode
         VideoCallback __version__ evaluate register_env replay tournament
     """,
     "fastmarl.batches": """
@@ -30,15 +30,15 @@ PUBLIC = {
         load_state save_state
     """,
     "fastmarl.connectors": """
-        AgentIndicator Connector EnvToModule FlattenObservations FrameStacking GetActions MeanStdFilter
-        NormalizeAndClipActions OutputConnector PrevActionsPrevRewards Rows stacked
+        AgentIndicator EnvToModuleConnector EnvToModule FlattenObservations FrameStacking GetActions MeanStdFilter
+        NormalizeAndClipActions ModuleToEnvConnector PrevActionsPrevRewards Rows stacked
     """,
     "fastmarl.distributed": """
         BackgroundSampler EnvRunnerGroup SamplePart
     """,
     "fastmarl.distributions": """
         Bernoulli Categorical Deterministic DiagGaussian Distribution MultiCategorical MultiDistribution
-        choice_slices get_action_dist_cls n_logits_of
+        choice_slices get_action_dist_cls num_dist_inputs
     """,
     "fastmarl.envs": """
         AECPettingZooEnv ArrayEnv CartPole ConnectFour DictGymnasiumEnv EnvContext GridWorld GroupArrays
@@ -61,8 +61,8 @@ PUBLIC = {
         SamplerTimeoutError UnknownAgentError UnknownModuleError UserExitError
     """,
     "fastmarl.learning": """
-        MetricsWriter PPOLearner TeamReplay ValueNorm flat_parameters keep_freed_memory last_values_of minibatches
-        normalized ppo_loss to_tensors value_fn_of
+        MetricsWriter PPOLearner TeamReplay ValueNorm flat_parameters keep_freed_memory bootstrap_values minibatches
+        normalized ppo_loss to_tensors make_value_fn
     """,
     "fastmarl.legacy": """
         DEFAULT_POLICY_ID DatasetReader EnvRunnerV2 EpisodeV2 IOContext InputReader JsonReader JsonWriter

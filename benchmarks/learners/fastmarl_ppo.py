@@ -4,7 +4,7 @@ import common
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import PPOLearner, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, make_value_fn, to_tensors
 
 given = common.arguments()
 config = fastmarl.EnvRunnerConfig(
@@ -33,7 +33,7 @@ progress = common.Progress(given)
 while not progress.is_over:
     episodes = runner.sample()
     batch = columns(episodes, outputs=["action_logp", "vf_preds"])["default_policy"]
-    add_gae(batch, gamma=common.GAMMA, lambda_=common.LAMBDA, value_fn=value_fn_of(module))
+    add_gae(batch, gamma=common.GAMMA, lambda_=common.LAMBDA, value_fn=make_value_fn(module))
     tensors = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
     advantages = tensors["advantages"]
     tensors["advantages"] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)

@@ -16,7 +16,7 @@ from network import HareNet
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import MetricsWriter, PPOLearner, to_tensors, value_fn_of
+from fastmarl.learning import MetricsWriter, PPOLearner, make_value_fn, to_tensors
 
 COLUMNS = ["obs", "actions", "action_logp", "advantages", "value_targets"]
 SAVE_EVERY = 20  # iterations
@@ -48,7 +48,7 @@ class Training:
         """Sample once and learn from it; returns the learner's statistics."""
         batch = columns(self.runner.sample())["hares"]
         batch["rewards"] *= 0.1  # scales returns to the order of 1
-        add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=value_fn_of(self.module))
+        add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=make_value_fn(self.module))
         batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / batch["advantages"].std()
         self.iteration += 1
         return self.learner.update(to_tensors(batch, COLUMNS))

@@ -106,10 +106,10 @@ class EnvRunnerConfig:
     """Options of the default networks, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none.
     An error if there is no such module."""
     env_to_module_connector: Any = None
-    """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of
-    them, or a function `(env, spaces, device)` that returns these for a module; or a dict of these by module id."""
+    """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.EnvToModuleConnector`, a
+    list of them, or a function `(env, spaces, device)` that returns these for a module; or a dict of these by module id."""
     module_to_env_connector: Any = None
-    """Changes modules' outputs and actions: one or several `fastmarl.connectors.OutputConnector`, in the forms of
+    """Changes modules' outputs and actions: one or several `fastmarl.connectors.ModuleToEnvConnector`, in the forms of
     `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the recorded actions, unless
     `GetActions` and `NormalizeAndClipActions` among them mark where these are made."""
     reward_scale: float = 1.0

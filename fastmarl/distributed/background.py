@@ -47,8 +47,8 @@ class BackgroundSampler(FleetOwner):
     calls `sample()` once and passes the episodes to `make_batch`. Before each call it loads the newest weights.
 
     The version of the weights is the number of `set_weights()` calls. `next()` returns a batch only if the newest
-    version is at most `staleness` ahead of the version that sampled it. With staleness 0, sampling starts when `next()`
-    is called, and the batches are bit-identical to those of runners in this process. Otherwise up to `staleness`
+    version is at most `max_policy_lag` ahead of the version that sampled it. With 0, sampling starts when `next()`
+    is called, and the batches are bit-identical to those of runners in this process. Otherwise up to `max_policy_lag`
     batches are sampled in advance; a batch that has become too old, because the version has risen more than once per
     batch, is dropped and replaced. Sampling starts with the first `next()`.
 
@@ -59,7 +59,7 @@ class BackgroundSampler(FleetOwner):
         make_batch: Function episodes -> nested dict of arrays. It is called in the processes.
         join: Joins the batches of several processes, a list in their order.
         processes: Number of processes, at least 1.
-        staleness: See above; at least 0.
+        max_policy_lag: See above; at least 0.
         max_restarts: How often a process that has ended or timed out is replaced before it delivers a batch. Its
             replacement has another `incarnation`, and so unused seeds.
         start_method: "spawn" or "fork"; don't fork a process that has used CUDA.
@@ -80,14 +80,14 @@ class BackgroundSampler(FleetOwner):
         make_batch: MakeBatch = columns,
         join: Callable[[list[Any]], Any] = join_batches,
         processes: int = 1,
-        staleness: int = 1,
+        max_policy_lag: int = 1,
         max_restarts: int = 0,
         start_method: str = "spawn",
         timeout_s: float = 300.0,
     ):
-        _check_options(config, processes, staleness, max_restarts, start_method, timeout_s)
+        _check_options(config, processes, max_policy_lag, max_restarts, start_method, timeout_s)
         self._join = join
-        self._staleness = staleness
+        self._max_policy_lag = max_policy_lag
         self._timeout_s = timeout_s
         self._metrics = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
         self._version_of_batch = 0
@@ -129,11 +129,11 @@ class BackgroundSampler(FleetOwner):
         begun = perf_counter()
         with self._closing_on_errors():
             self._fleet.wait_anew(timeout_s)
-            self._fleet.feed(self._fleet.runners, {}, max(1, self._staleness))
+            self._fleet.feed(self._fleet.runners, {}, max(1, self._max_policy_lag))
             reports = [self._fresh(runner) for runner in self._fleet.runners]
             self._version_of_batch = min(report.weights_seq_no for report in reports)
             batch = self._join([report.batch for report in reports])
-            self._fleet.feed(self._fleet.runners, {}, self._staleness)
+            self._fleet.feed(self._fleet.runners, {}, self._max_policy_lag)
         self._seconds_waited += perf_counter() - begun
         return batch
 
@@ -208,7 +208,7 @@ class BackgroundSampler(FleetOwner):
         while True:
             report = self._taken(runner)
             self._metrics.merge(report.increment)
-            if report.weights_seq_no >= self._fleet.weights.newest[1] - self._staleness:
+            if report.weights_seq_no >= self._fleet.weights.newest[1] - self._max_policy_lag:
                 return report
             self._num_batches_dropped += 1
 
@@ -216,7 +216,7 @@ class BackgroundSampler(FleetOwner):
         """Return the runner's next batch, even if it is old."""
         while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
             self._check_open()  # a signal handler may have closed it
-            self._fleet.feed([runner], {}, max(1, self._staleness))
+            self._fleet.feed([runner], {}, max(1, self._max_policy_lag))
             self._fleet.take_results()
         if isinstance(arrival.came, Exception):
             raise arrival.came
@@ -246,13 +246,13 @@ def _of_episodes(make_batch: MakeBatch, episodes: list[MultiAgentEpisode], modul
 
 
 def _check_options(
-    config: Any, processes: int, staleness: int, max_restarts: int, start_method: str, timeout_s: float
+    config: Any, processes: int, max_policy_lag: int, max_restarts: int, start_method: str, timeout_s: float
 ) -> None:
     if not isinstance(config, EnvRunnerConfig):
         raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
     for name, value, least in (
         ("processes", processes, 1),
-        ("staleness", staleness, 0),
+        ("max_policy_lag", max_policy_lag, 0),
         ("max_restarts", max_restarts, 0),
     ):
         check_integer(name, value, least=least)

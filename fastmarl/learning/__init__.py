@@ -10,5 +10,5 @@ from fastmarl.learning.team_replay import TeamReplay as TeamReplay
 from fastmarl.learning.tensors import to_tensors as to_tensors
 from fastmarl.learning.value_norm import ValueNorm as ValueNorm
 from fastmarl.learning.value_norm import normalized as normalized
-from fastmarl.learning.values import last_values_of as last_values_of
-from fastmarl.learning.values import value_fn_of as value_fn_of
+from fastmarl.learning.values import bootstrap_values as bootstrap_values
+from fastmarl.learning.values import make_value_fn as make_value_fn

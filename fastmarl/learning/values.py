@@ -15,7 +15,7 @@ from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import ValueNorm
 
 
-def value_fn_of(module: torch.nn.Module, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
+def make_value_fn(module: torch.nn.Module, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
     """Return a module's value function as the `value_fn` of `add_gae()`.
 
     It maps observations [k, ...], nested like the space, to values float32 [k].
@@ -30,17 +30,17 @@ def value_fn_of(module: torch.nn.Module, value_norm: ValueNorm | None = None) ->
     module = one_module(module)
     if module.is_stateful():
         raise ConfigError(
-            f"value_fn_of() does not support {_name(module)}, which is recurrent; give add_gae() last_values, "
-            f"see last_values_of()"
+            f"make_value_fn() does not support {_name(module)}, which is recurrent; give add_gae() last_values, "
+            f"see bootstrap_values()"
         )
 
     def value_fn(obs: Any) -> np.ndarray:
-        return _values(module, {Columns.OBS: obs}, value_norm, "value_fn_of()").cpu().numpy()
+        return _values(module, {Columns.OBS: obs}, value_norm, "make_value_fn()").cpu().numpy()
 
     return value_fn
 
 
-def last_values_of(
+def bootstrap_values(
     module: torch.nn.Module, batch: Mapping[str, Any], value_norm: ValueNorm | None = None
 ) -> np.ndarray:
     """Return the values of a batch's "final_obs", as `last_values` of `add_gae()` and related functions.
@@ -61,16 +61,16 @@ def last_values_of(
     """
     module, inputs = one_module(module), {Columns.OBS: batch[Columns.FINAL_OBS]}
     if not module.is_stateful():
-        return _values(module, inputs, value_norm, "last_values_of()").cpu().numpy()
+        return _values(module, inputs, value_norm, "bootstrap_values()").cpu().numpy()
     if Columns.STATE_OUT not in batch:
         raise BatchError(
-            f"last_values_of() needs {Columns.STATE_OUT!r} of {_name(module)}, which is recurrent; make the "
+            f"bootstrap_values() needs {Columns.STATE_OUT!r} of {_name(module)}, which is recurrent; make the "
             f"batch with columns(episodes, outputs=[..., {Columns.STATE_OUT!r}])"
         )
     last_S = np.cumsum(batch[Columns.SEQ_LENS]) - 1
     inputs = map_struct(lambda leaf: leaf[:, None], inputs)  # sequences of one step
     inputs[Columns.STATE_IN] = map_struct(lambda leaf: leaf[last_S], batch[Columns.STATE_OUT])
-    return _values(module, inputs, value_norm, "last_values_of()")[:, 0].cpu().numpy()
+    return _values(module, inputs, value_norm, "bootstrap_values()")[:, 0].cpu().numpy()
 
 
 def _values(module: RLModule, inputs: dict[str, Any], value_norm: ValueNorm | None, asked_by: str) -> torch.Tensor:

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
-from fastmarl.core.connectors.moments import RunningMoments
+from fastmarl.core.connectors.moments import RunningMeanStd
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.legacy.observation_filter import filtered, merged
 
 
-class RunningStat(RunningMoments):
+class RunningStat(RunningMeanStd):
     """Statistics with the variance of RLlib's `RunningStat`: that of a sample (n - 1), float32, and 0 for one row."""
 
     @classmethod
-    def of(cls, moments: RunningMoments) -> "RunningStat":
+    def of(cls, moments: RunningMeanStd) -> "RunningStat":
         """Return a copy of `moments` with this class."""
         made = cls(moments.mean.size)
         made._become(moments.count, moments.mean.copy(), moments._m2.copy())
@@ -51,8 +51,8 @@ class MeanStdFilter:
 
     def __init__(
         self,
-        rs: Sequence[RunningMoments],
-        buffer: Sequence[RunningMoments],
+        rs: Sequence[RunningMeanStd],
+        buffer: Sequence[RunningMeanStd],
         demean: bool = True,
         destd: bool = True,
         clip: float | None = 10.0,
@@ -60,7 +60,7 @@ class MeanStdFilter:
         self.demean, self.destd, self.clip = demean, destd, clip
         self._become(rs, buffer)
 
-    def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
+    def _become(self, rs: Sequence[RunningMeanStd], buffer: Sequence[RunningMeanStd]) -> None:
         self.rs, self.buffer = ([RunningStat.of(moments) for moments in each] for each in (rs, buffer))
 
     @property
@@ -118,7 +118,7 @@ class MeanStdFilter:
         """Return a copy that is not concurrent."""
         return MeanStdFilter(self.rs, self.buffer, self.demean, self.destd, self.clip)
 
-    def _check_like(self, moments: Sequence[RunningMoments]) -> None:
+    def _check_like(self, moments: Sequence[RunningMeanStd]) -> None:
         sizes, given = ([each.mean.size for each in both] for both in (self.rs, moments))
         if sizes != given:
             raise ConfigError(f"this filter is for Boxes of {sizes} numbers, got one for {given}")
@@ -161,7 +161,7 @@ class FilterView(MeanStdFilter):
     def buffer(self) -> list[RunningStat]:  # type: ignore[override]
         return [RunningStat.of(moments) for moments in self._connector.delta]
 
-    def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
+    def _become(self, rs: Sequence[RunningMeanStd], buffer: Sequence[RunningMeanStd]) -> None:
         stats, delta = ([moments.get_state() for moments in each] for each in (rs, buffer))
         # "base" is read only when connectors are merged; a worker merges its filters in this class instead.
         self._connector.set_state({"stats": stats, "base": stats, "delta": delta})

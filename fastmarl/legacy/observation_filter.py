@@ -8,7 +8,7 @@ from numba import njit
 
 from fastmarl.core.connectors.base import Rows
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
-from fastmarl.core.connectors.moments import RunningMoments
+from fastmarl.core.connectors.moments import RunningMeanStd
 from fastmarl.core.spaces.layout import leaf_spaces, with_leaf_spaces
 
 LEAST_STD = np.float32(1e-6)  # RLlib's, added to standard deviations
@@ -60,8 +60,8 @@ class ObservationFilter(FilterConnector):
 
 def filtered(
     values_NK: np.ndarray,
-    stats: RunningMoments,
-    buffer: RunningMoments,
+    stats: RunningMeanStd,
+    buffer: RunningMeanStd,
     update: bool,
     demean: bool = True,
     destd: bool = True,
@@ -93,7 +93,7 @@ def filtered(
     return out.astype(values_NK.dtype)
 
 
-def merged(stats: RunningMoments, change: RunningMoments) -> RunningMoments:
+def merged(stats: RunningMeanStd, change: RunningMeanStd) -> RunningMeanStd:
     """Return `stats` with the rows of `change`, by RLlib's operations."""
     n, more = float(stats.count), float(change.count)
     found = stats.copy()

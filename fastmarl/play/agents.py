@@ -196,7 +196,7 @@ class ModuleAgents:
             return self.act({agent_id: obs}, {}, {agent_id: info}, explore=explore)[agent_id], {}
         if not self._connectors.tells_lanes:
             raise ConfigError(f"a connector of module {self._module_id!r} does not declare its state by lane, so "
-                              f"states can't be carried; give it lane_arrays")  # fmt: skip
+                              f"states can't be carried; give it per_agent_state")  # fmt: skip
         if self._store.rows[0].n >= self._renew_at:
             self._renew()
         guest, first = Guest(agent_id), self._store.acting_from[0]

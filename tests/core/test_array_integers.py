@@ -8,7 +8,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import fastmarl
-from fastmarl.connectors import Connector
+from fastmarl.connectors import EnvToModuleConnector
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.errors import ConnectorError, ModuleOutputError, ObservationError
 
@@ -132,7 +132,7 @@ def test_observations_of_a_vector_env(bad, env_t, num_splits):
     assert error.value.args[:3] == (2, 0, env_t)
 
 
-class Narrowed(Connector):
+class Narrowed(EnvToModuleConnector):
     """Promises int8, and makes 100 times the observation."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):

@@ -16,7 +16,7 @@ from support.worlds import make_world
 import fastmarl
 from fastmarl.connectors import (
     AgentIndicator,
-    Connector,
+    EnvToModuleConnector,
     FlattenObservations,
     FrameStacking,
     MeanStdFilter,
@@ -201,7 +201,7 @@ def test_what_a_waiting_agent_is_paid_is_summed_before_it_is_clipped(fragment):
     ("connector", "problem"),
     [
         (MeanStdFilter, "make an object: MeanStdFilter()"),
-        ("MeanStdFilter", "expected fastmarl.connectors.Connector, got 'MeanStdFilter'"),
+        ("MeanStdFilter", "expected fastmarl.connectors.EnvToModuleConnector, got 'MeanStdFilter'"),
         (
             [FrameStacking(2), MeanStdFilter()],
             "MeanStdFilter works on the record, so it must come before FrameStacking",
@@ -281,7 +281,7 @@ def test_a_bad_observation_is_told_by_env_agent_and_step(connector, space, bad, 
     assert runner.sample(num_episodes=1)
 
 
-class Wrong(Connector):
+class Wrong(EnvToModuleConnector):
     def __init__(self, made):
         self.made = made
 

@@ -15,7 +15,7 @@ from support.trees import assert_same, spoilt
 from support.wandering import BOX, Wandering, make_runner
 
 import fastmarl
-from fastmarl.connectors import Connector, MeanStdFilter
+from fastmarl.connectors import EnvToModuleConnector, MeanStdFilter
 from fastmarl.errors import CheckpointError, ConfigError, EnvCheckError
 
 SPOILT_EVERY = 3
@@ -316,7 +316,7 @@ def test_another_number_of_envs(kind, n_envs, goes_on):
 
 
 def test_a_connector_that_keeps_agents_apart_in_ways_unknown():
-    class Unsaid(Connector):
+    class Unsaid(EnvToModuleConnector):
         def __call__(self, obs, rows):
             return obs
 

@@ -37,7 +37,7 @@ class AllEvents(fastmarl.Callbacks):
         self.samples = samples
 
 
-class LooksAround(connectors.Connector):
+class LooksAround(connectors.EnvToModuleConnector):
     """Looks at the running episode through the runner's surroundings."""
 
     records = False

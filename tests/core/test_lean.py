@@ -9,7 +9,7 @@ from torch import nn
 
 import fastmarl
 from fastmarl.bench.bare_network import BareNetwork
-from fastmarl.connectors import Connector, FrameStacking
+from fastmarl.connectors import EnvToModuleConnector, FrameStacking
 from fastmarl.core.modules.encoders import Entries, Flat
 from fastmarl.core.nets import dense_layers
 from fastmarl.core.nets.lean import LeanModule
@@ -545,10 +545,10 @@ def assert_same(got, expected):
 GRID = {"size": 4, "num_food": 3, "num_hazards": 1, "max_steps": 9}
 
 
-class NarrowsMasks(Connector):
+class NarrowsMasks(EnvToModuleConnector):
     """For acting only: what is second of what is legal is not, to the module."""
 
-    lane_arrays = ()
+    per_agent_state = ()
     records = False
 
     def __call__(self, obs, rows):

@@ -12,7 +12,7 @@ import fastmarl
 from fastmarl.core.native._finite import first_unfit
 from fastmarl.core.nets.forward_errors import describe_failure
 from fastmarl.core.nets.graphs import TickGraphs
-from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls, n_logits_of
+from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls, num_dist_inputs
 from fastmarl.errors import ConfigError, ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.runner.loop import building
@@ -126,9 +126,9 @@ def test_a_distribution_of_ones_own_may_need_another_number():
         def required_input_dim(action_space):
             return 7
 
-    assert n_logits_of(Tempered, Discrete(5)) is None
-    assert n_logits_of(Free, REAL) == 7
-    assert n_logits_of(get_action_dist_cls(MIXED), MIXED) == 11
+    assert num_dist_inputs(Tempered, Discrete(5)) is None
+    assert num_dist_inputs(Free, REAL) == 7
+    assert num_dist_inputs(get_action_dist_cls(MIXED), MIXED) == 11
 
 
 # NaN and infinity.

@@ -1,4 +1,4 @@
-"""RunningMoments against NumPy over everything at once."""
+"""RunningMeanStd against NumPy over everything at once."""
 
 import copy
 import itertools
@@ -17,7 +17,7 @@ FILE = fastmarl.core.connectors.moments.__file__
 @pytest.mark.parametrize("sizes", [[1], [5, 1, 300], [0, 7]])
 def test_update_in_batches_equals_numpy_over_all(rng, sizes):
     batches = [rng.normal(3, 5, (n, 2, 2)).astype(np.float32) for n in sizes]
-    moments = fastmarl.RunningMoments(4)
+    moments = fastmarl.RunningMeanStd(4)
     for batch in batches:
         moments.update(batch)
     rows = np.concatenate(batches).reshape(-1, 4).astype(np.float64)
@@ -27,15 +27,15 @@ def test_update_in_batches_equals_numpy_over_all(rng, sizes):
 
 
 def test_merged_equals_seen_by_one_and_state_round_trip(rng):
-    first, second, both = (fastmarl.RunningMoments(3) for _ in range(3))
+    first, second, both = (fastmarl.RunningMeanStd(3) for _ in range(3))
     for moments, n in ((first, 40), (second, 7)):
         rows = rng.normal(size=(n, 3))
         moments.update(rows)
         both.update(rows)
     first.merge(second)
-    restored = fastmarl.RunningMoments(3)
+    restored = fastmarl.RunningMeanStd(3)
     restored.set_state(first.get_state())
-    restored.merge(fastmarl.RunningMoments(3))
+    restored.merge(fastmarl.RunningMeanStd(3))
     assert restored.count == both.count == 47
     np.testing.assert_allclose(restored.mean, both.mean, rtol=1e-12)
     np.testing.assert_allclose(restored.var, both.var, rtol=1e-12)
@@ -43,7 +43,7 @@ def test_merged_equals_seen_by_one_and_state_round_trip(rng):
 
 def test_normalizing_in_batches_equals_row_by_row(rng):
     rows = rng.normal(3, 5, (40, 3)).astype(np.float32)
-    at_once, one_by_one = fastmarl.RunningMoments(3), fastmarl.RunningMoments(3)
+    at_once, one_by_one = fastmarl.RunningMeanStd(3), fastmarl.RunningMeanStd(3)
     out, singly = np.empty((2, 40, 3), np.float32)
     assert at_once.normalize(rows, out) == -1
     for i in range(len(rows)):
@@ -58,14 +58,14 @@ def test_normalizing_in_batches_equals_row_by_row(rng):
 
 
 def test_what_is_not_finite_is_neither_counted_nor_what_follows():
-    moments = fastmarl.RunningMoments(1)
+    moments = fastmarl.RunningMeanStd(1)
     rows = np.array([[1], [3], [np.nan], [5]], np.float32)
     assert moments.normalize(rows, np.empty((4, 1), np.float32)) == 2
     assert (moments.count, moments.mean.tolist()) == (2, [2])
 
 
 def test_a_shallow_copy_changes_by_itself(rng):
-    rows, moments = rng.normal(size=(5, 2)), fastmarl.RunningMoments(2)
+    rows, moments = rng.normal(size=(5, 2)), fastmarl.RunningMeanStd(2)
     moments.update(rows)
     before = pickle.dumps(moments.get_state())
     for change in ("update", "normalize", "merge"):
@@ -76,8 +76,8 @@ def test_a_shallow_copy_changes_by_itself(rng):
 
 
 def test_before_any_row():
-    moments = fastmarl.RunningMoments(2)
-    moments.merge(fastmarl.RunningMoments(2))
+    moments = fastmarl.RunningMeanStd(2)
+    moments.merge(fastmarl.RunningMeanStd(2))
     assert moments.std.tolist() == [1, 1]
 
 
@@ -85,7 +85,7 @@ def test_before_any_row():
 @in_own_thread
 def test_an_interrupt_leaves_all_three_numbers_or_none(rng, method):
     rows = rng.normal(3, 5, (40, 3)).astype(np.float32)
-    other = fastmarl.RunningMoments(3)
+    other = fastmarl.RunningMeanStd(3)
     other.update(rows)
     begun = other.copy()
     begun.update(rows[:7])

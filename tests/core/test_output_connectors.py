@@ -7,7 +7,7 @@ import torch
 from support.overheard import Overheard
 
 import fastmarl
-from fastmarl.connectors import GetActions, MeanStdFilter, NormalizeAndClipActions, OutputConnector
+from fastmarl.connectors import GetActions, MeanStdFilter, ModuleToEnvConnector, NormalizeAndClipActions
 from fastmarl.core.envs.values import same
 from fastmarl.errors import CheckpointError, ConfigError, ConnectorError
 from fastmarl.testing import CountingEnv
@@ -35,10 +35,10 @@ class Acting(CountingEnv):
         return {agent: self._rng.normal(size=4).astype(np.float32) for agent in said[0]}, *said[1:]
 
 
-class Changed(OutputConnector):
+class Changed(ModuleToEnvConnector):
     """Does what a function does with the outputs, and notes their names."""
 
-    lane_arrays = ()
+    per_agent_state = ()
 
     def __init__(self, change):
         self.change = change
@@ -199,10 +199,10 @@ def test_each_module_has_its_own():
 # What goes on.
 
 
-class Sticky(OutputConnector):
+class Sticky(ModuleToEnvConnector):
     """Repeats the agent's last action in every second of its steps."""
 
-    lane_arrays = ("last_L", "count_L")
+    per_agent_state = ("last_L", "count_L")
 
     def __init__(self):
         self.last_L = self.count_L = np.zeros(0, np.int64)
@@ -345,7 +345,7 @@ def test_a_module_may_have_an_output_of_that_name(connectors, tmp_path):
     [
         ([NormalizeAndClipActions, GetActions], "may occur once each, in this order"),
         ([GetActions, GetActions], "may occur once each, in this order"),
-        (MeanStdFilter(), "module_to_env_connector of module 'default_policy': expected .*OutputConnector, got"),
+        (MeanStdFilter(), "module_to_env_connector of module 'default_policy': expected .*ModuleToEnvConnector, got"),
         (Sticky, r"make an object: Sticky\(\)"),
     ],
 )
@@ -355,7 +355,9 @@ def test_impossible_connectors(connectors, problem):
 
 
 def test_the_other_sides_connectors():
-    with pytest.raises(ConfigError, match=r"env_to_module_connector of .*: expected .*connectors.Connector, got"):
+    with pytest.raises(
+        ConfigError, match=r"env_to_module_connector of .*: expected .*connectors.EnvToModuleConnector, got"
+    ):
         make(None, env_to_module_connector=Sticky())
 
 

@@ -79,7 +79,7 @@ def test_longdouble_is_refused_when_the_runner_is_made_otherwise(connectors):
 
 def test_moments_take_float16(rng):
     rows = rng.normal(size=(20, 3)).astype(np.float16)
-    half, single = fastmarl.RunningMoments(3), fastmarl.RunningMoments(3)
+    half, single = fastmarl.RunningMeanStd(3), fastmarl.RunningMeanStd(3)
     half.update(rows)
     single.update(rows.astype(np.float32))
     np.testing.assert_array_equal(half.mean, single.mean)

@@ -11,7 +11,7 @@ from support.short_episodes import NESTED, Short, make_runner, parts_of, stats_o
 from support.trees import assert_same, spoilt
 
 import fastmarl
-from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.connectors import EnvToModuleConnector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.core.checkpoint import folder as checkpoint
 from fastmarl.core.envs.values import same
 from fastmarl.errors import CheckpointError, ConfigError
@@ -132,7 +132,7 @@ def test_a_filter_with_a_short_array_is_refused(sampled):
     state["odd"]["MeanStdFilter"]["stats"][1]["m2"] = np.zeros(0)
     with pytest.raises(ConfigError, match=r"'m2' of running moments must be numbers in an array of shape \(1,\), got"):
         runner_with_all().env_to_module.set_state(state)
-    moments = fastmarl.RunningMoments(3)
+    moments = fastmarl.RunningMeanStd(3)
     with pytest.raises(ConfigError, match=r"'mean' of running moments must be .* of shape \(3,\), got .* \(2,\)"):
         moments.set_state({"count": 1, "mean": np.zeros(2), "m2": np.zeros(3)})
     with pytest.raises(ConfigError, match="sum of squares, got -1"):
@@ -230,7 +230,7 @@ def test_one_module_that_does_not_fit_leaves_the_others():
 # What raises when it takes its state, although it was asked before.
 
 
-class Stubborn(Connector):
+class Stubborn(EnvToModuleConnector):
     """Its state can't be taken while `n` is above 0."""
 
     n = 0

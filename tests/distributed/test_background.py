@@ -78,11 +78,11 @@ def log(*, metrics_logger, env_runner, **kwargs):
         (2, "fork", {"env_to_module_connector": MeanStdFilter(), "model_config": {"use_lstm": True}}),
     ],
 )
-def test_with_staleness_0_batches_are_those_of_runners_in_this_process(processes, method, options):
+def test_with_max_policy_lag_0_batches_are_those_of_runners_in_this_process(processes, method, options):
     config = make_config(**options)
     want, metrics = foreground(config, processes, 6)
     got = []
-    with make_sampler(config, processes=processes, staleness=0, start_method=method) as sampler:
+    with make_sampler(config, processes=processes, max_policy_lag=0, start_method=method) as sampler:
         for number, batch in zip(range(6), sampler, strict=False):
             got.append(batch)
             assert set(batch["default_policy"]["weights_seq_no"]) == {number}
@@ -114,7 +114,7 @@ def assert_merged(report, metrics):
 
 
 def test_times_of_several_processes_are_weighted_by_what_they_are_of():
-    with make_sampler(make_config(Trouble), processes=2, staleness=0) as sampler:
+    with make_sampler(make_config(Trouble), processes=2, max_policy_lag=0) as sampler:
         for _ in range(3):
             sampler.next()
         first = sampler.get_metrics()
@@ -128,23 +128,23 @@ def test_times_of_several_processes_are_weighted_by_what_they_are_of():
         assert report["seconds_waited"] > 0 and report["num_batches_dropped"] == report["num_sampler_restarts"] == 0
 
 
-# Staleness.
+# Policy lag.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_no_batch_is_staler_than_it_may_be(staleness, rng):
+@pytest.mark.parametrize("max_policy_lag", [0, 1, 3])
+def test_no_batch_is_staler_than_it_may_be(max_policy_lag, rng):
     dropped = newest = 0
-    with make_sampler(make_config(Trouble), processes=2, staleness=staleness) as sampler:
+    with make_sampler(make_config(Trouble), processes=2, max_policy_lag=max_policy_lag) as sampler:
         for number in range(60):
             for _ in range(1 if number < 30 else int(rng.integers(0, 5))):
                 newest = sampler.set_weights()
             if rng.random() < 0.3:
                 time.sleep(0.01)  # time to make what may be made
             found = set(sampler.next()["default_policy"]["weights_seq_no"])
-            assert newest - staleness <= min(found) and max(found) <= newest
+            assert newest - max_policy_lag <= min(found) and max(found) <= newest
             dropped += sampler.get_metrics()["num_batches_dropped"]
-            if number == 29 or not staleness:
+            if number == 29 or not max_policy_lag:
                 assert not dropped  # with one version for each batch, none is made for nothing
 
 
@@ -185,14 +185,14 @@ def test_what_has_become_too_old_is_sampled_anew(tmp_path):
     assert report["num_env_steps_sampled"] == 4 * 27  # what was dropped is counted
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2])
-def test_no_more_is_made_beforehand_than_may_be(staleness, tmp_path):
+@pytest.mark.parametrize("max_policy_lag", [0, 1, 2])
+def test_no_more_is_made_beforehand_than_may_be(max_policy_lag, tmp_path):
     make_batch, wait_for = making(tmp_path)
-    with make_sampler(make_config(Trouble), staleness=staleness, make_batch=make_batch) as sampler:
+    with make_sampler(make_config(Trouble), max_policy_lag=max_policy_lag, make_batch=make_batch) as sampler:
         assert wait_for(0) == 0
         for number in range(1, 4):
             sampler.next()
-            assert wait_for(number + staleness) == number + staleness
+            assert wait_for(number + max_policy_lag) == number + max_policy_lag
 
 
 def test_a_batch_stays_as_it_is():
@@ -224,7 +224,7 @@ def vtrace_and_n_step(module, batch):
 @pytest.mark.slow
 def test_v_trace_of_fresh_batches_is_n_step():
     """Over whole trajectories, as all ratios of probabilities are 1."""
-    with make_sampler(make_config(reward_scale=0.1), staleness=0) as sampler:
+    with make_sampler(make_config(reward_scale=0.1), max_policy_lag=0) as sampler:
         module = sampler.module["default_policy"]
         for number in range(8):
             batch = sampler.next()["default_policy"]
@@ -252,7 +252,7 @@ class Normed(fastmarl.RLModule):
 
 
 def test_modules_that_deepcopy_refuses_are_sent():
-    with make_sampler(make_config(rl_module_spec=fastmarl.RLModuleSpec(Normed)), staleness=0) as sampler:
+    with make_sampler(make_config(rl_module_spec=fastmarl.RLModuleSpec(Normed)), max_policy_lag=0) as sampler:
         sampler.next()
         perturb(sampler.module, 0)
         sampler.set_weights()
@@ -264,7 +264,7 @@ def test_modules_that_deepcopy_refuses_are_sent():
 @pytest.mark.slow
 def test_weights_of_one_module_or_of_some_reach_the_runners():
     config = make_config(Trouble, policies=["p", "q"], policy_mapping_fn=lambda agent, episode: "pq"[agent == "b"])
-    with make_sampler(config, staleness=0, make_batch=partial(columns, outputs=["vf_preds"])) as sampler:
+    with make_sampler(config, max_policy_lag=0, make_batch=partial(columns, outputs=["vf_preds"])) as sampler:
         with pytest.raises(ConfigError, match="there are several modules"):
             sampler.set_weights(sampler.module["p"])
         with pytest.raises(ConfigError, match="weights of module 'r': there is no such module"):
@@ -366,8 +366,8 @@ def test_joining_may_be_told():
     ("options", "problem"),
     [
         ({"processes": 0}, "processes must be an integer of at least 1, got 0"),
-        ({"staleness": -1}, "staleness must be an integer of at least 0"),
-        ({"staleness": 0.5}, "staleness must be an integer"),
+        ({"max_policy_lag": -1}, "max_policy_lag must be an integer of at least 0"),
+        ({"max_policy_lag": 0.5}, "max_policy_lag must be an integer"),
         ({"max_restarts": True}, "max_restarts must be an integer"),
         ({"start_method": "forkserver"}, "start_method must be one of"),
         ({"timeout_s": 0}, "timeout_s must be a number of seconds of at least 0.001"),
@@ -400,7 +400,7 @@ def test_weights_that_are_set_while_others_are_written_are_refused(monkeypatch):
         problems.append(str(caught.value))
         write(self, weights, version)
 
-    with make_sampler(make_config(Trouble), staleness=0) as sampler:
+    with make_sampler(make_config(Trouble), max_policy_lag=0) as sampler:
         monkeypatch.setattr(SharedWeights, "write", write_and_set)
         thread = Thread(target=sampler.set_weights, daemon=True)
         thread.start()
@@ -462,7 +462,7 @@ def test_a_closed_sampler_says_so():
 
 @pytest.mark.slow
 def test_what_connectors_learn_is_known_here():
-    with make_sampler(make_config(env_to_module_connector=MeanStdFilter()), processes=2, staleness=0) as sampler:
+    with make_sampler(make_config(env_to_module_connector=MeanStdFilter()), processes=2, max_policy_lag=0) as sampler:
         sampler.next()
         states = sampler.connector_states
     with fastmarl.MultiAgentEnvRunner(make_config(env_to_module_connector=MeanStdFilter())) as runner:

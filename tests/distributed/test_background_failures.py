@@ -43,7 +43,7 @@ def test_an_error_of_an_env_comes_whole():
 
 
 def test_an_error_of_a_module_comes_whole():
-    sampler = make_sampler(staleness=0)
+    sampler = make_sampler(max_policy_lag=0)
     weights = sampler.module["default_policy"].get_state()
     sampler.set_weights({"default_policy": {name: np.full_like(array, np.nan) for name, array in weights.items()}})
     with pytest.raises(ModuleOutputError, match="module 'default_policy'") as caught:
@@ -186,9 +186,9 @@ class FailsAtItsReturn(Trouble):
         os._exit(3)
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_a_process_whose_replacement_is_lost_is_replaced_again(staleness, tmp_path):
-    options = {"env_config": {"folder": tmp_path}, "staleness": staleness}
+@pytest.mark.parametrize("max_policy_lag", [0, 2])
+def test_a_process_whose_replacement_is_lost_is_replaced_again(max_policy_lag, tmp_path):
+    options = {"env_config": {"folder": tmp_path}, "max_policy_lag": max_policy_lag}
     with make_sampler(FailsAtItsReturn, max_restarts=2, **options) as sampler:
         take(sampler, 5)
         assert sampler.get_metrics()["num_sampler_restarts"] == 2

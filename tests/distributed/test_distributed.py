@@ -18,7 +18,7 @@ from support.groups import indices, lose, make_config, make_group, perturb, seed
 import fastmarl
 from fastmarl.batches import columns
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.connectors import MeanStdFilter, OutputConnector
+from fastmarl.connectors import MeanStdFilter, ModuleToEnvConnector
 from fastmarl.core.envs.values import same
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import HostReport
@@ -282,10 +282,10 @@ def filter_of_state(state):
     return [np.sqrt(np.asarray(each["m2"]) / (each["count"] - 1)) for each in state["stats"]]
 
 
-class Counted(OutputConnector):
+class Counted(ModuleToEnvConnector):
     """Counts actions that were not counted by any runner before."""
 
-    lane_arrays = ()
+    per_agent_state = ()
 
     def __init__(self):
         self.known = self.own = 0

@@ -1,4 +1,4 @@
-"""`last_values_of()`: what a module says of trajectories' final observations."""
+"""`bootstrap_values()`: what a module says of trajectories' final observations."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import BatchError, ModuleOutputError
-from fastmarl.learning import ValueNorm, last_values_of, value_fn_of
+from fastmarl.learning import ValueNorm, bootstrap_values, make_value_fn
 
 OUTPUTS = ["vf_preds", "state_out"]
 
@@ -57,11 +57,11 @@ def test_a_recurrent_module_is_asked_with_its_states(vf_share_layers):
         by_hand = ByHand(module)
         for _ in range(6):
             batch = columns(runner.sample(), outputs=OUTPUTS)["default_policy"]
-            values = last_values_of(module, batch)
+            values = bootstrap_values(module, batch)
             assert values.dtype == np.float32
             np.testing.assert_allclose(values, by_hand.last_values(batch), rtol=1e-4, atol=1e-6)
             no_state = {**batch, "state_out": map_struct(np.zeros_like, batch["state_out"])}
-            assert not np.allclose(last_values_of(module, no_state), values, rtol=1e-4)
+            assert not np.allclose(bootstrap_values(module, no_state), values, rtol=1e-4)
             add_gae(batch, gamma=0.9, lambda_=0.9, last_values=values)
             last = batch["seq_lens"].cumsum() - 1
             expected = batch["rewards"] + 0.9 * np.where(batch["terminateds"][last], 0, values).repeat(
@@ -70,7 +70,7 @@ def test_a_recurrent_module_is_asked_with_its_states(vf_share_layers):
             np.testing.assert_allclose(batch["value_targets"][last], expected[last], rtol=1e-4)
 
 
-def test_other_modules_are_asked_as_by_value_fn_of():
+def test_other_modules_are_asked_as_by_make_value_fn():
     norm = ValueNorm()
     norm.update(torch.tensor([10.0, 30.0]))
     with make_runner() as runner:
@@ -78,7 +78,7 @@ def test_other_modules_are_asked_as_by_value_fn_of():
         batch = columns(runner.sample())["default_policy"]
     for value_norm in (None, norm):
         assert np.array_equal(
-            last_values_of(module, batch, value_norm), value_fn_of(module, value_norm)(batch["final_obs"])
+            bootstrap_values(module, batch, value_norm), make_value_fn(module, value_norm)(batch["final_obs"])
         )
 
 
@@ -88,7 +88,9 @@ def test_normalised_values_of_recurrent_modules():
     with make_runner(use_lstm=True) as runner:
         module = runner.module["default_policy"]
         batch = columns(runner.sample(), outputs=OUTPUTS)["default_policy"]
-    np.testing.assert_allclose(last_values_of(module, batch, norm), last_values_of(module, batch) * 10 + 20, rtol=1e-5)
+    np.testing.assert_allclose(
+        bootstrap_values(module, batch, norm), bootstrap_values(module, batch) * 10 + 20, rtol=1e-5
+    )
 
 
 def test_what_is_missing_is_said():
@@ -98,12 +100,12 @@ def test_what_is_missing_is_said():
         with pytest.raises(
             BatchError, match=r"needs 'state_out' of DefaultRLModule, .*outputs=\[\.\.\., 'state_out'\]"
         ):
-            last_values_of(module, batch)
+            bootstrap_values(module, batch)
     silent = fastmarl.RLModuleSpec(
         observation_space=module.observation_space,
         action_space=module.action_space,
         inference_only=True,
         model_config={"fcnet_hiddens": [8]},
     ).build()
-    with pytest.raises(ModuleOutputError, match=r"last_values_of\(\) needs 'vf_preds'"):
-        last_values_of(silent, batch)
+    with pytest.raises(ModuleOutputError, match=r"bootstrap_values\(\) needs 'vf_preds'"):
+        bootstrap_values(silent, batch)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
-from fastmarl.learning import ValueNorm, flat_parameters, minibatches, normalized, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import ValueNorm, flat_parameters, make_value_fn, minibatches, normalized, ppo_loss, to_tensors
 
 OBS_SPACE = gym.spaces.Box(-1, 1, (5,), np.float32)
 
@@ -481,7 +481,7 @@ def test_what_the_loss_lacks_is_said():
     without = NoValues(observation_space=OBS_SPACE, action_space=gym.spaces.Discrete(4))
     for call in (
         lambda: ppo_loss(without, make_rows(module, 3)),
-        lambda: value_fn_of(without)(np.zeros((2, 5), np.float32)),
+        lambda: make_value_fn(without)(np.zeros((2, 5), np.float32)),
     ):
         with pytest.raises(ModuleOutputError, match="'vf_preds'"):
             call()
@@ -492,7 +492,7 @@ def test_what_the_loss_lacks_is_said():
 
 def test_values_of_observations():
     module = make_module()
-    value_fn = value_fn_of(module)
+    value_fn = make_value_fn(module)
     obs = np.random.default_rng(0).random((7, 5), np.float32)
     expected = module.forward_train({"obs": torch.from_numpy(obs)})["vf_preds"]
     values = value_fn(obs)
@@ -500,12 +500,12 @@ def test_values_of_observations():
     np.testing.assert_array_equal(values, expected.detach().numpy())
     norm = ValueNorm()
     norm.update(torch.tensor([10.0, 30.0]))
-    np.testing.assert_allclose(value_fn_of(module, norm)(obs), values * 10 + 20, rtol=1e-5)
+    np.testing.assert_allclose(make_value_fn(module, norm)(obs), values * 10 + 20, rtol=1e-5)
     with torch.no_grad():
         next(module.parameters()).mul_(2)
     assert not np.array_equal(value_fn(obs), values), "the weights it has then"
     with pytest.raises(ConfigError, match="recurrent"):
-        value_fn_of(make_module(use_lstm=True))
+        make_value_fn(make_module(use_lstm=True))
 
 
 @given(st.lists(st.lists(st.floats(-1e4, 1e4), min_size=0, max_size=20), max_size=5), st.sampled_from([0.9, 0.99999]))
@@ -631,7 +631,7 @@ def test_a_loop_of_these_learns(model_config):
                 batch |= {"advantages": batch["vf_preds"] * 0 + 1, "value_targets": batch["vf_preds"] * 0}
             else:
                 batch = columns(episodes)["default_policy"]
-                add_gae(batch, gamma=0.99, lambda_=0.95, value_fn=value_fn_of(module))
+                add_gae(batch, gamma=0.99, lambda_=0.95, value_fn=make_value_fn(module))
                 names = ["obs", "actions", "action_logp"]
             tensors = to_tensors(batch, [*names, "advantages", "value_targets"])
             for rows in minibatches(tensors, 256, epochs=4):

@@ -9,12 +9,12 @@ from torch import nn
 
 import fastmarl
 from fastmarl.batches import add_gae, add_vtrace, columns, sequences
-from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.connectors import EnvToModuleConnector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.core.modules.base import as_rl_module
 from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ActionMaskError, BatchError
-from fastmarl.learning import last_values_of, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import bootstrap_values, make_value_fn, minibatches, ppo_loss, to_tensors
 from fastmarl.modules import DefaultRLModule, RLModule, RLModuleSpec
 
 NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
@@ -133,10 +133,10 @@ def batch_of(module, episodes):
     """Tensors for the loss."""
     flat = columns(episodes)["all"]
     if not module.is_stateful():
-        add_gae(flat, gamma=0.97, lambda_=0.95, value_fn=value_fn_of(module))
+        add_gae(flat, gamma=0.97, lambda_=0.95, value_fn=make_value_fn(module))
         return to_tensors(flat, NAMES)
     flat = columns(episodes, outputs=["vf_preds", "state_out"])["all"]
-    add_gae(flat, gamma=0.97, lambda_=0.95, last_values=last_values_of(module, flat))
+    add_gae(flat, gamma=0.97, lambda_=0.95, last_values=bootstrap_values(module, flat))
     estimates = {name: flat[name] for name in ("advantages", "value_targets")}
     batch = sequences(episodes, max_seq_len=5, outputs=["action_logp"], extra_columns={"all": estimates})["all"]
     return to_tensors(batch, [*NAMES, "state_in", "loss_mask"])
@@ -197,8 +197,8 @@ def test_v_trace_of_actions_just_drawn_corrects_nothing():
             logp = module.get_train_action_dist_cls().from_logits(logits).logp(rows["actions"])
         np.testing.assert_allclose(logp, batch["action_logp"], atol=1e-6)
         expected = dict(batch)
-        add_vtrace(batch, logp, gamma=0.9, value_fn=value_fn_of(module))
-        add_gae(expected, gamma=0.9, lambda_=1.0, value_fn=value_fn_of(module))
+        add_vtrace(batch, logp, gamma=0.9, value_fn=make_value_fn(module))
+        add_gae(expected, gamma=0.9, lambda_=1.0, value_fn=make_value_fn(module))
         np.testing.assert_allclose(batch["value_targets"], expected["value_targets"], atol=1e-5)
 
 
@@ -251,8 +251,8 @@ def ruled_out(vector):
     return np.arange(N) == np.rint(vector[:, :1] * 20) % N
 
 
-class AddsMasks(Connector):
-    lane_arrays = ()
+class AddsMasks(EnvToModuleConnector):
+    per_agent_state = ()
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Dict(vector=input_observation_space, action_mask=gym.spaces.MultiBinary(N))
@@ -261,20 +261,20 @@ class AddsMasks(Connector):
         return {"vector": obs, "action_mask": (~ruled_out(obs)).astype(np.int8)}
 
 
-class NarrowsMasks(Connector):
+class NarrowsMasks(EnvToModuleConnector):
     """Only the first legal action stays."""
 
-    lane_arrays = ()
+    per_agent_state = ()
 
     def __call__(self, obs, rows):
         legal = obs["action_mask"] != 0
         return {**obs, "action_mask": (np.arange(N) == legal.argmax(1)[:, None]).astype(np.int8)}
 
 
-class TakesMasksOut(Connector):
+class TakesMasksOut(EnvToModuleConnector):
     """For acting only: training makes its observations by itself."""
 
-    lane_arrays = ()
+    per_agent_state = ()
     records = False
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
@@ -322,7 +322,7 @@ def test_masks_that_only_the_record_has():
         batch = columns(runner.sample(num_timesteps=12))["all"]
         assert np.array_equal(batch["action_mask"], batch["obs"]["action_mask"] != 0)
         batch["obs"], batch["final_obs"] = batch["obs"]["vector"], batch["final_obs"]["vector"]
-        add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=value_fn_of(runner.module["all"]))
+        add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=make_value_fn(runner.module["all"]))
         check_loss(runner.module["all"], to_tensors(batch, NAMES))
 
 

@@ -10,7 +10,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.errors import ConfigError, ModuleOutputError
-from fastmarl.learning import PPOLearner, last_values_of, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, bootstrap_values, make_value_fn, ppo_loss, to_tensors
 from fastmarl.modules import as_rl_module
 
 NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
@@ -31,7 +31,7 @@ def sampled(net):
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         batch = columns(runner.sample(num_timesteps=50))["all"]
         module = runner.module["all"]
-    add_gae(batch, gamma=0.9, lambda_=0.9, value_fn=value_fn_of(net))
+    add_gae(batch, gamma=0.9, lambda_=0.9, value_fn=make_value_fn(net))
     return batch, module
 
 
@@ -41,8 +41,8 @@ def test_losses_values_and_updates_are_those_of_the_runners_module():
     batch, module = sampled(net)
     rows = to_tensors(batch, NAMES)
     assert torch.equal(ppo_loss(net, rows), ppo_loss(module, rows))
-    assert np.array_equal(value_fn_of(net)(batch["obs"]), value_fn_of(module)(batch["obs"]))
-    assert np.array_equal(last_values_of(net, batch), last_values_of(module, batch))
+    assert np.array_equal(make_value_fn(net)(batch["obs"]), make_value_fn(module)(batch["obs"]))
+    assert np.array_equal(bootstrap_values(net, batch), bootstrap_values(module, batch))
     twin = as_rl_module(deepcopy(net), module.observation_space, module.action_space)
     stats = [PPOLearner(each, generator=torch.Generator().manual_seed(1)).update(rows) for each in (net, twin)]
     assert stats[0] == stats[1]
@@ -55,7 +55,7 @@ def test_a_copy_has_no_spaces_until_it_is_given_some():
     rows, copy = to_tensors(batch, NAMES), deepcopy(net)
     with pytest.raises(ConfigError, match=r"Net needs an action_space .*; see fastmarl.modules.as_rl_module\(\)"):
         ppo_loss(copy, rows)
-    assert len(value_fn_of(copy)(batch["obs"])) == len(batch["obs"])  # needs none
+    assert len(make_value_fn(copy)(batch["obs"])) == len(batch["obs"])  # needs none
     given = as_rl_module(copy, module.observation_space, module.action_space)
     assert torch.equal(ppo_loss(given, rows), ppo_loss(net, rows))
     assert torch.equal(ppo_loss(copy, rows), ppo_loss(net, rows))
@@ -65,10 +65,10 @@ def test_a_module_of_agents_with_different_actions_is_ambiguous():
     net = Net()
     _, module = sampled(net)
     as_rl_module(net, gym.spaces.Box(-2, 2, (18,), np.float32), module.action_space)  # bounds make no difference
-    value_fn_of(net)
+    make_value_fn(net)
     as_rl_module(net, module.observation_space, gym.spaces.Discrete(3))
     with pytest.raises(ConfigError, match=r"this Net acts for agents with different spaces; give runner.module"):
-        value_fn_of(net)
+        make_value_fn(net)
 
 
 def test_errors_name_the_module_that_was_given():
@@ -84,6 +84,6 @@ def test_errors_name_the_module_that_was_given():
 def test_all_modules_of_a_runner_are_not_one():
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", policies={"all": Net()}, seed=0)
     with fastmarl.MultiAgentEnvRunner(config) as runner:
-        for function in (value_fn_of, PPOLearner, lambda module: ppo_loss(module, {})):
+        for function in (make_value_fn, PPOLearner, lambda module: ppo_loss(module, {})):
             with pytest.raises(ConfigError, match=r"expected one of the modules \['all'\], got all of them"):
                 function(runner.module)

@@ -14,7 +14,7 @@ from torch import nn
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.errors import BatchError, ConfigError
-from fastmarl.learning import PPOLearner, last_values_of, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import PPOLearner, bootstrap_values, make_value_fn, ppo_loss, to_tensors
 from fastmarl.modules import DefaultRLModule, RLModule
 
 
@@ -368,7 +368,7 @@ def recurrent_batch():
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         module, episodes = runner.module["default_policy"], runner.sample()
         flat = columns(episodes, outputs=["vf_preds", "state_out"])["default_policy"]
-        add_gae(flat, gamma=0.9, lambda_=0.9, last_values=last_values_of(module, flat))
+        add_gae(flat, gamma=0.9, lambda_=0.9, last_values=bootstrap_values(module, flat))
         extra = {"default_policy": {name: flat[name] for name in ("advantages", "value_targets")}}
         batch = sequences(episodes, max_seq_len=7, outputs=["action_logp"], extra_columns=extra)["default_policy"]
     return module, to_tensors(batch, [*NAMES, "state_in", "loss_mask"])
@@ -390,7 +390,7 @@ def test_nothing_is_clipped_before_the_first_step(env):
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         module = runner.module["default_policy"]
         batch = columns(runner.sample(), outputs=["action_logp"])["default_policy"]
-        add_gae(batch, gamma=0.9, lambda_=0.9, value_fn=value_fn_of(module))
+        add_gae(batch, gamma=0.9, lambda_=0.9, value_fn=make_value_fn(module))
         learner = PPOLearner(module, epochs=1, num_minibatches=1)
         stats = learner.update(to_tensors(batch, NAMES))
     assert learner.backend == "compiled"

@@ -853,7 +853,7 @@ def test_a_runner_writes_what_it_returns(tmp_path):
 @pytest.mark.slow
 def test_processes_that_sample_write_files_of_their_own(tmp_path):
     config = fastmarl.EnvRunnerConfig(env=SPREAD, rollout_fragment_length=25, output=str(tmp_path))
-    with BackgroundSampler(config, processes=2, staleness=0) as sampler:
+    with BackgroundSampler(config, processes=2, max_policy_lag=0) as sampler:
         rows = [sampler.next()["default_policy"]["rewards"] for _ in range(3)]
     assert sum(map(len, rows)) == ParquetReader(tmp_path).num_rows() == 450
     names = sorted(file.name for file in tmp_path.glob("data/default_policy/*"))

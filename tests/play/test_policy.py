@@ -24,7 +24,7 @@ from support.trees import spoilt
 import fastmarl
 from fastmarl import connectors
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.connectors import Connector, OutputConnector
+from fastmarl.connectors import EnvToModuleConnector, ModuleToEnvConnector
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.envs.values import same
 from fastmarl.errors import (
@@ -116,7 +116,7 @@ def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
 
 
 def test_bundled_connectors_are_saved_with_all_their_arguments():
-    kinds = Connector, OutputConnector
+    kinds = EnvToModuleConnector, ModuleToEnvConnector
     exported = [getattr(connectors, name) for name in connectors.__all__]
     bundled = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, kinds)}
     assert set(saved.ARGUMENTS) == bundled - {*kinds}

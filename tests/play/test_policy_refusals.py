@@ -170,7 +170,7 @@ def test_a_carried_state_has_nothing_but_what_was_written(tmp_path):
 
 def test_a_connector_that_does_not_say_what_it_keeps_has_no_states():
     class Silent(Average):
-        lane_arrays = None
+        per_agent_state = None
 
     config = fastmarl.EnvRunnerConfig(env=lambda config: CountingEnv(2, 9), env_to_module_connector=Silent())
     policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))

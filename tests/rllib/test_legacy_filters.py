@@ -41,7 +41,7 @@ def _assert_same(theirs, ours):
 
 def _pair(kinds=(of_rllib.MeanStdFilter, MeanStdFilter), **options):
     theirs, ours = kinds
-    return theirs((2,), **options), ours([fastmarl.RunningMoments(2)], [fastmarl.RunningMoments(2)], **options)
+    return theirs((2,), **options), ours([fastmarl.RunningMeanStd(2)], [fastmarl.RunningMeanStd(2)], **options)
 
 
 def _see(pair, rows, update=True):

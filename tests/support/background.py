@@ -9,7 +9,7 @@ from fastmarl.distributed import BackgroundSampler
 from support.trouble import Trouble
 
 
-def make_sampler(env=Trouble, *, staleness=1, env_config=None, runner=None, **options):
+def make_sampler(env=Trouble, *, max_policy_lag=1, env_config=None, runner=None, **options):
     config = fastmarl.EnvRunnerConfig(
         env=env,
         env_config=env_config or {},
@@ -19,7 +19,7 @@ def make_sampler(env=Trouble, *, staleness=1, env_config=None, runner=None, **op
         model_config={"fcnet_hiddens": [4]},
         **(runner or {}),
     )
-    return BackgroundSampler(config, **{"start_method": "fork", "staleness": staleness, **options})
+    return BackgroundSampler(config, **{"start_method": "fork", "max_policy_lag": max_policy_lag, **options})
 
 
 def pids_of(sampler):

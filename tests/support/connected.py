@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.connectors import Connector, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.connectors import EnvToModuleConnector, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.core.spaces.structs import map_struct
 from support.replay import ACTION_SPACES, decode, encode, leaves
 from support.runner import AgentChunk, Episode, ReferenceRunner, Trajectory
@@ -17,11 +17,11 @@ N_ACTIONS, N_REWARDS, N_FRAMES = 2, 3, 4
 SCALE, BOUNDS = 0.5, (-0.25, 0.375)
 
 
-class Tagged(Connector):
+class Tagged(EnvToModuleConnector):
     """Puts two numbers beside the observation, to which nothing is done: its serial number, by which policies here
     live, and how many observations the agent has had before, counted by lane."""
 
-    lane_arrays = ("count_L",)
+    per_agent_state = ("count_L",)
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -39,11 +39,11 @@ class Tagged(Connector):
         return {"obs": obs, "serial": serials, "t": self.count_L[rows.lanes]}
 
 
-class Checked(Connector):
+class Checked(EnvToModuleConnector):
     """Sees to it that connectors of which nothing is recorded know an agent's first observation, too."""
 
     records = False
-    lane_arrays = ()
+    per_agent_state = ()
 
     def __call__(self, obs, rows):
         assert not rows.is_final

@@ -7,7 +7,7 @@ import torch
 import fastmarl
 from fastmarl.connectors import (
     AgentIndicator,
-    Connector,
+    EnvToModuleConnector,
     FlattenObservations,
     FrameStacking,
     MeanStdFilter,
@@ -80,10 +80,10 @@ class Widened(DefaultRLModule):
         self.pi, self.vf = torch.nn.Linear(9, 4), torch.nn.Linear(9, 1)
 
 
-class Average(Connector):
+class Average(EnvToModuleConnector):
     """Keeps something of each agent."""
 
-    lane_arrays = ("average_L",)
+    per_agent_state = ("average_L",)
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         self.average_L = np.zeros((0, *input_observation_space.shape), np.float32)

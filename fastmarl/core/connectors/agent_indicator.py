@@ -8,14 +8,14 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.checkpoint.folder import stored_key
-from fastmarl.core.connectors.base import Connector, Rows
+from fastmarl.core.connectors.base import EnvToModuleConnector, Rows
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.checks import in_order
 from fastmarl.core.objects.public import public
 
 
 @public("fastmarl.connectors")
-class AgentIndicator(Connector):
+class AgentIndicator(EnvToModuleConnector):
     """Appends a one-hot vector that indicates the agent, so that agents that share a network can act differently.
 
     Observations must be vectors; those of other shapes need FlattenObservations before this. The output is float32.
@@ -24,7 +24,7 @@ class AgentIndicator(Connector):
         agents: All agents of the module; the position of an agent's id is that of its 1. A set is sorted.
     """
 
-    lane_arrays = ("position_L",)
+    per_agent_state = ("position_L",)
 
     def __init__(self, agents: Sequence[Hashable] | Set[Hashable]):
         if isinstance(agents, set | frozenset):

@@ -54,7 +54,7 @@ class Rows:
         is_final: True if the rows are final observations.
         block: The recorded data by row: `obs` (leaves), `outputs` and `reward_R`.
         explore: The argument of `sample()`; None if the rows are only being recorded and no module acts yet.
-        columns: Further columns of the module's batch, arrays [n, ...] by name; see `Connector.adds_columns`.
+        columns: Further columns of the module's batch, arrays [n, ...] by name; see `adds_columns` of connectors.
     """
 
     __slots__ = ("_first", "_prev", "_surroundings", "_table", "block", "columns", "explore", "is_final", "lanes")
@@ -142,7 +142,7 @@ class Rows:
 class ConnectorPiece:
     """Common base of connectors before and after a module: data by lane, and a state."""
 
-    lane_arrays: tuple[str, ...] | None = None
+    per_agent_state: tuple[str, ...] | None = None
     """Names of the attributes that hold data by lane, each an array with one entry per lane.
 
     They let running episodes continue in another runner. () means that nothing is kept. None means unknown, so all
@@ -152,7 +152,7 @@ class ConnectorPiece:
     def get_state(self) -> dict[str, Any]:
         """Return everything that a connector in another runner needs to behave the same, as plain arrays and numbers.
 
-        {} means nothing. Data by lane is excluded; see `lane_arrays`.
+        {} means nothing. Data by lane is excluded; see `per_agent_state`.
         """
         return {}
 
@@ -171,7 +171,7 @@ class ConnectorPiece:
 
 
 @public("fastmarl.connectors")
-class Connector(ConnectorPiece):
+class EnvToModuleConnector(ConnectorPiece):
     """Converts the observations that agents receive into what their module sees; see docs/connectors.md.
 
     Each module has its own connectors: the runner copies the objects it is given.
@@ -223,7 +223,7 @@ class Connector(ConnectorPiece):
 
 
 @public("fastmarl.connectors")
-class OutputConnector(ConnectorPiece):
+class ModuleToEnvConnector(ConnectorPiece):
     """Changes a module's outputs, or the actions that envs receive; see docs/connectors.md.
 
     Each module has its own connectors: the runner copies the objects it is given.
@@ -245,24 +245,24 @@ class OutputConnector(ConnectorPiece):
 
 
 @public("fastmarl.connectors")
-class GetActions(OutputConnector):
+class GetActions(ModuleToEnvConnector):
     """Marks the place in `module_to_env_connector` where actions are drawn from "action_dist_inputs".
 
     Outputs that already have actions by then are left as they are.
     """
 
-    lane_arrays = ()
+    per_agent_state = ()
 
 
 @public("fastmarl.connectors")
-class NormalizeAndClipActions(OutputConnector):
+class NormalizeAndClipActions(ModuleToEnvConnector):
     """Marks the place in `module_to_env_connector` where "actions_for_env" are made from "actions".
 
     The options `normalize_actions` and `clip_actions` decide how. Connectors before it change what is learned from;
     connectors after it change what envs receive.
     """
 
-    lane_arrays = ()
+    per_agent_state = ()
 
 
 def are_boxes(space: gym.Space) -> list[bool]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.connectors.base import (
-    Connector,
     ConnectorPiece,
+    EnvToModuleConnector,
     GetActions,
+    ModuleToEnvConnector,
     NormalizeAndClipActions,
-    OutputConnector,
 )
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.rllib_pieces import EnvToModulePieces, ModuleToEnvPiece, class_name, is_rllib_piece
@@ -19,8 +19,8 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.objects.public import public
 
 KINDS: dict[str, type[ConnectorPiece]] = {
-    "env_to_module_connector": Connector,
-    "module_to_env_connector": OutputConnector,
+    "env_to_module_connector": EnvToModuleConnector,
+    "module_to_env_connector": ModuleToEnvConnector,
 }
 CONNECTOR_OPTIONS = tuple(KINDS)
 State = dict[str, dict[str, Any]]  # module id -> connector's name -> its state
@@ -35,7 +35,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         kind: Class of the connectors whose state is handled here.
     """
 
-    def __init__(self, of_modules: Mapping[str, ModuleConnectors], kind: type[ConnectorPiece] = Connector):
+    def __init__(self, of_modules: Mapping[str, ModuleConnectors], kind: type[ConnectorPiece] = EnvToModuleConnector):
         self._of_modules = dict(of_modules)
         self._kind = kind
 
@@ -159,7 +159,7 @@ def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: An
         pieces = [
             piece for is_one, group in groups for piece in ([EnvToModulePieces(group, module_id)] if is_one else group)
         ]
-        _check_kind(where, pieces, Connector)
+        _check_kind(where, pieces, EnvToModuleConnector)
         return pieces
     pieces = [each() if each in (GetActions, NormalizeAndClipActions) else each for each in pieces]
     acts_at = next((index for index, each in enumerate(pieces) if isinstance(each, GetActions)), 0)
@@ -167,7 +167,7 @@ def connectors_for(option: str, given: Any, module_id: str, env: Any, spaces: An
         ModuleToEnvPiece(each, module_id, by_module=index < acts_at) if is_rllib_piece(each) else each
         for index, each in enumerate(pieces)
     ]
-    _check_kind(where, pieces, OutputConnector)
+    _check_kind(where, pieces, ModuleToEnvConnector)
     return pieces
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.connectors.base import Connector, Rows
+from fastmarl.core.connectors.base import EnvToModuleConnector, Rows
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
@@ -15,14 +15,14 @@ NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
 
 
 @public("fastmarl.connectors")
-class FlattenObservations(Connector):
+class FlattenObservations(EnvToModuleConnector):
     """Flattens Dict and Tuple observations to one float32 vector, in the order of `gymnasium.spaces.flatten`.
 
     Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action mask becomes part of
     the vector and is still applied.
     """
 
-    lane_arrays = ()
+    per_agent_state = ()
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.connectors.base import Connector, Rows, are_boxes
+from fastmarl.core.connectors.base import EnvToModuleConnector, Rows, are_boxes
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError, EpisodeError
 from fastmarl.core.errors.checks import is_integer
@@ -16,7 +16,7 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
 
 @public("fastmarl.connectors")
-class FrameStacking(Connector):
+class FrameStacking(EnvToModuleConnector):
     """Concatenates an agent's last `num_frames` observations along the last axis, oldest first.
 
     Boxes of shape [..., c] become [..., num_frames * c], single numbers [num_frames]. Before an agent's first
@@ -24,7 +24,7 @@ class FrameStacking(Connector):
     converts them to what the module saw.
     """
 
-    lane_arrays = ()
+    per_agent_state = ()
     records = False
     reads_record = True
 

@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.checkpoint.states import check_keys
-from fastmarl.core.connectors.base import Connector, Rows, are_boxes
-from fastmarl.core.connectors.moments import RunningMoments
+from fastmarl.core.connectors.base import EnvToModuleConnector, Rows, are_boxes
+from fastmarl.core.connectors.moments import RunningMeanStd
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
@@ -20,13 +20,13 @@ from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 class Moments(NamedTuple):
     """Statistics of one Box. All three are replaced at once, so that an interrupt can't leave them inconsistent."""
 
-    stats: RunningMoments
-    base: RunningMoments
-    delta: RunningMoments
+    stats: RunningMeanStd
+    base: RunningMeanStd
+    delta: RunningMeanStd
 
 
 @public("fastmarl.connectors")
-class MeanStdFilter(Connector):
+class MeanStdFilter(EnvToModuleConnector):
     """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
 
     Every observation that an env sends is counted once, including final ones, and then normalised by statistics that
@@ -41,7 +41,7 @@ class MeanStdFilter(Connector):
             may be changed at any time.
     """
 
-    lane_arrays = ()
+    per_agent_state = ()
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MeanStdFilter(Connector):
         if not boxes:
             raise ConfigError(f"MeanStdFilter finds no Box in {input_observation_space}; leave it out, or put "
                               f"FlattenObservations before it")  # fmt: skip
-        self._moments = [Moments(*(RunningMoments(math.prod(leaf.shape)) for _ in Moments._fields)) for leaf in boxes]
+        self._moments = [Moments(*(RunningMeanStd(math.prod(leaf.shape)) for _ in Moments._fields)) for leaf in boxes]
         bound = math.inf if self.clip_by_value is None else self.clip_by_value
         return with_leaf_spaces(
             input_observation_space,
@@ -79,12 +79,12 @@ class MeanStdFilter(Connector):
         )
 
     @property
-    def stats(self) -> list[RunningMoments]:
+    def stats(self) -> list[RunningMeanStd]:
         """Statistics by which observations are normalised, one per Box."""
         return [moments.stats for moments in self._moments]
 
     @property
-    def delta(self) -> list[RunningMoments]:
+    def delta(self) -> list[RunningMeanStd]:
         """Statistics of what was counted here since the last state from `merge_states()` was set, one per Box."""
         return [moments.delta for moments in self._moments]
 
@@ -150,7 +150,7 @@ class MeanStdFilter(Connector):
             for state in states:
                 total.merge(_moments_of(state["delta"][box]))
             merged.append(total.get_state())
-        nothing = [RunningMoments(moments.mean.size).get_state() for moments in self.stats]
+        nothing = [RunningMeanStd(moments.mean.size).get_state() for moments in self.stats]
         return {"stats": merged, "base": merged, "delta": nothing}
 
 
@@ -160,8 +160,8 @@ def _size(state: Any) -> int | None:
     return int(np.size(mean)) if isinstance(mean, np.ndarray | list) else None
 
 
-def _moments_of(state: Mapping[str, Any]) -> RunningMoments:
+def _moments_of(state: Mapping[str, Any]) -> RunningMeanStd:
     """Restore moments from a state that was already checked."""
-    moments = RunningMoments(np.size(state["mean"]))
+    moments = RunningMeanStd(np.size(state["mean"]))
     moments.set_state(state)
     return moments

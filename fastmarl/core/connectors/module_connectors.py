@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.checkpoint.states import check_keys, column_of
-from fastmarl.core.connectors.base import Connector, ConnectorPiece, OutputConnector, Rows, Surroundings
+from fastmarl.core.connectors.base import ConnectorPiece, EnvToModuleConnector, ModuleToEnvConnector, Rows, Surroundings
 from fastmarl.core.connectors.module_to_env import OutputConnectors
 from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError, ConnectorError
@@ -55,7 +55,9 @@ class ModuleConnectors:
         self.module_id = module_id
         self.connectors = list(connectors)
         self._of_obs = _of_observations(module_id, self.connectors)
-        self.outputs = OutputConnectors(module_id, [each for each in connectors if isinstance(each, OutputConnector)])
+        self.outputs = OutputConnectors(
+            module_id, [each for each in connectors if isinstance(each, ModuleToEnvConnector)]
+        )
         self._keep_dtype = keep_dtype
         self._n_recording = sum(connector.records for connector in self._of_obs)
         spaces = [observation_space]
@@ -90,12 +92,12 @@ class ModuleConnectors:
     @property
     def tells_lanes(self) -> bool:
         """True if all connectors declare which data they keep by lane."""
-        return all(connector.lane_arrays is not None for connector in self.connectors)
+        return all(connector.per_agent_state is not None for connector in self.connectors)
 
     def of_lanes(self, lanes: np.ndarray) -> list[dict[str, np.ndarray]]:
         """Return, by connector, the data kept for these lanes (int32 [n]): arrays [n, ...] by name."""
         return [
-            {name: _taken(getattr(connector, name), lanes) for name in connector.lane_arrays or ()}
+            {name: _taken(getattr(connector, name), lanes) for name in connector.per_agent_state or ()}
             for connector in self.connectors
         ]
 
@@ -105,7 +107,7 @@ class ModuleConnectors:
         if not isinstance(state, list) or len(state) != len(self.connectors):
             raise ConfigError(f"{what} must be a list of {len(self.connectors)} dicts, got {state!r:.200}")
         for connector, arrays in zip(self.connectors, state, strict=True):
-            check_keys(what, arrays, connector.lane_arrays or ())
+            check_keys(what, arrays, connector.per_agent_state or ())
             for name, values in arrays.items():
                 own = getattr(connector, name)
                 column_of(f"{what}: {name}", values, n, own.dtype, own.shape[1:])
@@ -203,18 +205,18 @@ def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
     return taken
 
 
-def _of_observations(module_id: str, connectors: Sequence[Any]) -> list[Connector]:
+def _of_observations(module_id: str, connectors: Sequence[Any]) -> list[EnvToModuleConnector]:
     """Return the connectors that change observations.
 
     Raises:
         ConfigError: If something is not a connector, or they are in the wrong order.
     """
-    of_obs, made_for_acting = list[Connector](), ""
+    of_obs, made_for_acting = list[EnvToModuleConnector](), ""
     for connector in connectors:
         name = class_name(connector)
         if not isinstance(connector, ConnectorPiece):
             raise ConfigError(f"module {module_id!r}: expected connectors, got {connector!r}")
-        if not isinstance(connector, Connector):
+        if not isinstance(connector, EnvToModuleConnector):
             continue
         if made_for_acting and (connector.records or connector.reads_record):
             raise ConfigError(f"env_to_module_connector of module {module_id!r}: {name} works on the record, so it "

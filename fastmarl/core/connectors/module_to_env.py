@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastmarl.core.connectors.base import GetActions, NormalizeAndClipActions, OutputConnector, Rows
+from fastmarl.core.connectors.base import GetActions, ModuleToEnvConnector, NormalizeAndClipActions, Rows
 from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError, ConnectorError, shown
 from fastmarl.core.spaces.columns import Columns
@@ -31,7 +31,7 @@ class OutputConnectors:
         ConfigError: If they are in the wrong order.
     """
 
-    def __init__(self, module_id: str, connectors: Sequence[OutputConnector]):
+    def __init__(self, module_id: str, connectors: Sequence[ModuleToEnvConnector]):
         self._module_id = module_id
         kinds = [type(connector) for connector in connectors]
         found = [kind for kind in kinds if kind in PLACES]
@@ -48,7 +48,7 @@ class OutputConnectors:
     def __bool__(self) -> bool:
         return bool(self.before_actions or self.after_actions or self.after_clipping)
 
-    def run(self, connectors: Sequence[OutputConnector], outputs: Outputs, rows: Rows) -> Outputs:
+    def run(self, connectors: Sequence[ModuleToEnvConnector], outputs: Outputs, rows: Rows) -> Outputs:
         """Pass a module's outputs through these connectors in turn, and return new arrays.
 
         Raises:

@@ -14,11 +14,11 @@ from fastmarl.core.objects.public import public
 
 
 @public("fastmarl")
-class RunningMoments:
+class RunningMeanStd:
     """Count, mean and variance of all rows seen, by column. Moments of several runners can be merged.
 
     ```python
-    moments = fastmarl.RunningMoments(18)
+    moments = fastmarl.RunningMeanStd(18)
     for episode in runner.sample():
         for agent in episode.agent_episodes.values():
             moments.update(agent.get_observations())

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.connectors.base import Connector, Rows
+from fastmarl.core.connectors.base import EnvToModuleConnector, Rows
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.frames import one_hot_frames, stack_frames
 from fastmarl.core.objects.public import public
@@ -16,7 +16,7 @@ from fastmarl.core.store.block import Block
 
 
 @public("fastmarl.connectors")
-class PrevActionsPrevRewards(Connector):
+class PrevActionsPrevRewards(EnvToModuleConnector):
     """Converts each observation to a dict of itself and the agent's previous actions and rewards, oldest first.
 
     Actions are the recorded raw actions of the policy as float32, with Discrete and MultiDiscrete leaves one-hot.
@@ -28,7 +28,7 @@ class PrevActionsPrevRewards(Connector):
         n_prev_rewards: Number of rewards; 0 leaves their entry out.
     """
 
-    lane_arrays = ()
+    per_agent_state = ()
     ORIG_OBS_KEY = "_orig_obs"
     PREV_ACTIONS_KEY = "prev_n_actions"
     PREV_REWARDS_KEY = "prev_n_rewards"

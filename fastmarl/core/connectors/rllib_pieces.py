@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.core.connectors.base import Connector, ConnectorPiece, OutputConnector, Rows
+from fastmarl.core.connectors.base import ConnectorPiece, EnvToModuleConnector, ModuleToEnvConnector, Rows
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConnectorError, shown
 from fastmarl.core.spaces.columns import Columns
@@ -96,7 +96,7 @@ class RLlibPieces(ConnectorPiece):
         return ConnectorError(self._module_id, self.name, problem)
 
 
-class EnvToModulePieces(RLlibPieces, Connector):
+class EnvToModulePieces(RLlibPieces, EnvToModuleConnector):
     """Pieces between observations and the module.
 
     As in RLlib's pipeline, the first piece gets an empty batch; all pieces get copies of the episodes. Columns added as
@@ -134,7 +134,7 @@ class EnvToModulePieces(RLlibPieces, Connector):
         return made
 
 
-class ModuleToEnvPiece(RLlibPieces, OutputConnector):
+class ModuleToEnvPiece(RLlibPieces, ModuleToEnvConnector):
     """A piece between the module and the envs.
 
     As in RLlib's pipeline, its batch is `{module id: {output: tensor [n, ...]}}` before `GetActions`, and `{output:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fastmarl.core.errors import ModuleOutputError, shown
-from fastmarl.core.modules.distributions.base import Distribution, n_logits_of
+from fastmarl.core.modules.distributions.base import Distribution, num_dist_inputs
 from fastmarl.core.modules.distributions.nested import choice_slices
 from fastmarl.core.native._finite import first_unfit
 from fastmarl.core.spaces.columns import Columns
@@ -43,7 +43,7 @@ class OutputChecks:
     ):
         self._module_id = module_id
         self._space = action_space
-        self.n_logits = n_logits_of(kinds[0], action_space), n_logits_of(kinds[1], action_space)
+        self.n_logits = num_dist_inputs(kinds[0], action_space), num_dist_inputs(kinds[1], action_space)
         self._choices = choice_slices(kinds[0]), choice_slices(kinds[1])
         self._table = table
 

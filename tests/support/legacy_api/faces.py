@@ -188,7 +188,7 @@ class Ours(Face):
         return of_filter.running_stats[0].count
 
     def filter_of(self, size: int) -> Any:
-        return self.MeanStdFilter([fastmarl.RunningMoments(size)], [fastmarl.RunningMoments(size)])
+        return self.MeanStdFilter([fastmarl.RunningMeanStd(size)], [fastmarl.RunningMeanStd(size)])
 
     def moments(self, stats: Any) -> Any:
         [of_box] = stats

@@ -99,7 +99,7 @@ class Distribution(metaclass=_Kind):
         raise NotImplementedError
 
 
-def n_logits_of(kind: type[Distribution], action_space: gym.Space | None) -> int | None:
+def num_dist_inputs(kind: type[Distribution], action_space: gym.Space | None) -> int | None:
     """Return the number of logits that a distribution of class `kind` needs for `action_space`.
 
     None means unknown: `from_logits()` was overridden, but not `required_input_dim()`.
