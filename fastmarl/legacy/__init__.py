@@ -21,8 +21,8 @@ from fastmarl.legacy.policies.policy import Policy as Policy
 from fastmarl.legacy.policies.policy_spec import PolicySpec as PolicySpec
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy as PPOTorchPolicy
 from fastmarl.legacy.policies.torch_policy import TorchPolicy as TorchPolicy
-from fastmarl.legacy.process import get_global_worker as get_global_worker
 from fastmarl.legacy.rollout_worker import RolloutWorker as RolloutWorker
+from fastmarl.legacy.rollout_worker import get_global_worker as get_global_worker
 from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2 as EnvRunnerV2
 from fastmarl.legacy.sampling.episode_view import EpisodeV2 as EpisodeV2
 from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics as RolloutMetrics

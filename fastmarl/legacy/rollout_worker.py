@@ -1,9 +1,12 @@
 """RLlib's `RolloutWorker` without Ray: samples, learns, and exchanges weights."""
 
 import contextlib
+import logging
+import os
 import platform
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -17,7 +20,6 @@ from fastmarl.core.objects.public import public
 from fastmarl.core.objects.rllib_classes import is_of_rllib
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig, whole_config
-from fastmarl.legacy.exchange import ExchangingWorker
 from fastmarl.legacy.files.inputs import make_input_reader
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_writer import make_output_writer
@@ -26,16 +28,18 @@ from fastmarl.legacy.policies.policy_map import for_runner
 from fastmarl.legacy.policies.policy_spec import Spaces
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.policies.sgd import do_minibatch_sgd
-from fastmarl.legacy.process import set_up_process
+from fastmarl.legacy.policy_worker import PolicyWorker
 from fastmarl.legacy.sampling.episode_view import SubEnvironments
 from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 from fastmarl.legacy.sampling.worker_callbacks import WorkerCallbacks
 from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
+_last: list[weakref.ref[Any]] = []
+
 
 @public("fastmarl.legacy")
-class RolloutWorker(ExchangingWorker):
+class RolloutWorker(PolicyWorker):
     """Samples with envs and policies, and updates the policies.
 
     The methods are those of RLlib's class of this name; docs/old_stack.md has a table of them.
@@ -94,7 +98,7 @@ class RolloutWorker(ExchangingWorker):
     ):
         self._creation_args = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.config = whole_config(config or {}, env_creator, worker_index, num_workers, recreated_worker)
-        set_up_process(self, self.config, worker_index)
+        _set_up_process(self, self.config, worker_index)
         self.worker_index, self.recreated_worker = worker_index, recreated_worker
         self.num_workers = self.config.num_env_runners if num_workers is None else num_workers
         if worker_index == 0 and self.num_workers and num_workers and not self.config.create_local_env_runner:
@@ -384,3 +388,17 @@ class RolloutWorker(ExchangingWorker):
         if hasattr(self.output_writer, "close"):  # RLlib's writers have no close()
             self.output_writer.close()
         self._leave_process_group()
+
+
+def get_global_worker() -> Any:
+    """Return the `RolloutWorker` that was made last in this process; None if there is none, or it has been freed."""
+    return _last[0]() if _last else None
+
+
+def _set_up_process(worker: Any, config: RolloutWorkerConfig, worker_index: int) -> None:
+    """Make `worker` the global one; set environment variables and the level of the log as its config says."""
+    _last[:] = [weakref.ref(worker)]
+    given = config.extra_python_environs_for_worker if worker_index else config.extra_python_environs_for_driver
+    os.environ.update({name: str(value) for name, value in given.items()})
+    if config.log_level is not None:
+        logging.getLogger("fastmarl").setLevel(config.log_level)
