@@ -3,25 +3,70 @@
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from fastmarl.core.callbacks import EVENTS
 from fastmarl.core.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
+from fastmarl.core.envs.base import MultiAgentEnv
 from fastmarl.core.errors import ConfigError, corrects_options, misfit
 from fastmarl.core.errors.checks import is_integer_from, is_number
 from fastmarl.core.objects.public import public
 from fastmarl.legacy.batches.packing import check_can_pack
 from fastmarl.legacy.observation_filter import ObservationFilter
 from fastmarl.legacy.policies.policy_spec import PolicySpec, Spaces, as_policy_spec
-from fastmarl.legacy.rllib_options import refuses_options_of_rllib
-from fastmarl.legacy.sampling.no_env import NoEnv
 
 NO_FILTER, CONCURRENT_FILTER = "NoFilter", "ConcurrentMeanStdFilter"
 FILTERS = (NO_FILTER, "MeanStdFilter", CONCURRENT_FILTER)
+OF_TORCH = "policies are modules of torch"
+PREPROCESSORS = "modules take observations as they are; FlattenObservations() in env_to_module_connector flattens them"
+ON_GPU = 'set device="cuda" or num_gpus_per_env_runner'
+ATARI = "wrap the environment in the function that `env` is"
+IN_MEMORY = "all policies stay in memory"
+WITHOUT_COUNTERPART = {
+    "_disable_action_flattening": "batches have actions as the module's distribution has them",
+    "_disable_preprocessor_api": PREPROCESSORS,
+    "_fake_gpus": ON_GPU,
+    "_is_atari": ATARI,
+    "custom_vector_env": "`env` may be a batch of environments, see docs/array_envs.md",
+    "enable_tf1_exec_eagerly": OF_TORCH,
+    "framework": OF_TORCH,
+    "framework_str": OF_TORCH,
+    "is_atari": ATARI,
+    "model": "model_config has the options of default networks, and max_seq_len is an option of its own",
+    "num_gpus": ON_GPU,
+    "observation_fn": "RLlib's worker ignores it; change observations in a connector, see docs/connectors.md",
+    "offline_sampling": "a worker that reads files always collects total_rollout_fragment_length steps",
+    "policy_map_capacity": IN_MEMORY,
+    "policy_states_are_swappable": IN_MEMORY,
+    "preprocessor_pref": PREPROCESSORS,
+    "remote_env_batch_wait_ms": 'set gym_env_vectorize_mode="async" and env_batch_size',
+    "remote_worker_envs": 'set gym_env_vectorize_mode="async"',
+    "render_env": "call env.render() in callbacks_on_episode_step",
+    "sample_collector": "a policy's postprocess_trajectory() gets each trajectory",
+    "stats_cls_lookup": "metrics_logger.log_value() takes `reduce`, see docs/metrics.md",
+}
+"""Option of RLlib -> the way out."""
+Config = TypeVar("Config")
+
+
+def _refuses_options_of_rllib(config_class: type[Config]) -> type[Config]:
+    """Let a config raise one ConfigError with the ways out if it gets options `WITHOUT_COUNTERPART`."""
+    make = config_class.__init__
+
+    @wraps(make)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        if refused := [name for name in options if name in WITHOUT_COUNTERPART]:
+            ways = "; ".join(f"{name} ({WITHOUT_COUNTERPART[name]})" for name in refused)
+            raise ConfigError(f"{type(self).__name__} has no counterpart of these options; leave them out: {ways}")
+        make(self, *args, **options)
+
+    config_class.__init__ = checked  # type: ignore[method-assign]
+    return config_class
 
 
 @public("fastmarl.legacy")
-@refuses_options_of_rllib
+@_refuses_options_of_rllib
 @corrects_options
 @dataclass(frozen=True, kw_only=True)
 class RolloutWorkerConfig(EnvRunnerConfig):
@@ -159,6 +204,33 @@ class RolloutWorkerConfig(EnvRunnerConfig):
             is_concurrent = self.observation_filter == CONCURRENT_FILTER
             of_runner["env_to_module_connector"] = ObservationFilter(is_concurrent)
         return EnvRunnerConfig(**of_runner)
+
+
+class NoEnv(MultiAgentEnv):
+    """The env of a worker without one: has the policies' spaces, so that their modules can be made, and is never reset.
+
+    Args:
+        spaces: Policy id -> (observation space, action space).
+    """
+
+    def __init__(self, spaces: Spaces):
+        super().__init__()
+        self.agents = self.possible_agents = list(spaces)
+        self.observation_spaces = {policy_id: each[0] for policy_id, each in spaces.items()}
+        self.action_spaces = {policy_id: each[1] for policy_id, each in spaces.items()}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        raise ConfigError("this worker has no env to sample; set env=..., or input_=... to read batches")
+
+    @classmethod
+    def options(cls, spaces: Spaces) -> dict[str, Any]:
+        """Return the options of a runner with this env."""
+        return {
+            "env": lambda context: cls(spaces),
+            "policy_mapping_fn": lambda agent_id, episode: agent_id,
+            "num_envs_per_env_runner": 1,
+            "gym_env_vectorize_mode": "sync",
+        }
 
 
 def whole_config(

@@ -24,7 +24,7 @@ from support.legacy_api.page import ROOT
 
 from fastmarl.errors import ConfigError
 from fastmarl.legacy import JsonReader, RolloutWorker, RolloutWorkerConfig, get_global_worker
-from fastmarl.legacy.rllib_options import WITHOUT_COUNTERPART
+from fastmarl.legacy.config import WITHOUT_COUNTERPART
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
 MODULES = (rollout_worker, sampler, env_runner_v2, env_runner, of_connectors, json_reader, io_context)
