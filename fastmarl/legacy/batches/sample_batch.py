@@ -4,17 +4,19 @@ Classes, columns and results match `ray.rllib.policy.sample_batch`; docs/old_sta
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
 
 from fastmarl.core.errors import BatchError
 from fastmarl.core.objects.public import public
 from fastmarl.core.objects.rllib_classes import is_of_rllib, rllib_class
 from fastmarl.core.spaces.columns import Columns
-from fastmarl.legacy.batches.batch_columns import concatenated, of_rows
-from fastmarl.legacy.batches.step_columns import DONES, OBSERVATIONS, StepColumns, marks_of
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
+from fastmarl.legacy.batches.packing import is_packed
+from fastmarl.legacy.batches.step_columns import DONES, OBSERVATIONS, StepColumns, marks_of, of_rows
 
 RLLIB_MODULE = "policy.sample_batch"
 
@@ -249,8 +251,58 @@ def concat_samples(samples: Sequence[Any]) -> Any:
     batches: list[SampleBatch] = [batch for batch in samples if batch.count]
     if not batches:
         return SampleBatch()
-    columns, options = concatenated(batches)
-    return SampleBatch(columns, **options)
+    return _concatenated(batches)
+
+
+def _concatenated(batches: Sequence[SampleBatch]) -> SampleBatch:
+    first = batches[0]
+    for batch in batches:
+        _check_like(batch, first)
+    axis = 1 if first.time_major else 0
+    columns = {
+        name: _joined(name, [batch[name] for batch in batches], axis) for name in first if name != Columns.SEQ_LENS
+    }
+    if Columns.SEQ_LENS in first:
+        columns[Columns.SEQ_LENS] = np.concatenate([batch[Columns.SEQ_LENS] for batch in batches]).astype(np.int32)
+    known = [(batch.num_grad_updates, batch.count) for batch in batches if batch.num_grad_updates is not None]
+    return SampleBatch(
+        columns,
+        _time_major=first.time_major,
+        _zero_padded=first.zero_padded,
+        _max_seq_len=None if first.max_seq_len is None else max(batch.max_seq_len or 0 for batch in batches),
+        _num_grad_updates=sum(number * count for number, count in known) / (sum(count for _, count in known) or 1),
+    )
+
+
+def _check_like(batch: SampleBatch, first: SampleBatch) -> None:
+    if missing := [name for name in first if name not in batch]:
+        raise BatchError(f"expected batches with the columns of the first one, {list(first)}; one lacks {missing}")
+    padded_to = [(each.zero_padded, each.time_major, each.max_seq_len is None) for each in (first, batch)]
+    if padded_to[0] != padded_to[1] or (first.zero_padded and first.max_seq_len != batch.max_seq_len):
+        raise BatchError("expected batches that are padded alike; zero_padded, time_major and max_seq_len are "
+                         f"{first.zero_padded}, {first.time_major} and {first.max_seq_len} in the first one, "
+                         f"{batch.zero_padded}, {batch.time_major} and {batch.max_seq_len} in another")  # fmt: skip
+
+
+def _joined(name: str, columns: Sequence[Any], axis: int) -> Any:
+    """Concatenate the columns `name` of several batches along `axis`."""
+    if isinstance(columns[0], list):
+        return [entry for column in columns for entry in column]
+    if isinstance(columns[0], dict | tuple):
+        leaves = [dict(flatten_struct(column)) for column in columns]
+        if any(of_one.keys() != leaves[0].keys() for of_one in leaves):
+            raise BatchError(f"the columns {name!r} of these batches have different structures")
+        paths = iter(leaves[0])
+        return map_struct(lambda _: _joined(name, _column_of(leaves, next(paths)), axis), columns[0])
+    if isinstance(columns[0], torch.Tensor):
+        return torch.cat(list(columns), dim=axis)
+    if is_packed(columns[0]):
+        raise BatchError(f"the column {name!r} is packed as a whole; call decompress_if_needed() before")
+    return np.concatenate(columns, axis=axis)
+
+
+def _column_of(leaves: Sequence[Mapping[Any, Any]], path: Any) -> list[Any]:
+    return [of_one[path] for of_one in leaves]
 
 
 def _concat_multi_agent(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:

@@ -1,4 +1,4 @@
-"""The base class of `SampleBatch`: slices, padding, shuffling and packing of columns."""
+"""Steps of one policy: columns, with what RLlib's `SampleBatch` does to them alone."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,19 +12,10 @@ import torch
 from fastmarl.core.errors import BatchError
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
-from fastmarl.legacy.batches.batch_columns import (
-    STATE_IN,
-    copy_of,
-    count_steps,
-    even_edges,
-    is_of_sequences,
-    of_rows,
-    unpacked,
-    zero_padded,
-)
-from fastmarl.legacy.batches.packing import pack
+from fastmarl.legacy.batches.packing import is_packed, pack, unpack
 
 DONES = "dones"
+STATE_IN = "state_in_"
 OBSERVATIONS = frozenset({Columns.OBS, Columns.NEXT_OBS})
 
 
@@ -40,7 +31,10 @@ def marks_of(batch: Any) -> dict[str, Any]:
 
 
 class StepColumns(dict[str, Any]):
-    """The methods of `SampleBatch` on its own steps. Arguments and attributes are documented in that class."""
+    """The methods of `SampleBatch` that need no `MultiAgentBatch`; these two classes make each other, in one file.
+
+    Arguments and attributes are documented in `SampleBatch`.
+    """
 
     accessed_keys: set[str]
     added_keys: set[str]
@@ -86,7 +80,7 @@ class StepColumns(dict[str, Any]):
         if _max_seq_len is None and len(lengths):
             _max_seq_len = int(max(lengths))
         self.max_seq_len = _max_seq_len
-        self.count = count_steps(self)
+        self.count = _count_steps(self)
         self._forget_uses()
 
     # Columns.
@@ -134,7 +128,7 @@ class StepColumns(dict[str, Any]):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a dict column name -> entry for each step; its "seq_lens" is 1, and recurrent states are left out."""
-        columns = {name: column for name, column in self.items() if not is_of_sequences(name)}
+        columns = {name: column for name, column in self.items() if not _is_of_sequences(name)}
         of_all = {Columns.SEQ_LENS: 1} if Columns.SEQ_LENS in self else {}
         for i in range(self.count):
             yield {**{name: of_rows(column, i) for name, column in columns.items()}, **of_all}
@@ -191,7 +185,7 @@ class StepColumns(dict[str, Any]):
 
     def copy(self, shallow: bool = False) -> Self:
         """Return a copy of the batch, which shares the arrays if `shallow`."""
-        columns = dict(self) if shallow else {name: copy_of(column) for name, column in self.items()}
+        columns = dict(self) if shallow else {name: _copy_of(column) for name, column in self.items()}
         return self._like(columns, zero_padded=self.zero_padded, max_seq_len=self.max_seq_len)
 
     def slice(self, start: int, end: int, state_start: int | None = None, state_end: int | None = None) -> Self:
@@ -249,7 +243,7 @@ class StepColumns(dict[str, Any]):
     def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
         """Return all columns at these rows, and those with an entry per sequence at `sequences` (None: at `rows`)."""
         of_states = rows if sequences is None else sequences
-        return {name: of_rows(column, of_states if is_of_sequences(name) else rows) for name, column in self.items()}
+        return {name: of_rows(column, of_states if _is_of_sequences(name) else rows) for name, column in self.items()}
 
     def _like(self, columns: Mapping[str, Any], zero_padded: bool = False, max_seq_len: int | None = None) -> Self:
         return type(self)(columns, **marks_of(self) | {"_zero_padded": zero_padded, "_max_seq_len": max_seq_len})
@@ -268,7 +262,7 @@ class StepColumns(dict[str, Any]):
             k: The old name of `size`.
         """
         if num_slices is not None and num_slices >= 1:
-            edges = even_edges(self.count, num_slices)
+            edges = _even_edges(self.count, num_slices)
         else:
             length = size or k or 0
             if length < 1:
@@ -332,7 +326,7 @@ class StepColumns(dict[str, Any]):
             raise BatchError(f"a sequence of {lengths.max()} steps can't be padded to max_seq_len={max_seq_len}")
         for name, column in self.items():
             if name != Columns.SEQ_LENS and not (exclude_states and name.startswith(STATE_IN)):
-                self[name] = zero_padded(column, lengths, max_seq_len)
+                self[name] = _padded_with_zeros(column, lengths, max_seq_len)
         self.zero_padded, self.max_seq_len = True, max_seq_len
         return self
 
@@ -385,7 +379,7 @@ class StepColumns(dict[str, Any]):
 
     def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
         """Unpack these columns in place, as far as they are packed."""
-        self.update({name: map_struct(unpacked, column) for name, column in self.items() if name in columns})
+        self.update({name: map_struct(_unpacked, column) for name, column in self.items() if name in columns})
         return self
 
     def __repr__(self) -> str:
@@ -396,3 +390,71 @@ class StepColumns(dict[str, Any]):
 
 def _no_dones() -> KeyError:
     return KeyError(f'"{DONES}" can\'t be set; set "{Columns.TERMINATEDS}" and "{Columns.TRUNCATEDS}"')
+
+
+def _padded_with_zeros(column: Any, lengths: np.ndarray, max_seq_len: int) -> Any:
+    """Pad each sequence of a column to `max_seq_len` steps, with zeros, or with None if the column holds objects."""
+    steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    rows = np.repeat(np.arange(len(lengths)) * max_seq_len, lengths) + steps
+
+    def padded(leaf: Any) -> np.ndarray:
+        values = np.fromiter(leaf, object, len(leaf)) if isinstance(leaf, list) else np.asarray(leaf)
+        empty = None if values.dtype == object else np.zeros((), values.dtype)
+        whole = np.full((len(lengths) * max_seq_len, *values.shape[1:]), empty)
+        whole[rows] = values
+        return whole
+
+    return padded(column) if isinstance(column, list) else map_struct(padded, column)
+
+
+def _even_edges(n: int, n_pieces: int) -> list[int]:
+    """Return the edges of `n_pieces` pieces of n steps, of which the last ones may be a step longer."""
+    length, n_longer = divmod(n, n_pieces)
+    return [i * length + max(0, i - (n_pieces - n_longer)) for i in range(n_pieces + 1)]
+
+
+def _is_of_sequences(name: str) -> bool:
+    """Return true if the column has an entry per sequence instead of one per step."""
+    return name == Columns.SEQ_LENS or name.startswith(STATE_IN)
+
+
+def of_rows(column: Any, rows: Any) -> Any:
+    """Return the entries of a column at an index, a slice, or an array of indices."""
+    if isinstance(column, list):
+        return [column[row] for row in rows] if isinstance(rows, np.ndarray) else column[rows]
+    return map_struct(lambda leaf: leaf[rows], column)
+
+
+def _copy_of(column: Any) -> Any:
+    if isinstance(column, list):
+        return list(column)
+    return map_struct(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, column)
+
+
+def _unpacked(leaf: Any) -> Any:
+    if is_packed(leaf):
+        return unpack(leaf)
+    if isinstance(leaf, np.ndarray) and len(leaf) and is_packed(leaf[0]):
+        return np.array([unpack(entry) for entry in leaf])
+    return leaf
+
+
+def _count_steps(columns: Mapping[str, Any]) -> int:
+    """Count steps by the lengths of sequences, or else by the first non-empty column, infos and states aside."""
+    lengths = columns.get(Columns.SEQ_LENS)
+    if lengths is not None and len(lengths):
+        return int(lengths.sum())
+    for name, column in columns.items():
+        if not isinstance(name, str):
+            raise BatchError(f"expected names of columns, got {name!r}")
+        if name in (Columns.INFOS, Columns.SEQ_LENS) or name.startswith(("state_in_", "state_out_")):
+            continue
+        leaves = flatten_struct(column)
+        if leaves and (n := _length(leaves[0][1])):
+            return n
+    return 0
+
+
+def _length(leaf: Any) -> int:
+    shape = getattr(leaf, "shape", ())
+    return shape[0] if shape else 0
