@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fastmarl.core.errors import BatchError
+from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.errors.checks import is_number
 from fastmarl.core.kernels.returns import gae
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.nets.dense_layers import NotDenseError
@@ -17,7 +19,6 @@ from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
 from fastmarl.legacy.policies.policy_model import PolicyModel
-from fastmarl.legacy.policies.schedules import scheduled
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 
 VALUES_BOOTSTRAPPED = "values_bootstrapped"
@@ -272,11 +273,11 @@ class PPOTorchPolicy(TorchPolicy):
 
     def _follow_schedules(self, timestep: int) -> None:
         config = self.config
-        self.cur_lr: float = scheduled("lr", config["lr"], config["lr_schedule"], timestep)
+        self.cur_lr: float = _scheduled("lr", config["lr"], config["lr_schedule"], timestep)
         entropy_coeff, of_entropy = config["entropy_coeff"], config["entropy_coeff_schedule"]
         if of_entropy is not None and not isinstance(of_entropy, Sequence):  # the timestep at which it is 0
             of_entropy = [[0, entropy_coeff], [of_entropy, 0.0]]
-        self.entropy_coeff: float = scheduled("entropy_coeff", entropy_coeff, of_entropy, timestep)
+        self.entropy_coeff: float = _scheduled("entropy_coeff", entropy_coeff, of_entropy, timestep)
 
     def update_kl(self, sampled_kl: float) -> float:
         """Adapt the KL coefficient to `sampled_kl`, the mean divergence of the last update; returns it."""
@@ -308,3 +309,37 @@ def _mean_over_steps(train_batch: Any, n_rows: int) -> Callable[[Tensor], Tensor
     steps = torch.arange(n_rows // len(lengths), device=lengths.device)
     mask = (steps < lengths[:, None]).flatten()
     return lambda values: values[mask].mean()
+
+
+def _scheduled(name: str, constant: float, schedule: Any, timestep: int) -> float:
+    """Return the value of an option at a timestep.
+
+    Args:
+        name: Name of the option.
+        constant: The value without a schedule.
+        schedule: [timestep, value] pairs in order of their timesteps, between which values are interpolated; outside of
+            them, the last value holds, as in RLlib. None: no schedule.
+        timestep: Number of env steps.
+
+    Raises:
+        ConfigError: If the schedule is none of these.
+    """
+    if schedule is None:
+        return constant
+    if not _is_schedule(schedule):
+        raise ConfigError(f"{name}_schedule must be a list of [timestep, value] with ascending timesteps, got "
+                          f"{schedule!r:.200}")  # fmt: skip
+    points = [(int(t), float(value)) for t, value in schedule]
+    for (t, value), (next_t, next_value) in pairwise(points):
+        if t <= timestep < next_t:
+            return value + (timestep - t) / (next_t - t) * (next_value - value)
+    return points[-1][1]
+
+
+def _is_schedule(schedule: Any) -> bool:
+    if not isinstance(schedule, Sequence) or isinstance(schedule, str) or not schedule:
+        return False
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 and all(map(is_number, pair)) for pair in schedule):
+        return False
+    times = [t for t, _ in schedule]
+    return times == sorted(times)
