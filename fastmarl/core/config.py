@@ -107,7 +107,8 @@ class EnvRunnerConfig:
     An error if there is no such module."""
     env_to_module_connector: Any = None
     """Converts observations to module inputs, see docs/connectors.md: a `fastmarl.connectors.EnvToModuleConnector`, a
-    list of them, or a function `(env, spaces, device)` that returns these for a module; or a dict of these by module id."""
+    list of them, or a function `(env, spaces, device)` that returns these for a module; or a dict of these by module
+    id."""
     module_to_env_connector: Any = None
     """Changes modules' outputs and actions: one or several `fastmarl.connectors.ModuleToEnvConnector`, in the forms of
     `env_to_module_connector`; a function is called as `(env, spaces)`. They work on the recorded actions, unless
