@@ -1,4 +1,4 @@
-"""What a worker does that tests/rllib/test_legacy_api_table.py does not ask member by member: errors, what follows."""
+"""Errors of workers, and effects of one call on later ones; tests/rllib/test_legacy_api_table.py asks each member."""
 
 import numpy as np
 import pytest
