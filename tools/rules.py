@@ -12,7 +12,7 @@ MOST_LINES, MOST_OF_ONE_CLASS = 400, 600
 MOST_OF_FUNCTION = 50  # without its signature and docstring
 MOST_PARAMETERS = 10  # of a constructor
 SIGNATURES = {  # constructors with more
-    "fastmarl/core/episodes/building.py": "RLlib's",
+    "fastmarl/core/episodes/multi_agent.py": "RLlib's",
     "fastmarl/core/episodes/single_agent.py": "RLlib's",
     "fastmarl/learning/ppo_learner.py": "PPO's hyperparameters, by keyword",
 }

@@ -45,7 +45,7 @@ def chunk_table(
 
     Args:
         episodes: The chunks.
-        heads: The head of each chunk, or None; see `LazyEpisode.head()`.
+        heads: The head of each chunk, or None; see `MultiAgentEpisode.head()`.
         keeps_infos: Whether to write infos; without them, the infos of episodes that are read back are empty.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import Any
 
 from fastmarl.core.batches.agent_episode_table import AgentEpisodeTable
 from fastmarl.core.episodes.chunk import ChunkHead
-from fastmarl.core.episodes.lazy import in_numbers
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.unbuilt import in_numbers
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline import chunks, folder

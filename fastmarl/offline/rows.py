@@ -76,7 +76,7 @@ class RowMaker:
         Args:
             table: The agent episodes of the episodes.
             episodes: The chunks.
-            heads: The head of each chunk, or None; see `LazyEpisode.head()`.
+            heads: The head of each chunk, or None; see `MultiAgentEpisode.head()`.
             first_chunk: Number of the first chunk in the column "chunk".
 
         Raises:

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from fastmarl.core.episodes.chunk import Chunk
 from fastmarl.core.episodes.growing import GrowingSource
-from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.readable import check_kind
 from fastmarl.core.errors import ConfigError, OfflineError
 from fastmarl.core.errors.checks import check_integer, check_seconds
 from fastmarl.core.objects.public import public

@@ -12,7 +12,7 @@ from support.tapes.worlds import World
 
 from fastmarl import MultiAgentEnvRunner, MultiAgentEpisode
 from fastmarl.core.episodes import chunk as chunk_file
-from fastmarl.core.episodes import lazy
+from fastmarl.core.episodes import readable
 
 
 def make_episodes():
@@ -133,7 +133,7 @@ def test_two_interrupts_while_an_episode_is_read_keep_no_other_thread_from_readi
     runner = make_runner(None)
     lines = lines_of(lambda: runner.sample(num_timesteps=3)[-1].agent_episodes)
     for line in lines:
-        if line.file in (chunk_file.__file__, lazy.__file__):
+        if line.file in (chunk_file.__file__, readable.__file__):
             for again in range(4):
                 episode = runner.sample(num_timesteps=3)[-1]
                 Interruption(line._replace(nth=1), again).run(lambda: episode.agent_episodes)  # noqa: B023

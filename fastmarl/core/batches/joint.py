@@ -16,9 +16,9 @@ from fastmarl.core.batches.flat import Batch
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, as_objects, names_of
 from fastmarl.core.envs.values import same
 from fastmarl.core.episodes.chunk import Unbuilt
-from fastmarl.core.episodes.lazy import in_numbers
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.episodes.unbuilt import in_numbers
 from fastmarl.core.errors import BatchError, shown
 from fastmarl.core.errors.checks import in_order
 from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name

@@ -14,10 +14,10 @@ import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import DONE, END_ENV_T, FINAL, LOOKBACK, AgentEpisodeTable
 from fastmarl.core.batches.runs import runs_of
-from fastmarl.core.episodes.lazy import in_numbers
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import blank_like
+from fastmarl.core.episodes.unbuilt import in_numbers
 from fastmarl.core.errors import BatchError
 from fastmarl.core.native import _steps, _store
 from fastmarl.core.native._garbage import without_collection

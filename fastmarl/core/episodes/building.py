@@ -1,380 +1,82 @@
-"""Building a `MultiAgentEpisode` by hand, step by step or from lists, and writing to one."""
+"""Conversion of what users give to episodes that are built or written to by hand."""
 
-import copy
-import time
-import uuid
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Self
+from collections.abc import Hashable
+from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.config import DEFAULT_MODULE_ID
-from fastmarl.core.episodes.chunk import Chunk
-from fastmarl.core.episodes.getters import AgentEpisodes, AgentID, Getters
-from fastmarl.core.episodes.growing import GrowingSource
-from fastmarl.core.episodes.indices import Indices
-from fastmarl.core.episodes.single_agent import SingleAgentEpisode
-from fastmarl.core.episodes.sources import as_reward
+from fastmarl.core.episodes.growing import GrowingColumn, GrowingSource
+from fastmarl.core.episodes.sources import ArraySource, Source, array_of, as_rewards, check_held
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.objects.rllib_classes import rllib_class
-
-AgentDict = Mapping[Any, Any]  # by agent id
-Flags = AgentDict | bool
-ALL, COMMON = "__all__", "__common__"
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def to_default_module(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
-    """Default mapping function for episodes that are built without one."""
+    """Default mapping function for episodes that are built without one; their pickles hold its path."""
     return DEFAULT_MODULE_ID
 
 
-class BuiltEpisode(Getters):
-    """The constructor and the writing methods of `MultiAgentEpisode`."""
+def given_columns(
+    observations: Any, infos: Any, actions: Any, rewards: Any, extras: dict[str, Any], first_env_t: int
+) -> Source:
+    """Make a source from lists or arrays, without checking their lengths."""
+    observed = _arrays(observations, "observation")
+    n = 0 if observed is None else len(flatten_struct(observed)[0][1])
+    if not n:
+        return GrowingSource()
+    given_infos = getattr(infos, "data", infos)
+    no_items = np.zeros(0)
+    return ArraySource(
+        observations=observed,
+        env_ts=np.arange(first_env_t, first_env_t + n),
+        actions=no_items if actions is None else _arrays(actions, "action"),
+        rewards=as_rewards(no_items if rewards is None else _arrays(rewards, "reward"), "reward"),
+        infos=None if given_infos is None or not len(given_infos) else [info or {} for info in given_infos],
+        extras={key: _arrays(values, f"extra model output {key!r}") for key, values in extras.items()},
+    )
 
-    __slots__ = ()
 
-    def __init__(
-        self,
-        id_: str | None = None,
-        *,
-        observations: Sequence[AgentDict] | None = None,
-        observation_space: Mapping[Any, gym.Space[Any]] | None = None,
-        infos: Sequence[AgentDict] | None = None,
-        actions: Sequence[AgentDict] | None = None,
-        action_space: Mapping[Any, gym.Space[Any]] | None = None,
-        rewards: Sequence[AgentDict] | None = None,
-        terminateds: Flags = False,
-        truncateds: Flags = False,
-        extra_model_outputs: Sequence[AgentDict] | None = None,
-        env_t_started: int | None = None,
-        agent_t_started: Mapping[AgentID, int] | None = None,
-        len_lookback_buffer: int | str = "auto",
-        agent_episode_ids: Mapping[AgentID, str] | None = None,
-        agent_module_ids: Mapping[AgentID, str] | None = None,
-        agent_to_module_mapping_fn: Callable[[Any, Any], str] | None = None,
-    ):
-        n_steps = len(rewards or ())
-        lookback = n_steps if len_lookback_buffer == "auto" else int(len_lookback_buffer)
-        begin = env_t_started or 0
-        ends: dict[str, AgentDict] = {
-            "terminated": {ALL: terminateds} if isinstance(terminateds, bool) else terminateds,
-            "truncated": {ALL: truncateds} if isinstance(truncateds, bool) else truncateds,
-        }
-        chunk = self._chunk = Chunk(
-            id_=id_ or uuid.uuid4().hex,
-            env_t_started=begin,
-            env_t=begin + n_steps - lookback,
-            agent_episodes={},
-            lookback=lookback,
-            is_terminated=bool(ends["terminated"].get(ALL)),
-            is_truncated=bool(ends["truncated"].get(ALL)),
-            agent_to_module_mapping_fn=agent_to_module_mapping_fn or to_default_module,
-            observation_space=observation_space or {},
-            action_space=action_space or {},
-            agent_ids=[],
-            open_actions={},
-            module_of=dict(agent_module_ids or {}),
-        )
-        nothing: AgentDict = {}
-        columns: list[Any] = [[] if column is None else column for column in (infos, actions, rewards)]
-        outputs = extra_model_outputs or ()
-        for i, observed in enumerate(observations or ()):
-            info, acted, paid = (column[i] if i < len(column) else nothing for column in columns)
-            self._take_step(begin - lookback + i, observed, info, acted, paid, outputs[i] if i < len(outputs) else {})
-        for agent, steps in (chunk.agent_episodes or {}).items():
-            steps._id = (agent_episode_ids or {}).get(agent)
-            steps.t_started = (agent_t_started or {}).get(agent, 0)
-            steps.lookback = max(int(np.searchsorted(steps.env_ts(), begin, "right")) - 1, 0)
-            has_acted = agent in self._opened() or steps.env_ts()[-1] == begin - lookback + n_steps
-            steps.is_terminated = bool(ends["terminated"].get(agent)) or not (has_acted or ends["truncated"].get(agent))
-            steps.is_truncated = bool(ends["truncated"].get(agent))
-        self.validate()
+def _arrays(data: Any, what: str) -> Any:
+    """Convert a list of items to arrays; arrays, and the contents of a buffer, are returned as they are."""
+    if not isinstance(data, (np.ndarray, dict, tuple)):
+        data = getattr(data, "data", data)
+    if not isinstance(data, list):
+        return data
+    column = GrowingColumn()
+    for item in data:
+        column.append(item, what)
+    return column.values()
 
-    def _take_step(
-        self, env_t: int, observed: AgentDict, infos: AgentDict, acted: AgentDict, paid: AgentDict, outputs: AgentDict
-    ) -> None:
-        """Add one env step from the constructor's lists: observations, the actions on them, and their rewards."""
-        opened, hanging = self._opened(), self.chunk.hanging_rewards
-        for agent, observation in observed.items():
-            if agent not in self.agent_episodes:
-                self._join(agent, observation, env_t, infos.get(agent))
-            elif agent not in opened:
-                raise EpisodeError(f"episode {self.id_!r}, agent {agent!r}: is observed again at env step {env_t} "
-                                   f"without having acted on its previous observation")  # fmt: skip
-            else:
-                action, extras = opened.pop(agent)
-                self.agent_episodes[agent].add(
-                    observation, env_t, infos.get(agent), action, hanging.pop(agent, 0.0), extras
-                )
-            if agent in acted:
-                opened[agent] = acted[agent], dict(outputs.get(agent) or {})
-        for agent in opened:
-            hanging[agent] = hanging.get(agent, 0.0) + float(paid.get(agent) or 0.0)
 
-    def _opened(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
-        opened = self.chunk.open_actions
-        assert opened is not None
-        return opened
+def fitting(new_data: Any, data: Any, n: int, is_item: bool, who: str) -> Any:
+    """Convert n new items to a column like `data`: a list, or arrays [n, ...] with the same nesting."""
+    if isinstance(data, list) or (isinstance(new_data, list) and not new_data):
+        items = [new_data] if is_item else list(new_data)
+        _check_number(len(items), n, who)
+        return items
+    if isinstance(data, np.ndarray) and not isinstance(new_data, np.ndarray) and data.dtype != object:
+        new_data = array_of(new_data, who)
+    if is_item:
+        values = map_struct(lambda leaf: array_of(leaf, who)[None], new_data)
+    else:
+        values = map_struct(lambda leaf: array_of(leaf, who), _arrays(new_data, who))
+    old, new = dict(flatten_struct(data)), dict(flatten_struct(values))
+    if old.keys() != new.keys():
+        raise EpisodeError(f"{who}: expected items with the parts {list(old)}, got {list(new)}")
+    for path, leaf in new.items():
+        _check_number(len(leaf), n, who)
+        _check_fits(leaf, old[path], who)
+    return values
 
-    def _join(self, agent: AgentID, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
-        """Start an agent's episode with its first observation."""
-        chunk = self.chunk
-        steps = SingleAgentEpisode.of(
-            agent_id=agent,
-            module_id=self.module_for(agent),
-            multi_agent_episode_id=self.id_,
-            observation_space=chunk.observation_space.get(agent),
-            action_space=chunk.action_space.get(agent),
-            source=GrowingSource(),
-            lookback=0,
-            t_started=0,
-        )
-        steps.begin(observation, env_t, info)
-        self.agent_episodes[agent] = steps
-        chunk.agent_ids = [*chunk.agent_ids, agent]
 
-    # Adding steps
+def _check_number(got: int, expected: int, who: str) -> None:
+    if got != expected:
+        raise IndexError(f"{who}: expected {expected} items in new_data, got {got}")
 
-    def add_env_reset(self, *, observations: AgentDict, infos: AgentDict | None = None) -> None:
-        """Add the results of the env's `reset()` to an empty episode. Observations are copied.
 
-        Raises:
-            EpisodeError: If the episode has already begun.
-        """
-        chunk = self.chunk
-        if self.is_done or self.env_t or self.env_t_started or self.agent_episodes:
-            raise EpisodeError(f"episode {self.id_!r} has already begun and is at env step {self.env_t}; add a reset "
-                               f"only to an empty episode")  # fmt: skip
-        self._prepare()
-        for agent, observation in observations.items():
-            self._join(agent, observation, 0, (infos or {}).get(agent))
-        self._note_infos(infos or {}, observations)
-        chunk.begun_at = time.perf_counter()
-
-    def add_env_step(
-        self,
-        observations: AgentDict,
-        actions: AgentDict,
-        rewards: AgentDict,
-        infos: AgentDict | None = None,
-        *,
-        terminateds: AgentDict | None = None,
-        truncateds: AgentDict | None = None,
-        extra_model_outputs: AgentDict | None = None,
-    ) -> None:
-        """Add the agents' actions and the results of the env's `step()`. All dicts are keyed by agent id.
-
-        An agent's transition consists of an action, all rewards up to its next observation, and that observation. If
-        an agent ends without a new observation, its last one is repeated. Rewards before an agent's first action
-        count towards its first transition. `"__all__"` ends the episode and all agents; an agent's own flags take
-        precedence.
-
-        Args:
-            actions: Actions of agents that have an unanswered observation.
-            extra_model_outputs: Per agent, a dict of outputs by name.
-
-        Raises:
-            EpisodeError: If the episode is over or under way in a runner, if there is data for an agent that has ended,
-                if an agent acts without an observation or is observed twice without acting, or if a reward is no
-                number; the episode is then unchanged. Also if an item has a different shape from earlier ones, or no
-                dtype holds it and them.
-        """
-        if self.is_done:
-            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no steps can be added to it")
-        infos, terminateds, truncateds = infos or {}, terminateds or {}, truncateds or {}
-        outputs = extra_model_outputs or {}
-        self._prepare()
-        all_agents = self.agent_episodes if terminateds.get(ALL) or truncateds.get(ALL) else ()
-        named = dict.fromkeys([*observations, *actions, *rewards, *terminateds, *truncateds, *all_agents])
-        agents = [agent for agent in named if agent != ALL]
-        for agent in agents:
-            self._check_step(agent, observations, actions, rewards, infos, outputs)
-        where = f"episode {self.id_!r}, env step {self.env_t + 1}"
-        paid = {agent: as_reward(reward, f"{where}, reward of agent {agent!r}") for agent, reward in rewards.items()
-                if reward is not None}  # fmt: skip
-        chunk = self.chunk
-        for agent in agents:
-            own = bool(terminateds.get(agent)), bool(truncateds.get(agent))
-            flags = own if any(own) else (bool(terminateds.get(ALL)), bool(truncateds.get(ALL)))
-            if agent in actions:
-                self._opened()[agent] = actions[agent], dict(outputs.get(agent) or {})
-            self._add_step_of(agent, observations, paid.get(agent, 0.0), infos.get(agent), flags)
-        chunk.env_t += 1
-        chunk.is_terminated, chunk.is_truncated = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
-        self._note_infos(infos, observations)
-        now = time.perf_counter()
-        if chunk.begun_at is None:
-            chunk.begun_at = now - chunk.duration_s
-        chunk.duration_s = now - chunk.begun_at
-
-    def _check_step(self, agent: AgentID, observations: AgentDict, actions: AgentDict, *others: AgentDict) -> None:
-        steps, is_open = self.agent_episodes.get(agent), agent in self._opened()
-        reason = ""
-        if steps is not None and steps.is_done:
-            is_named = any(data.get(agent) is not None for data in (observations, actions, *others))
-            reason = "has ended and can't receive more data" if is_named else ""
-        elif agent in actions and (steps is None or is_open):
-            reason = "can't act twice on one observation" if is_open else "can't act before its first observation"
-        elif agent in observations and steps is not None and not is_open and agent not in actions:
-            reason = "is observed twice without acting in between"
-        if reason:
-            raise EpisodeError(f"episode {self.id_!r}, env step {self.env_t + 1}, agent {agent!r}: {reason}")
-
-    def _add_step_of(
-        self,
-        agent: AgentID,
-        observations: AgentDict,
-        paid: float,
-        info: dict[str, Any] | None,
-        flags: tuple[bool, bool],
-    ) -> None:
-        """Add one agent's part of the step; its action is already in the open actions."""
-        chunk, opened, steps = self.chunk, self._opened(), self.agent_episodes.get(agent)
-        env_t, is_observed = chunk.env_t + 1, agent in observations
-        if steps is not None and steps.is_done:
-            return
-        if agent in opened and (is_observed or any(flags)):
-            assert steps is not None
-            action, extras = opened.pop(agent)
-            reward = paid + chunk.hanging_rewards.pop(agent, 0.0) + chunk.early_rewards.pop(agent, 0.0)
-            observation = observations[agent] if is_observed else steps.get_observations(-1)
-            steps.add(observation, env_t, info, action, reward, extras, *flags)
-            return
-        if agent in opened:
-            chunk.hanging_rewards[agent] = chunk.hanging_rewards.get(agent, 0.0) + paid
-        elif any(flags):
-            chunk.early_rewards.pop(agent, None)
-            if steps is not None:  # None: the agent appeared and ended within this step
-                steps.is_terminated, steps.is_truncated = flags
-            return
-        else:
-            chunk.early_rewards[agent] = chunk.early_rewards.get(agent, 0.0) + paid
-        if is_observed and steps is None:
-            self._join(agent, observations[agent], env_t, info)
-
-    def _note_infos(self, infos: AgentDict, observations: AgentDict) -> None:
-        """Keep the infos that belong to no observation."""
-        chunk = self.chunk
-        if infos.get(COMMON):
-            chunk.common_infos[chunk.env_t] = infos[COMMON]
-        for agent in self.agent_episodes.keys() - observations.keys():
-            ends_here = self.agent_episodes[agent].env_ts()[-1] == chunk.env_t
-            if infos.get(agent) and not ends_here:
-                chunk.waiting_infos.setdefault(agent, {})[chunk.env_t] = infos[agent]
-
-    def _prepare(self) -> None:
-        """Move all data into agent episodes that can grow.
-
-        Raises:
-            EpisodeError: If the episode is under way in a runner.
-        """
-        chunk = self.chunk
-        if chunk.is_under_way:
-            raise EpisodeError(f"episode {self.id_!r} is under way in a runner, which adds its steps; add yours to a "
-                               f"copy: copy.deepcopy(episode)")  # fmt: skip
-        if chunk.open_actions is None:
-            waiting_infos = self.get_waiting_infos()
-            chunk.agent_episodes, chunk.open_actions = self._all_agents()
-            chunk.waiting_infos, chunk.lanes = waiting_infos, None
-
-    def _all_agents(self) -> tuple[AgentEpisodes, dict[AgentID, tuple[Any, dict[str, Any]]]]:
-        """Return the episodes of all observed agents, and the actions that no observation has answered yet."""
-        chunk = self.chunk
-        if chunk.lanes is None:
-            return self.agent_episodes, chunk.open_actions or {}
-        all_agents = {**chunk.lanes.agent_episodes(of_all=True), **self.agent_episodes}
-        return all_agents, chunk.lanes.open_actions(chunk.hanging_rewards)
-
-    # Cutting into chunks
-
-    def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """Return the next chunk, still without steps, in which all agents that have not ended continue.
-
-        Args:
-            len_lookback_buffer: Number of env steps whose transitions are copied into it, as far as available.
-
-        Raises:
-            EpisodeError: If the episode is over.
-        """
-        if self.is_done:
-            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no chunk follows it")
-        if len_lookback_buffer < 0:
-            raise EpisodeError(f"len_lookback_buffer must be 0 or more, got {len_lookback_buffer}")
-        chunk, agent_episodes = self.chunk, AgentEpisodes()
-        lookback = min(len_lookback_buffer, chunk.lookback + len(self))
-        all_agents, opened = self._all_agents()
-        for agent, steps in all_agents.items():
-            if not steps.is_done:
-                last = steps.source.n_obs - 1
-                first = min(int(np.searchsorted(steps.env_ts(), chunk.env_t - lookback)), last)
-                agent_episodes[agent] = steps.successor(first, last - first)
-        return self.of(
-            replace(
-                chunk,
-                agent_episodes=agent_episodes,
-                agent_ids=list(agent_episodes),
-                env_t_started=chunk.env_t,
-                lookback=lookback,
-                common_infos={t: info for t, info in chunk.common_infos.items() if t >= chunk.env_t - lookback},
-                waiting_infos={},
-                hanging_rewards=dict(chunk.hanging_rewards),
-                early_rewards=dict(chunk.early_rewards),
-                open_actions=copy.deepcopy(opened),
-                custom_data=copy.deepcopy(chunk.custom_data),
-                env_states=None,
-                respawned=(),
-                lanes=None,
-                module_of={agent: self.module_for(agent) for agent in agent_episodes},
-            )
-        )
-
-    # Overwriting items
-
-    def set_observations(
-        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
-        """Overwrite observations, agent by agent; see `SingleAgentEpisode.put()`.
-
-        Args:
-            new_data: New values by agent id.
-            at_indices: Indices into each agent's own steps.
-
-        Raises:
-            KeyError: If an agent has no episode here; nothing is written then.
-        """
-        self._put("observations", None, new_data, at_indices, neg_index_as_lookback)
-
-    def set_actions(
-        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
-        """Overwrite actions; see `set_observations()`. This does not affect what the env has already received."""
-        self._put("actions", None, new_data, at_indices, neg_index_as_lookback)
-
-    def set_rewards(
-        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
-        """Overwrite rewards; see `set_observations()`."""
-        self._put("rewards", None, new_data, at_indices, neg_index_as_lookback)
-
-    def set_extra_model_outputs(
-        self, *, key: str, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
-        """Overwrite items of an extra model output; see `set_observations()`."""
-        self._put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
-
-    def _put(self, what: str, key: str | None, new_data: AgentDict, at_indices: Indices, neg: bool) -> None:
-        if missing := [agent for agent in new_data if agent not in self.agent_episodes]:
-            raise KeyError(f"episode {self.id_!r} has no steps of agents {missing}, only of {list(self.agent_ids)}")
-        for agent, items in new_data.items():
-            self.agent_episodes[agent].put(what, key, items, at_indices, neg)
-
-    def get_sample_batch(self) -> Any:
-        """Return RLlib's `MultiAgentBatch`, with one batch by agent id for each agent that has made a step.
-
-        Raises:
-            ImportError: If RLlib is not installed. `fastmarl.batches.columns()` works without it.
-        """
-        batches = {agent: steps.get_sample_batch() for agent, steps in self.agent_episodes.items() if len(steps)}
-        return rllib_class("policy.sample_batch", "MultiAgentBatch")(policy_batches=batches, env_steps=len(self))
+def _check_fits(new: np.ndarray, old: np.ndarray, who: str) -> None:
+    if new.shape[1:] != old.shape[1:]:
+        raise EpisodeError(f"{who}: expected items of {old.dtype} and shape {old.shape[1:]}, got {new.dtype} and "
+                           f"shape {new.shape[1:]}")  # fmt: skip
+    check_held(old.dtype, new, who)

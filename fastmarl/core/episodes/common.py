@@ -56,7 +56,7 @@ class Episode:
         return self
 
     def add_temporary_timestep_data(self, key: str, data: Any) -> None:
-        """Append to the list `custom_data[key]` (RLlib's former API)."""
+        """Append `data` to the list `custom_data[key]` (RLlib's former API)."""
         self.custom_data.setdefault(key, []).append(data)
 
     def get_temporary_timestep_data(self, key: str) -> list[Any]:

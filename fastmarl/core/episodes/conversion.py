@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.readable import check_kind
 from fastmarl.core.episodes.sources import as_rewards
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.objects.rllib_classes import rllib_class

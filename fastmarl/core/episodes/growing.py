@@ -86,15 +86,17 @@ def _common_dtype(column: np.ndarray, value: np.ndarray, what: str) -> np.dtype:
 class GrowingSource:
     """A `Source` with the columns of one agent, to which steps can be added."""
 
-    __slots__ = ("_actions", "_env_ts", "_extras", "_infos", "_observations", "_rewards", "last_added_at", "started_at")
+    __slots__ = (
+        "_actions", "_env_ts", "_extras", "_infos", "_last_added_at", "_observations", "_rewards", "_started_at"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._observations, self._env_ts = GrowingColumn(), GrowingColumn()
         self._actions, self._rewards = GrowingColumn(), GrowingColumn()
         self._infos: list[dict[str, Any]] = []
         self._extras: dict[str, GrowingColumn] = {}
-        self.started_at: float | None = None
-        self.last_added_at: float | None = None
+        self._started_at: float | None = None
+        self._last_added_at: float | None = None
 
     @classmethod
     def of(cls, source: Source) -> Self:
@@ -112,7 +114,7 @@ class GrowingSource:
     def begin(self, observation: Any, env_t: int, info: dict[str, Any]) -> None:
         """Add the first observation, and start the clock."""
         self._observe(observation, env_t, info)
-        self.started_at = time.perf_counter()
+        self._started_at = time.perf_counter()
 
     def add(
         self, observation: Any, env_t: int, info: dict[str, Any], action: Any, reward: float, extras: dict[str, Any]
@@ -141,9 +143,15 @@ class GrowingSource:
         for key, column in self._extras.items():
             if column.n == n:
                 column.append(map_struct(lambda leaf: leaf[0], blank_like(column.values(), 1, key)), key)
-        self.last_added_at = time.perf_counter()
-        if self.started_at is None:
-            self.started_at = self.last_added_at
+        self._last_added_at = time.perf_counter()
+        if self._started_at is None:
+            self._started_at = self._last_added_at
+
+    def duration_s(self) -> float:
+        """Return the seconds between the first and the last addition."""
+        return (
+            0.0 if self._last_added_at is None or self._started_at is None else self._last_added_at - self._started_at
+        )
 
     def _observe(self, observation: Any, env_t: int, info: dict[str, Any]) -> None:
         self._observations.append(observation, "observation")

@@ -1,42 +1,36 @@
-"""Chunks of multi-agent episodes, as returned by `sample()`."""
+"""Chunks of multi-agent episodes: built step by step or from lists, written to, cut and joined."""
 
-from collections.abc import Callable, Mapping
+import copy
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.episodes.building import BuiltEpisode
+from fastmarl.core.episodes.building import to_default_module
 from fastmarl.core.episodes.chunk import Chunk
-from fastmarl.core.episodes.getters import AgentID
+from fastmarl.core.episodes.growing import GrowingSource
+from fastmarl.core.episodes.indices import Indices
+from fastmarl.core.episodes.queries import AgentEpisodes, AgentID
+from fastmarl.core.episodes.readable import ReadableEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
-from fastmarl.core.episodes.sources import owned
+from fastmarl.core.episodes.sources import as_reward
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.objects.html_table import html_table
 from fastmarl.core.objects.public import public
 
-SAVED = (
-    "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",
-    "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed", "env_states",
-)  # fmt: skip
-SAVED_IF_BUILT = ("open_actions", "early_rewards")
-MOST_SHOWN = 20  # agents, in a notebook
+AgentDict = Mapping[Any, Any]  # by agent id
+Flags = AgentDict | bool
+ALL, COMMON = "__all__", "__common__"
 
 
 @public("fastmarl.episodes")
-class MultiAgentEpisode(BuiltEpisode):
+class MultiAgentEpisode(ReadableEpisode):
     """A chunk of one env's episode, from env step `env_t_started` to `env_t`.
 
-    The getters take the same arguments as RLlib's, see `SingleAgentEpisode.get_observations()`, and return a dict by
-    agent id:
-
-    env_steps: If True, indices are env steps, 0 being `env_t_started`. Agents without an item at any of them are left
-        out, or get `fill` for those steps. An action, its reward and its extra outputs belong to the env step of the
-        observation that the action responds to. If False, indices are each agent's own steps.
-    agent_ids: One id or a collection of ids; None means all in `agent_episodes`. Unknown ids are ignored.
-    return_list: If True, return a list with one dict per env step; dicts of unrecorded steps are empty.
+    The getters take the same arguments as RLlib's, see `get_observations()`.
 
     A transition belongs to the chunk in which its last observation arrives. If the agent acted before `env_t_started`,
     the transition has a negative index.
@@ -75,115 +69,349 @@ class MultiAgentEpisode(BuiltEpisode):
 
     __slots__ = ()
 
-    @classmethod
-    def of_agents(cls, agent_episodes: dict[AgentID, SingleAgentEpisode], **fields: Any) -> Self:
-        """Create a chunk from agent episodes.
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        observations: Sequence[AgentDict] | None = None,
+        observation_space: Mapping[Any, gym.Space[Any]] | None = None,
+        infos: Sequence[AgentDict] | None = None,
+        actions: Sequence[AgentDict] | None = None,
+        action_space: Mapping[Any, gym.Space[Any]] | None = None,
+        rewards: Sequence[AgentDict] | None = None,
+        terminateds: Flags = False,
+        truncateds: Flags = False,
+        extra_model_outputs: Sequence[AgentDict] | None = None,
+        env_t_started: int | None = None,
+        agent_t_started: Mapping[AgentID, int] | None = None,
+        len_lookback_buffer: int | str = "auto",
+        agent_episode_ids: Mapping[AgentID, str] | None = None,
+        agent_module_ids: Mapping[AgentID, str] | None = None,
+        agent_to_module_mapping_fn: Callable[[Any, Any], str] | None = None,
+    ):
+        n_steps = len(rewards or ())
+        lookback = n_steps if len_lookback_buffer == "auto" else int(len_lookback_buffer)
+        begin = env_t_started or 0
+        ends: dict[str, AgentDict] = {
+            "terminated": {ALL: terminateds} if isinstance(terminateds, bool) else terminateds,
+            "truncated": {ALL: truncateds} if isinstance(truncateds, bool) else truncateds,
+        }
+        chunk = self._chunk = Chunk(
+            id_=id_ or uuid.uuid4().hex,
+            env_t_started=begin,
+            env_t=begin + n_steps - lookback,
+            agent_episodes={},
+            lookback=lookback,
+            is_terminated=bool(ends["terminated"].get(ALL)),
+            is_truncated=bool(ends["truncated"].get(ALL)),
+            agent_to_module_mapping_fn=agent_to_module_mapping_fn or to_default_module,
+            observation_space=observation_space or {},
+            action_space=action_space or {},
+            agent_ids=[],
+            open_actions={},
+            module_of=dict(agent_module_ids or {}),
+        )
+        nothing: AgentDict = {}
+        columns: list[Any] = [[] if column is None else column for column in (infos, actions, rewards)]
+        outputs = extra_model_outputs or ()
+        for i, observed in enumerate(observations or ()):
+            info, acted, paid = (column[i] if i < len(column) else nothing for column in columns)
+            self._take_step(begin - lookback + i, observed, info, acted, paid, outputs[i] if i < len(outputs) else {})
+        for agent, steps in (chunk.agent_episodes or {}).items():
+            steps._id = (agent_episode_ids or {}).get(agent)
+            steps.t_started = (agent_t_started or {}).get(agent, 0)
+            steps.lookback = max(int(np.searchsorted(steps.env_ts(), begin, "right")) - 1, 0)
+            has_acted = agent in self._opened() or steps.env_ts()[-1] == begin - lookback + n_steps
+            steps.is_terminated = bool(ends["terminated"].get(agent)) or not (has_acted or ends["truncated"].get(agent))
+            steps.is_truncated = bool(ends["truncated"].get(agent))
+        self.validate()
+
+    def _take_step(
+        self, env_t: int, observed: AgentDict, infos: AgentDict, acted: AgentDict, paid: AgentDict, outputs: AgentDict
+    ) -> None:
+        """Add one env step from the constructor's lists: observations, the actions on them, and their rewards."""
+        opened, hanging = self._opened(), self.chunk.hanging_rewards
+        for agent, observation in observed.items():
+            if agent not in self.agent_episodes:
+                self._join(agent, observation, env_t, infos.get(agent))
+            elif agent not in opened:
+                raise EpisodeError(f"episode {self.id_!r}, agent {agent!r}: is observed again at env step {env_t} "
+                                   f"without having acted on its previous observation")  # fmt: skip
+            else:
+                action, extras = opened.pop(agent)
+                self.agent_episodes[agent].add(
+                    observation, env_t, infos.get(agent), action, hanging.pop(agent, 0.0), extras
+                )
+            if agent in acted:
+                opened[agent] = acted[agent], dict(outputs.get(agent) or {})
+        for agent in opened:
+            hanging[agent] = hanging.get(agent, 0.0) + float(paid.get(agent) or 0.0)
+
+    def _opened(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
+        opened = self.chunk.open_actions
+        assert opened is not None
+        return opened
+
+    def _join(self, agent: AgentID, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
+        """Start an agent's episode with its first observation."""
+        chunk = self.chunk
+        steps = SingleAgentEpisode.of(
+            agent_id=agent,
+            module_id=self.module_for(agent),
+            multi_agent_episode_id=self.id_,
+            observation_space=chunk.observation_space.get(agent),
+            action_space=chunk.action_space.get(agent),
+            source=GrowingSource(),
+            lookback=0,
+            t_started=0,
+        )
+        steps.begin(observation, env_t, info)
+        self.agent_episodes[agent] = steps
+        chunk.agent_ids = [*chunk.agent_ids, agent]
+
+    # Adding steps
+
+    def add_env_reset(self, *, observations: AgentDict, infos: AgentDict | None = None) -> None:
+        """Add `observations`, which are copied, and `infos` of the env's `reset()` to an empty episode.
+
+        Raises:
+            EpisodeError: If the episode has already begun.
+        """
+        chunk = self.chunk
+        if self.is_done or self.env_t or self.env_t_started or self.agent_episodes:
+            raise EpisodeError(f"episode {self.id_!r} has already begun and is at env step {self.env_t}; add a reset "
+                               f"only to an empty episode")  # fmt: skip
+        self._prepare()
+        for agent, observation in observations.items():
+            self._join(agent, observation, 0, (infos or {}).get(agent))
+        self._note_infos(infos or {}, observations)
+        chunk.begun_at = time.perf_counter()
+
+    def add_env_step(
+        self,
+        observations: AgentDict,
+        actions: AgentDict,
+        rewards: AgentDict,
+        infos: AgentDict | None = None,
+        *,
+        terminateds: AgentDict | None = None,
+        truncateds: AgentDict | None = None,
+        extra_model_outputs: AgentDict | None = None,
+    ) -> None:
+        """Add the agents' actions and the results of the env's `step()`. All dicts are keyed by agent id.
+
+        The results are `observations`, `rewards`, `infos`, `terminateds` and `truncateds`.
+
+        An agent's transition consists of an action, all rewards up to its next observation, and that observation. If
+        an agent ends without a new observation, its last one is repeated. Rewards before an agent's first action
+        count towards its first transition. `"__all__"` ends the episode and all agents; an agent's own flags take
+        precedence.
 
         Args:
-            agent_episodes: Agent episodes by agent id.
-            fields: Other fields of `Chunk`. `id_`, `env_t_started` and `env_t` are required; others may be missing or
-                None.
+            actions: Actions of agents that have an unanswered observation.
+            extra_model_outputs: Per agent, a dict of outputs by name.
+
+        Raises:
+            EpisodeError: If the episode is over or under way in a runner, if there is data for an agent that has ended,
+                if an agent acts without an observation or is observed twice without acting, or if a reward is no
+                number; the episode is then unchanged. Also if an item has a different shape from earlier ones, or no
+                dtype holds it and them.
         """
-        given = {name: value for name, value in fields.items() if value is not None}
-        return cls.of(Chunk(agent_episodes=agent_episodes, **{"agent_ids": list(agent_episodes), **given}))
-
-    @property
-    def agent_episode_ids(self) -> dict[AgentID, str]:
-        return {agent: agent_episode.id_ for agent, agent_episode in self.agent_episodes.items()}
-
-    @property
-    def agent_t_started(self) -> dict[AgentID, int]:
-        return {agent: agent_episode.t_started for agent, agent_episode in self.agent_episodes.items()}
-
-    @property
-    def custom_data(self) -> dict[str, Any]:
-        return self.chunk.custom_data
-
-    @property
-    def is_reset(self) -> bool:
-        return self.env_t > 0 or bool(self.chunk.agent_ids)
-
-    def __len__(self) -> int:
-        return self.env_t - self.env_t_started
-
-    def __repr__(self) -> str:
-        return (f"MultiAgentEpisode(id_={self.id_!r}, env_t={self.env_t_started}..{self.env_t}, "
-                f"agents={len(self.agent_episodes)}, agent_steps={self.agent_steps()}, return={self.get_return():g}, "
-                f"done={self.is_done})")  # fmt: skip
-
-    def _repr_html_(self) -> str:
-        ends = {(False, False): "", (True, False): "terminated", (False, True): "truncated", (True, True): "both"}
-        rows = [
-            (agent, each.module_id, len(each), f"{each.get_return():g}", ends[each.is_terminated, each.is_truncated])
-            for agent, each in islice(self.agent_episodes.items(), MOST_SHOWN)
-        ]
-        more = len(self.agent_episodes) - len(rows)
-        state = "done" if self.is_done else "not done"
-        title = (
-            f"Episode {self.id_}: env steps {self.env_t_started} to {self.env_t}, return {self.get_return():g}, {state}"
-        )
-        notes = [f"... and {more:,} more agents"] if more else []
-        return html_table(("agent", "module", "steps", "return", "end"), rows, title=title, notes=notes)
-
-    def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Limit pickles and deep copies to this chunk's arrays, without the memory that they are part of."""
-        chunk = self.chunk
-        data = replace(
-            chunk,
-            agent_episodes=self.agent_episodes,
-            lanes=None,
-            waiting_infos=self.get_waiting_infos(),
-            open_actions=self.open_actions() if chunk.is_under_way else chunk.open_actions,
-            agent_to_module_mapping_fn=None if chunk.is_under_way else chunk.agent_to_module_mapping_fn,
-            begun_at=None,
-        )
-        return None, {"_chunk": data}
-
-    def agent_steps(self) -> int:
-        """Return the number of transitions of all agents."""
-        return sum(len(agent_episode) for agent_episode in self.agent_episodes.values())
-
-    def get_duration_s(self) -> float:
-        return self.chunk.duration_s
-
-    def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Return the sum of all agents' rewards in this chunk.
-
-        Rewards of waiting agents count when their transition ends, or now with `include_hanging_rewards`.
-        """
-        total = sum((agent_episode.get_return() for agent_episode in self.agent_episodes.values()), 0.0)
-        chunk = self.chunk
-        hanging = sum(chunk.hanging_rewards.values()) + sum(chunk.early_rewards.values())
-        return total + hanging if include_hanging_rewards else total
-
-    def get_common_infos(self) -> dict[int, dict[str, Any]]:
-        """Return env step -> the env's `infos["__common__"]` of that step."""
-        return self.chunk.common_infos
-
-    def get_terminateds(self) -> dict[AgentID, bool]:
-        """Return flags by agent id, with the env's own under "__all__"."""
-        flags = {agent: agent_episode.is_terminated for agent, agent_episode in self.agent_episodes.items()}
-        return {**flags, "__all__": self.is_terminated}
-
-    def get_truncateds(self) -> dict[AgentID, bool]:
-        """Return flags by agent id, with the env's own under "__all__" (RLlib puts its terminated flag there)."""
-        flags = {agent: agent_episode.is_truncated for agent, agent_episode in self.agent_episodes.items()}
-        return {**flags, "__all__": self.is_truncated}
-
-    def get_agents_that_stepped(self) -> set[Any]:
-        """Return the agents that had an observation at env step `env_t`."""
-        chunk = self.chunk
-        waiting = {
-            agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.env_ts()[-1] != chunk.env_t
-        }
-        return set(chunk.agent_ids) - waiting - chunk.hanging_rewards.keys() | set(chunk.respawned)
-
-    def get_agents_to_act(self) -> set[Any]:
-        """Return the agents observed at env step `env_t` that have not finished; none once the episode is done."""
         if self.is_done:
-            return set()
-        done = {agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.is_done}
-        return self.get_agents_that_stepped() - done | set(self.chunk.respawned)
+            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no steps can be added to it")
+        infos, terminateds, truncateds = infos or {}, terminateds or {}, truncateds or {}
+        outputs = extra_model_outputs or {}
+        self._prepare()
+        all_agents = self.agent_episodes if terminateds.get(ALL) or truncateds.get(ALL) else ()
+        named = dict.fromkeys([*observations, *actions, *rewards, *terminateds, *truncateds, *all_agents])
+        agents = [agent for agent in named if agent != ALL]
+        for agent in agents:
+            self._check_step(agent, observations, actions, rewards, infos, outputs)
+        where = f"episode {self.id_!r}, env step {self.env_t + 1}"
+        paid = {agent: as_reward(reward, f"{where}, reward of agent {agent!r}") for agent, reward in rewards.items()
+                if reward is not None}  # fmt: skip
+        chunk = self.chunk
+        for agent in agents:
+            own = bool(terminateds.get(agent)), bool(truncateds.get(agent))
+            flags = own if any(own) else (bool(terminateds.get(ALL)), bool(truncateds.get(ALL)))
+            if agent in actions:
+                self._opened()[agent] = actions[agent], dict(outputs.get(agent) or {})
+            self._add_step_of(agent, observations, paid.get(agent, 0.0), infos.get(agent), flags)
+        chunk.env_t += 1
+        chunk.is_terminated, chunk.is_truncated = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
+        self._note_infos(infos, observations)
+        now = time.perf_counter()
+        if chunk.begun_at is None:
+            chunk.begun_at = now - chunk.duration_s
+        chunk.duration_s = now - chunk.begun_at
+
+    def _check_step(self, agent: AgentID, observations: AgentDict, actions: AgentDict, *others: AgentDict) -> None:
+        steps, is_open = self.agent_episodes.get(agent), agent in self._opened()
+        reason = ""
+        if steps is not None and steps.is_done:
+            is_named = any(data.get(agent) is not None for data in (observations, actions, *others))
+            reason = "has ended and can't receive more data" if is_named else ""
+        elif agent in actions and (steps is None or is_open):
+            reason = "can't act twice on one observation" if is_open else "can't act before its first observation"
+        elif agent in observations and steps is not None and not is_open and agent not in actions:
+            reason = "is observed twice without acting in between"
+        if reason:
+            raise EpisodeError(f"episode {self.id_!r}, env step {self.env_t + 1}, agent {agent!r}: {reason}")
+
+    def _add_step_of(
+        self,
+        agent: AgentID,
+        observations: AgentDict,
+        paid: float,
+        info: dict[str, Any] | None,
+        flags: tuple[bool, bool],
+    ) -> None:
+        """Add one agent's part of the step; its action is already in the open actions."""
+        chunk, opened, steps = self.chunk, self._opened(), self.agent_episodes.get(agent)
+        env_t, is_observed = chunk.env_t + 1, agent in observations
+        if steps is not None and steps.is_done:
+            return
+        if agent in opened and (is_observed or any(flags)):
+            assert steps is not None
+            action, extras = opened.pop(agent)
+            reward = paid + chunk.hanging_rewards.pop(agent, 0.0) + chunk.early_rewards.pop(agent, 0.0)
+            observation = observations[agent] if is_observed else steps.get_observations(-1)
+            steps.add(observation, env_t, info, action, reward, extras, *flags)
+            return
+        if agent in opened:
+            chunk.hanging_rewards[agent] = chunk.hanging_rewards.get(agent, 0.0) + paid
+        elif any(flags):
+            chunk.early_rewards.pop(agent, None)
+            if steps is not None:  # None: the agent appeared and ended within this step
+                steps.is_terminated, steps.is_truncated = flags
+            return
+        else:
+            chunk.early_rewards[agent] = chunk.early_rewards.get(agent, 0.0) + paid
+        if is_observed and steps is None:
+            self._join(agent, observations[agent], env_t, info)
+
+    def _note_infos(self, infos: AgentDict, observations: AgentDict) -> None:
+        """Keep the infos that belong to no observation."""
+        chunk = self.chunk
+        if infos.get(COMMON):
+            chunk.common_infos[chunk.env_t] = infos[COMMON]
+        for agent in self.agent_episodes.keys() - observations.keys():
+            ends_here = self.agent_episodes[agent].env_ts()[-1] == chunk.env_t
+            if infos.get(agent) and not ends_here:
+                chunk.waiting_infos.setdefault(agent, {})[chunk.env_t] = infos[agent]
+
+    def _prepare(self) -> None:
+        """Move all data into agent episodes that can grow.
+
+        Raises:
+            EpisodeError: If the episode is under way in a runner.
+        """
+        chunk = self.chunk
+        if chunk.is_under_way:
+            raise EpisodeError(f"episode {self.id_!r} is under way in a runner, which adds its steps; add yours to a "
+                               f"copy: copy.deepcopy(episode)")  # fmt: skip
+        if chunk.open_actions is None:
+            waiting_infos = self.get_waiting_infos()
+            chunk.agent_episodes, chunk.open_actions = self._all_agents()
+            chunk.waiting_infos, chunk.lanes = waiting_infos, None
+
+    def _all_agents(self) -> tuple[AgentEpisodes, dict[AgentID, tuple[Any, dict[str, Any]]]]:
+        """Return the episodes of all observed agents, and the actions that no observation has answered yet."""
+        chunk = self.chunk
+        if chunk.lanes is None:
+            return self.agent_episodes, chunk.open_actions or {}
+        all_agents = {**chunk.lanes.agent_episodes(of_all=True), **self.agent_episodes}
+        return all_agents, chunk.lanes.open_actions(chunk.hanging_rewards)
+
+    # Cutting into chunks
+
+    def cut(self, len_lookback_buffer: int = 0) -> Self:
+        """Return the next chunk, still without steps, in which all agents that have not ended continue.
+
+        Args:
+            len_lookback_buffer: Number of env steps whose transitions are copied into it, as far as available.
+
+        Raises:
+            EpisodeError: If the episode is over.
+        """
+        if self.is_done:
+            raise EpisodeError(f"episode {self.id_!r} ended at env step {self.env_t}; no chunk follows it")
+        if len_lookback_buffer < 0:
+            raise EpisodeError(f"len_lookback_buffer must be 0 or more, got {len_lookback_buffer}")
+        chunk, agent_episodes = self.chunk, AgentEpisodes()
+        lookback = min(len_lookback_buffer, chunk.lookback + len(self))
+        all_agents, opened = self._all_agents()
+        for agent, steps in all_agents.items():
+            if not steps.is_done:
+                last = steps.source.n_obs - 1
+                first = min(int(np.searchsorted(steps.env_ts(), chunk.env_t - lookback)), last)
+                agent_episodes[agent] = steps.successor(first, last - first)
+        return self.of(
+            replace(
+                chunk,
+                agent_episodes=agent_episodes,
+                agent_ids=list(agent_episodes),
+                env_t_started=chunk.env_t,
+                lookback=lookback,
+                common_infos={t: info for t, info in chunk.common_infos.items() if t >= chunk.env_t - lookback},
+                waiting_infos={},
+                hanging_rewards=dict(chunk.hanging_rewards),
+                early_rewards=dict(chunk.early_rewards),
+                open_actions=copy.deepcopy(opened),
+                custom_data=copy.deepcopy(chunk.custom_data),
+                env_states=None,
+                respawned=(),
+                lanes=None,
+                module_of={agent: self.module_for(agent) for agent in agent_episodes},
+            )
+        )
+
+    # Overwriting items
+
+    def set_observations(
+        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite observations, agent by agent; see `SingleAgentEpisode.put()`.
+
+        Args:
+            new_data: New values by agent id.
+            at_indices: Indices into each agent's own steps.
+            neg_index_as_lookback: If True, negative indices count back from index 0.
+
+        Raises:
+            KeyError: If an agent has no episode here; nothing is written then.
+        """
+        self._put("observations", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_actions(
+        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite actions, which does not affect what the env has already received.
+
+        `new_data`, `at_indices` and `neg_index_as_lookback` are those of `set_observations()`.
+        """
+        self._put("actions", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_rewards(
+        self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite rewards; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `set_observations()`."""
+        self._put("rewards", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite items of the module's output `key`.
+
+        `new_data`, `at_indices` and `neg_index_as_lookback` are those of `set_observations()`.
+        """
+        self._put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
+
+    def _put(self, what: str, key: str | None, new_data: AgentDict, at_indices: Indices, neg: bool) -> None:
+        if missing := [agent for agent in new_data if agent not in self.agent_episodes]:
+            raise KeyError(f"episode {self.id_!r} has no steps of agents {missing}, only of {list(self.agent_ids)}")
+        for agent, items in new_data.items():
+            self.agent_episodes[agent].put(what, key, items, at_indices, neg)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "MultiAgentEpisode":
         """Return consecutive env steps as views: the chunk that would exist if sampling had been cut there.
@@ -234,11 +462,6 @@ class MultiAgentEpisode(BuiltEpisode):
             )
         )
 
-    @property
-    def _is_built(self) -> bool:
-        """True if agents without a transition, and unanswered actions, are included."""
-        return self.chunk.open_actions is not None or self.chunk.is_under_way
-
     def _answered_at(self, agent: AgentID, end: int) -> tuple[Any, dict[str, Any]]:
         """Return (action, extra outputs) of the agent's transition that ends after env step `end` or is still open."""
         steps = self.agent_episodes[agent]
@@ -267,6 +490,19 @@ class MultiAgentEpisode(BuiltEpisode):
             if env_ts[last] < end and not (whole.is_done and last == len(env_ts) - 1):
                 waiting.append(agent)
         return agent_episodes, known, waiting
+
+    def _states_of(
+        self, states: np.ndarray, agent_episodes: AgentEpisodes, known: list[Any], since: int, end: int
+    ) -> np.ndarray:
+        """Select the states from env step `since` to `end`, and earlier ones at which now waiting agents acted."""
+        first = self.env_t + 1 - len(states)
+        acted_at = [int(agent_episode.env_ts()[agent_episode.lookback]) for agent_episode in agent_episodes.values()]
+        for agent in known:
+            if agent not in agent_episodes:
+                whole = self.agent_episodes.get(agent)
+                before = np.zeros(0) if whole is None else whole.env_ts()[whole.env_ts() <= end]
+                acted_at.append(int(before[-1]) if len(before) else first)  # else waiting since an earlier chunk
+        return states[max(min([since, *acted_at]) - first, 0) : end + 1 - first]
 
     def concat_episode(self, other: "MultiAgentEpisode") -> None:
         """Append the chunk that follows; lookbacks of agents that are in both are dropped.
@@ -302,20 +538,6 @@ class MultiAgentEpisode(BuiltEpisode):
         chunk.early_rewards = dict(next_.early_rewards)
         chunk.custom_data.update(next_.custom_data)
 
-    def compact(self) -> None:
-        """Copy this chunk's data out of its call's memory, so that it no longer keeps that memory alive.
-
-        A chunk returned by a runner is a view of everything that its call recorded. The runner compacts chunks by
-        itself if only a few of a call are kept. Arrays that getters have returned stay valid, and other threads may
-        read the chunk meanwhile.
-        """
-        chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
-        chunk.waiting_infos = self.get_waiting_infos()
-        chunk.lanes = None
-        for agent_episode in agent_episodes.values():
-            agent_episode.compact()
-        chunk.env_states = None if states is None else owned(states)
-
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
         """RLlib's former name for `to_numpy()`.
 
@@ -327,63 +549,3 @@ class MultiAgentEpisode(BuiltEpisode):
                 agent: agent_episode for agent, agent_episode in self.agent_episodes.items() if len(agent_episode)
             }
         return self
-
-    def validate(self) -> None:
-        """Raise EpisodeError if agents' columns are inconsistent or env states are missing."""
-        if self.env_states is not None and len(self.env_states) <= len(self):
-            raise EpisodeError(f"expected {len(self) + 1} or more env states, got {len(self.env_states)}")
-        for agent, agent_episode in self.agent_episodes.items():
-            agent_episode.validate()
-            ends = agent_episode.env_ts()[agent_episode.lookback + 1 :]
-            if not all(self.env_t_started < end <= self.env_t for end in ends.tolist()):
-                raise EpisodeError(f"agent {agent!r}: transitions can't end at {ends.tolist()} in a chunk of env steps "
-                                   f"{self.env_t_started} to {self.env_t}")  # fmt: skip
-
-    def get_state(self) -> dict[str, Any]:
-        """Return nested dicts of arrays (not copied), numbers and strings, without spaces and the mapping function."""
-        return {
-            **{name: getattr(self.chunk, name) for name in SAVED},
-            "agent_episodes": [agent_episode.get_state() for agent_episode in self.agent_episodes.values()],
-            "agent_ids": list(self.chunk.agent_ids),
-            "respawned": list(self.chunk.respawned),
-            "env_states": self.env_states,
-            **({name: getattr(self.chunk, name) for name in SAVED_IF_BUILT} if self._is_built else {}),
-        }
-
-    @classmethod
-    def from_state(
-        cls,
-        state: dict[str, Any],
-        *,
-        observation_space: Mapping[Any, gym.Space[Any]] | None = None,
-        action_space: Mapping[Any, gym.Space[Any]] | None = None,
-        agent_to_module_mapping_fn: Callable[[Any, "MultiAgentEpisode"], str] | None = None,
-    ) -> Self:
-        """Restore a chunk from the result of `get_state()`; arrays are not copied.
-
-        Args:
-            state: Result of `get_state()`.
-            observation_space: Observation spaces by agent id.
-            action_space: Action spaces by agent id.
-            agent_to_module_mapping_fn: See the constructor.
-
-        Raises:
-            EpisodeError: If something is missing or inconsistent.
-        """
-        spaces: dict[str, Any] = {"observation_space": observation_space or {}, "action_space": action_space or {}}
-        try:
-            rest = {name: state[name] for name in SAVED} | {name: state.get(name) for name in SAVED_IF_BUILT}
-            agent_episodes = {
-                agent_episode["agent_id"]: SingleAgentEpisode.from_state(
-                    agent_episode,
-                    **{name: by_agent.get(agent_episode["agent_id"]) for name, by_agent in spaces.items()},
-                )
-                for agent_episode in state["agent_episodes"]
-            }
-        except KeyError as error:
-            raise EpisodeError(f"the state of an episode lacks {error}") from error
-        episode = cls.of_agents(
-            agent_episodes=agent_episodes, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **spaces, **rest
-        )
-        episode.validate()
-        return episode

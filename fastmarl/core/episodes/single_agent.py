@@ -1,5 +1,6 @@
 """The episode of a single agent within a chunk."""
 
+import copy
 import uuid
 from collections.abc import Hashable
 from typing import Any, Self
@@ -7,12 +8,17 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.episodes.common import OF_OBSERVATIONS
+from fastmarl.core.episodes.buffers import LookbackBuffer
+from fastmarl.core.episodes.building import fitting, given_columns
+from fastmarl.core.episodes.common import OF_OBSERVATIONS, Episode
+from fastmarl.core.episodes.growing import GrowingSource
 from fastmarl.core.episodes.indices import Column, Indices, Timeline, look_up, select
-from fastmarl.core.episodes.sources import ArraySource, JoinedSource, Source
-from fastmarl.core.episodes.written_columns import WrittenColumns, given_columns
+from fastmarl.core.episodes.lane_source import LaneSource
+from fastmarl.core.episodes.sources import ArraySource, JoinedSource, Source, as_reward
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.objects.public import public
+from fastmarl.core.objects.rllib_classes import rllib_class
+from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct
 
 SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")
@@ -21,8 +27,13 @@ SAVED = (
 )  # fmt: skip
 
 
+def _buffer(what: str) -> Any:
+    """Make a property for a column under RLlib's name."""
+    return property(lambda episode: LookbackBuffer(episode, what))
+
+
 @public("fastmarl.episodes")
-class SingleAgentEpisode(WrittenColumns):
+class SingleAgentEpisode(Episode):
     """n transitions of one agent as arrays: n + 1 observations; n actions, rewards and items of each extra output.
 
     They are preceded by `lookback` transitions that an earlier chunk holds, too. The getters take the same arguments as
@@ -59,8 +70,17 @@ class SingleAgentEpisode(WrittenColumns):
     """
 
     __slots__ = (
-        "__weakref__", "_id", "action_space", "module_id", "multi_agent_episode_id", "observation_space"
+        "__weakref__", "_columns", "_custom_data", "_id", "action_space", "agent_id", "is_terminated", "is_truncated",
+        "lookback", "module_id", "multi_agent_episode_id", "observation_space", "source", "t_started",
     )  # fmt: skip
+
+    observations: LookbackBuffer = _buffer("observations")
+    infos: LookbackBuffer = _buffer("infos")
+    actions: LookbackBuffer = _buffer("actions")
+    rewards: LookbackBuffer = _buffer("rewards")
+    source: Source
+    _columns: dict[tuple[Any, ...], Column]
+    _custom_data: dict[str, Any] | None
 
     def __init__(
         self,
@@ -114,20 +134,14 @@ class SingleAgentEpisode(WrittenColumns):
         `agent_id`, `module_id`, `multi_agent_episode_id`, `observation_space`, `action_space`, `lookback`, `t_started`,
         `is_terminated` and `is_truncated` become its attributes.
         """
-        episode = cls.__new__(cls)
-        episode.agent_id = agent_id
-        episode.module_id = module_id
-        episode.multi_agent_episode_id = multi_agent_episode_id
-        episode.observation_space = observation_space
-        episode.action_space = action_space
-        episode.source = source
-        episode.lookback = lookback
-        episode.t_started = t_started
-        episode.is_terminated = is_terminated
-        episode.is_truncated = is_truncated
-        episode._id = episode._custom_data = None
-        episode._columns = {}
-        return episode
+        made = cls.__new__(cls)
+        made.agent_id, made.module_id, made.multi_agent_episode_id = agent_id, module_id, multi_agent_episode_id
+        made.observation_space, made.action_space = observation_space, action_space
+        made.source, made.lookback, made.t_started = source, lookback, t_started
+        made.is_terminated, made.is_truncated = is_terminated, is_truncated
+        made._id = made._custom_data = None
+        made._columns = {}
+        return made
 
     @property
     def id_(self) -> str:
@@ -296,7 +310,7 @@ class SingleAgentEpisode(WrittenColumns):
 
     def check_followed_by(self, other: "SingleAgentEpisode") -> None:
         """Raise EpisodeError if `other` isn't the next chunk of this trajectory."""
-        who = f"agent {self.agent_id!r}, episode {self.id_!r}"
+        who = self._who()
         if self.id_ != other.id_:
             raise EpisodeError(f"{who}: can't be joined with another episode, {other.id_!r}")
         if self.is_done:
@@ -314,8 +328,7 @@ class SingleAgentEpisode(WrittenColumns):
             raise EpisodeError(
                 f"agent {self.agent_id!r}: a lookback of {self.lookback} does not fit into {n} observations"
             )
-        expected = {"observations": n, "env_ts": n, "infos": n, "actions": n - 1, "rewards": n - 1}
-        for what, length in expected.items():
+        for what, length in {"observations": n, "env_ts": n, "infos": n, "actions": n - 1, "rewards": n - 1}.items():
             self._check_length(what, self.column(what).data, length)
         for key in self.extra_model_output_keys:
             self._check_length(key, self.column("extra_model_outputs", key).data, n - 1)
@@ -394,6 +407,189 @@ class SingleAgentEpisode(WrittenColumns):
         if key not in keys:
             raise KeyError(f"agent {self.agent_id!r} has no extra model output {key!r}, only {list(keys)}")
         return Column(source.extra(key))
+
+    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
+        """Add the first `observation`, which is copied, and its `infos` to an empty episode.
+
+        Raises:
+            EpisodeError: If the episode already has data, or is not the first chunk.
+        """
+        if self.source.n_obs or self.is_done or self.t_started:
+            raise EpisodeError(f"{self._who()} has begun, with {self.source.n_obs} observations, at its step "
+                               f"{self.t_started}; add a reset only to an empty episode")  # fmt: skip
+        self.begin(observation, 0, infos)
+
+    def add_env_step(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        infos: dict[str, Any] | None = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: dict[str, Any] | None = None,
+    ) -> None:
+        """Add a transition. Everything but the infos is copied.
+
+        The env answered `action` with `observation`, `reward`, `infos`, `terminated` and `truncated`.
+
+        Args:
+            extra_model_outputs: Outputs by name; those missing in this step or in earlier ones become blanks.
+
+        Raises:
+            EpisodeError: If the episode is over or has no observation yet, or something does not fit the existing
+                columns; nothing is added then.
+        """
+        if not self.source.n_obs:
+            raise EpisodeError(f"{self._who()} has no observation yet; call add_env_reset() first")
+        env_t = int(self.env_ts()[-1]) + 1
+        paid = as_reward(reward, f"{self._who()}, reward")
+        self.add(observation, env_t, infos, action, paid, extra_model_outputs, terminated, truncated)
+
+    def begin(self, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
+        """Add the first `observation`, made at env step `env_t`, and its `info`."""
+        self.grown().begin(observation, env_t, info or {})
+        self._columns = {}
+
+    def add(self, observation: Any, env_t: int, info: dict[str, Any] | None, action: Any, reward: float,
+            extras: dict[str, Any] | None, terminated: bool = False, truncated: bool = False) -> None:  # fmt: skip
+        """Add a transition from `action` to `observation`, which was made at env step `env_t`.
+
+        `reward`, `info`, `extras`, `terminated` and `truncated` are those of `add_env_step()`.
+        """
+        if self.is_done:
+            raise EpisodeError(f"{self._who()} is over; nothing can be added to it")
+        self.grown().add(observation, env_t, info or {}, action, reward, extras or {})
+        self._columns = {}
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+
+    def grown(self) -> GrowingSource:
+        """Return the columns in a form that can grow and be written to; they are copied the first time.
+
+        Raises:
+            EpisodeError: If the episode is under way in a runner.
+        """
+        if isinstance(self.source, LaneSource) and self.source.is_under_way:
+            raise EpisodeError(f"{self._who()} is under way in a runner, which adds its steps; add yours to a copy: "
+                               f"copy.deepcopy(episode)")  # fmt: skip
+        if not isinstance(self.source, GrowingSource):
+            self.source = GrowingSource.of(self.source)
+            self._columns = {}
+        return self.source
+
+    def cut(self, len_lookback_buffer: int = 0) -> Self:
+        """Return the next chunk, still without steps, with copies of this one's last steps as lookback.
+
+        Args:
+            len_lookback_buffer: Number of steps of lookback, as far as available.
+
+        Raises:
+            EpisodeError: If this episode is over.
+        """
+        if self.is_done:
+            raise EpisodeError(f"{self._who()} is over; no chunk follows it")
+        lookback, last = min(len_lookback_buffer, len(self)), self.source.n_obs - 1
+        return self.successor(last - lookback, lookback)
+
+    def successor(self, first: int, lookback: int) -> Self:
+        """Return the next chunk, still without steps; rows from `first` on are copied as its lookback."""
+        cut = self.rows(first, self.source.n_obs - 1, lookback)
+        cut.source = GrowingSource.of(cut.source)
+        cut._custom_data = copy.deepcopy(self._custom_data)
+        return cut
+
+    def set_observations(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite observations; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`."""
+        self.put("observations", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+        """Overwrite actions; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`."""
+        self.put("actions", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+        """Overwrite rewards; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`."""
+        self.put("rewards", None, new_data, at_indices, neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite the output `key`; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`.
+
+        Raises:
+            KeyError: If there is no such output.
+        """
+        self.put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
+
+    def put(
+        self, what: str, key: str | None, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite items of a column in place, so arrays that getters have returned may change.
+
+        Items written by a callback during a call of `sample()` are part of the chunk that the call returns. Items
+        written later only change this chunk.
+
+        `what` and `key` name the column, as in `get()`.
+
+        Args:
+            new_data: One item if `at_indices` is an int; else a batch or a list with one item per index.
+            at_indices: Positions, as in the getters.
+            neg_index_as_lookback: If True, negative positions count back from index 0 into the lookback.
+
+        Raises:
+            IndexError: If there is nothing at an index, or the number of items and indices differ.
+            EpisodeError: If the items do not fit the column, or the runner's data can't be changed there.
+        """
+        column = self.column(what, key)
+        timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
+        times = timeline.times(at_indices, neg_index_as_lookback, clip=isinstance(at_indices, slice))
+        rows = np.array([times] if isinstance(times, int) else list(times), np.int64)
+        if missing := [row - self.lookback for row in rows.tolist() if not timeline.has(row)]:
+            raise IndexError(f"{self._who()}: there are no {what} at {missing}, counted from the start of the chunk; "
+                             f"valid are {-self.lookback} to {timeline.end - 1 - self.lookback}")  # fmt: skip
+        values = fitting(new_data, column.data, len(rows), isinstance(times, int), f"{self._who()}, {key or what}")
+        if not len(rows):
+            return
+        if not self.source.put(what, key, rows, values):
+            self.grown().put(what, key, rows, values)
+        self._columns = {}
+
+    def _who(self) -> str:
+        return f"agent {self.agent_id!r}, episode {self.id_!r}"
+
+    @property
+    def extra_model_outputs(self) -> dict[str, LookbackBuffer]:
+        return {key: LookbackBuffer(self, "extra_model_outputs", key) for key in self.source.extra_keys()}
+
+    def get_duration_s(self) -> float:
+        """Return the seconds between the first and the last step added by hand; 0.0 for steps from a runner."""
+        return self.source.duration_s() if isinstance(self.source, GrowingSource) else 0.0
+
+    def get_data_dict(self) -> dict[str, Any]:
+        """Return a batch of the n transitions; its observations and infos are those that were acted on."""
+        n = len(self)
+        last = np.arange(n) == n - 1
+        return {
+            Columns.TERMINATEDS: last & self.is_terminated,
+            Columns.TRUNCATEDS: last & self.is_truncated,
+            "t": np.arange(self.t_started, self.t),
+            "eps_id": np.array([self.id_] * n),
+            Columns.OBS: self.get("observations", None, slice(None, -1)),
+            Columns.INFOS: self.get("infos", None, slice(None, -1)),
+            Columns.ACTIONS: self.get("actions", None, None),
+            Columns.REWARDS: self.get("rewards", None, None),
+            **self.get("extra_model_outputs", None, None),
+        }
+
+    def get_sample_batch(self) -> Any:
+        """Convert `get_data_dict()` to RLlib's `SampleBatch`.
+
+        Raises:
+            ImportError: If RLlib is not installed. `get_data_dict()` works without it.
+        """
+        return rllib_class("policy.sample_batch", "SampleBatch")(self.get_data_dict())
 
 
 def _restore(cls: Any, state: dict[str, Any], observation_space: Any, action_space: Any) -> Any:
