@@ -158,7 +158,7 @@ class GrowingSource:
         self._env_ts.append(np.int64(env_t), "env step")
         self._infos.append(info)
 
-    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
+    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> None:
         """Write items of a column in place; see `SingleAgentEpisode.put()`."""
         if what == "infos":
             for row, info in zip(rows.tolist(), values, strict=True):
@@ -166,7 +166,6 @@ class GrowingSource:
         else:
             column = self.extra(key) if key is not None else getattr(self, what)()
             write_rows(column, rows, values)
-        return True
 
     @property
     def n_obs(self) -> int:

@@ -69,7 +69,7 @@ class BlockColumns:
         return map_struct(lambda leaf: self._column(leaf, n), block.output(key))
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write to the block while its call is under way; see `Source.put()`.
+        """Write to the block while its call is under way; see `LaneSource.put()`.
 
         Afterwards nothing is written, since returned data must not change. Rewards that a connector transforms can't be
         written at all.
@@ -234,7 +234,10 @@ class LaneSource:
             self._columns = CopiedColumns(columns)
 
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        """Write items of a column; see `Source.put()`.
+        """Write `values` [k, ...] to the rows (int64 [k], counting the lookback) of a column of an open block.
+
+        `what` and `key` are those of `SingleAgentEpisode.get()`. Returns False, and writes nothing, if the column is
+        read-only.
 
         Raises:
             EpisodeError: If this column of an episode under way can't be written.

@@ -552,7 +552,8 @@ class SingleAgentEpisode(Episode):
         values = fitting(new_data, column.data, len(rows), isinstance(times, int), f"{self._who()}, {key or what}")
         if not len(rows):
             return
-        if not self.source.put(what, key, rows, values):
+        source = self.source
+        if not (isinstance(source, LaneSource) and source.put(what, key, rows, values)):
             self.grown().put(what, key, rows, values)
         self._columns = {}
 

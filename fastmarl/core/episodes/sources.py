@@ -18,9 +18,7 @@ FLOAT64 = np.dtype(np.float64)
 class Source(Protocol):
     """Columns of n_obs observations and the n_obs - 1 transitions between them. Arrays that it returned never change.
 
-    `compact()` releases memory that holds more than these columns. `put()` writes `values` [k, ...] to the rows (int64
-    [k], counting the lookback) of a column, named as in `SingleAgentEpisode.get()`; it returns False, and writes
-    nothing, if the columns are read-only.
+    `compact()` releases memory that holds more than these columns.
     """
 
     @property
@@ -33,7 +31,6 @@ class Source(Protocol):
     def extra_keys(self) -> tuple[str, ...]: ...
     def compact(self) -> None: ...
     def extra(self, key: str) -> Any: ...
-    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool: ...
 
 
 class ArraySource:
@@ -92,9 +89,6 @@ class ArraySource:
     def extra(self, key: str) -> Any:
         return self._extras[key]
 
-    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        return False
-
     def compact(self) -> None:
         self._observations, self._actions = map_struct(owned, self._observations), map_struct(owned, self._actions)
         self._env_ts, self._rewards = owned(self._env_ts), owned(self._rewards)
@@ -145,9 +139,6 @@ class JoinedSource:
             else blank_like(model, source.n_obs - 1 - skip, key)
             for source, skip in self._with_steps()
         ])  # fmt: skip
-
-    def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
-        return False
 
     def compact(self) -> None:
         for source, _ in self.sources:
