@@ -1,4 +1,4 @@
-"""Calls under way, with their deadlines, and results that arrived but were not returned yet."""
+"""Pending calls with their deadlines, and results that arrived but were not returned yet."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence

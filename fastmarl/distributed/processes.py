@@ -65,14 +65,14 @@ class HostProcess(ChildProcess):
             self._other_files.sock.close()
 
     def read(self) -> None:
-        """Read from the socket, and note if the process has ended."""
+        """Read from the socket, and note if the process exited."""
         with contextlib.suppress(ActorLost):  # `recv()` reports it
             self._read()
 
     def ready(self, weights: SharedWeights) -> None:
         """Send the weights' file to a process whose runner was created."""
         self._is_ready = True
-        with contextlib.suppress(OSError):  # it has ended, which `recv()` will report
+        with contextlib.suppress(OSError):  # it exited, which `recv()` will report
             self._channel.send_file(weights.fd)
 
     def batch(self, places: Places) -> Any:
@@ -237,7 +237,7 @@ def run_host(plan: RunnerPlan | bytes, channel: Channel, files: Channel, parent:
     torch.set_num_threads(1)  # the other cores are for other processes
     host = RunnerHost()
     try:
-        with contextlib.suppress(EOFError):  # the parent has ended or has closed the channel
+        with contextlib.suppress(EOFError):  # the parent exited or closed the channel
             ready = _answer(lambda: pickled(_start(host, plan), "the modules", WAY_OUT))
             channel.send(FIRST, ready)
             if ready.startswith(DONE):
@@ -266,7 +266,7 @@ def _serve(host: RunnerHost, channel: Channel, files: Channel) -> None:
     """Answer each call under its number until `stop`.
 
     Raises:
-        EOFError: If the parent has ended.
+        EOFError: If the parent exited.
     """
     weights = SharedWeights(form_of(host.runner.module.get_state()), channel.recv_file())
     method = ""

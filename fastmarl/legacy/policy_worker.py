@@ -1,4 +1,4 @@
-"""The policies of a worker: they learn, come and go, and exchange weights and filters with those of other workers."""
+"""A worker's policies: learning, adding and removing them, and exchanging weights and filters with other workers."""
 
 import logging
 import pickle
@@ -359,8 +359,8 @@ class PolicyWorker:
         self.global_vars.update(others)
         for policy_id in self.policy_map if policy_ids is None else policy_ids:
             if self._learns(policy_id):
-                told = {**self.global_vars, "num_grad_updates": updates.get(policy_id)}
-                self._known(policy_id).on_global_var_update(told)
+                global_vars = {**self.global_vars, "num_grad_updates": updates.get(policy_id)}
+                self._known(policy_id).on_global_var_update(global_vars)
 
     @property
     def filters(self) -> dict[str, FilterView]:

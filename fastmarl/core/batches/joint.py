@@ -37,7 +37,7 @@ def members_of(
     groups: Groups | None,
     agents: Sequence[AgentID] | None,
 ) -> Members:
-    """Return the agents of each group. Arguments are those of `aligned()`; the table holds the agent episodes."""
+    """Return the agents of each group. Arguments are as in `aligned()`; the table holds the agent episodes."""
     if isinstance(groups, Mapping):
         if agents is not None:
             raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
@@ -101,15 +101,15 @@ def in_slots(
     wanted = dict.fromkeys(agent_id for ids_EA in members.values() for agent_id in ids_EA.ravel().tolist())
     wanted.pop(None, None)
     index_of = {agent_id: index for index, agent_id in enumerate(wanted)}
-    nobody = len(index_of)
-    place_EI = np.full((n_chunks, nobody + 1), NOTHING)  # by chunk and index of the agent
-    index_S = np.array([index_of.get(agent_id, nobody) for agent_id in table.agent_ids], np.int64)
+    unknown = len(index_of)
+    place_EI = np.full((n_chunks, unknown + 1), NOTHING)  # by chunk and index of the agent
+    index_S = np.array([index_of.get(agent_id, unknown) for agent_id in table.agent_ids], np.int64)
     is_seen_S = (table.numbers[:, COUNT] > 0) | (table.numbers[:, FINAL] >= 0)
     place_EI[table.numbers[:, CHUNK], index_S] = np.where(is_seen_S, np.arange(len(index_S)), NOTHING)
-    place_EI[:, nobody] = NOTHING
+    place_EI[:, unknown] = NOTHING
     found = {}
     for group, ids_EA in members.items():
-        index_EA = np.array([index_of.get(agent_id, nobody) for agent_id in ids_EA.ravel().tolist()], np.int64)
+        index_EA = np.array([index_of.get(agent_id, unknown) for agent_id in ids_EA.ravel().tolist()], np.int64)
         place_EA = place_EI[np.arange(n_chunks)[:, None], index_EA.reshape(ids_EA.shape)]
         chunk_S, slot_S = np.nonzero(place_EA != NOTHING)
         place_S = place_EA[chunk_S, slot_S]

@@ -236,7 +236,7 @@ class LaneSource:
     def put(self, what: str, key: str | None, rows: np.ndarray, values: Any) -> bool:
         """Write `values` [k, ...] to the rows (int64 [k], counting the lookback) of a column of an open block.
 
-        `what` and `key` are those of `SingleAgentEpisode.get()`. Returns False, and writes nothing, if the column is
+        `what` and `key` are as in `SingleAgentEpisode.get()`. Returns False, and writes nothing, if the column is
         read-only.
 
         Raises:

@@ -212,7 +212,7 @@ class MultiAgentEpisode(ReadableEpisode):
             extra_model_outputs: Per agent, a dict of outputs by name.
 
         Raises:
-            EpisodeError: If the episode is over or under way in a runner, if there is data for an agent that has ended,
+            EpisodeError: If the episode is over or under way in a runner, if there is data for a finished agent,
                 if an agent acts without an observation or is observed twice without acting, or if a reward is no
                 number; the episode is then unchanged. Also if an item has a different shape from earlier ones, or no
                 dtype holds it and them.
@@ -388,14 +388,14 @@ class MultiAgentEpisode(ReadableEpisode):
     ) -> None:
         """Overwrite actions, which does not affect what the env has already received.
 
-        `new_data`, `at_indices` and `neg_index_as_lookback` are those of `set_observations()`.
+        `new_data`, `at_indices` and `neg_index_as_lookback` are as in `set_observations()`.
         """
         self._put("actions", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(
         self, *, new_data: AgentDict, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite rewards; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `set_observations()`."""
+        """Overwrite rewards; `new_data`, `at_indices` and `neg_index_as_lookback` are as in `set_observations()`."""
         self._put("rewards", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_extra_model_outputs(
@@ -403,7 +403,7 @@ class MultiAgentEpisode(ReadableEpisode):
     ) -> None:
         """Overwrite items of the module's output `key`.
 
-        `new_data`, `at_indices` and `neg_index_as_lookback` are those of `set_observations()`.
+        `new_data`, `at_indices` and `neg_index_as_lookback` are as in `set_observations()`.
         """
         self._put("extra_model_outputs", key, new_data, at_indices, neg_index_as_lookback)
 
@@ -477,17 +477,17 @@ class MultiAgentEpisode(ReadableEpisode):
         """Return (agent episodes with transitions between two env steps, living agents, agents that wait at `end`)."""
         agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
         known, waiting = [], []
-        for agent, whole in self.agent_episodes.items():
-            env_ts = whole.env_ts()
+        for agent, agent_episode in self.agent_episodes.items():
+            env_ts = agent_episode.env_ts()
             first = max(int(np.searchsorted(env_ts, begin, "right")) - 1, 0)
             last = int(np.searchsorted(env_ts, end, "right")) - 1
-            if last < 0 or (whole.is_done and env_ts[-1] <= begin):
+            if last < 0 or (agent_episode.is_done and env_ts[-1] <= begin):
                 continue
             known.append(agent)
             if last > first or self._is_built:
                 before = max(first - int(np.searchsorted(env_ts, begin - lookback)), 0)
-                agent_episodes[agent] = whole.rows(first - before, last, before)
-            if env_ts[last] < end and not (whole.is_done and last == len(env_ts) - 1):
+                agent_episodes[agent] = agent_episode.rows(first - before, last, before)
+            if env_ts[last] < end and not (agent_episode.is_done and last == len(env_ts) - 1):
                 waiting.append(agent)
         return agent_episodes, known, waiting
 
@@ -499,8 +499,9 @@ class MultiAgentEpisode(ReadableEpisode):
         acted_at = [int(agent_episode.env_ts()[agent_episode.lookback]) for agent_episode in agent_episodes.values()]
         for agent in known:
             if agent not in agent_episodes:
-                whole = self.agent_episodes.get(agent)
-                before = np.zeros(0) if whole is None else whole.env_ts()[whole.env_ts() <= end]
+                agent_episode = self.agent_episodes.get(agent)
+                env_ts = np.zeros(0) if agent_episode is None else agent_episode.env_ts()
+                before = env_ts[env_ts <= end]
                 acted_at.append(int(before[-1]) if len(before) else first)  # else waiting since an earlier chunk
         return states[max(min([since, *acted_at]) - first, 0) : end + 1 - first]
 

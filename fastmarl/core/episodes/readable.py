@@ -382,7 +382,7 @@ class ReadableEpisode(Episode):
     ) -> Any:
         """Return observations by agent id.
 
-        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are those of `SingleAgentEpisode`.
+        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `SingleAgentEpisode`.
 
         Args:
             agent_ids: One id or a collection of ids; None means all in `agent_episodes`. Unknown ids are ignored.
@@ -406,7 +406,7 @@ class ReadableEpisode(Episode):
     ) -> Any:
         """Return a list of infos by agent id, also if `fill` is given.
 
-        `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are those of
+        `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
         """
         query = Query("infos", None, indices, neg_index_as_lookback, fill, False)
@@ -443,7 +443,7 @@ class ReadableEpisode(Episode):
     ) -> Any:
         """Return rewards (float64) by agent id.
 
-        `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are those of
+        `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
         """
         query = Query("rewards", None, indices, neg_index_as_lookback, fill, False)
@@ -462,7 +462,7 @@ class ReadableEpisode(Episode):
     ) -> Any:
         """Return the module outputs `key` (None: a dict of all outputs) by agent id, for agents that have them.
 
-        `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are those of
+        `indices`, `agent_ids`, `env_steps`, `neg_index_as_lookback`, `fill` and `return_list` are as in
         `get_observations()`.
 
         Raises:

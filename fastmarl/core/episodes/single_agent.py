@@ -199,7 +199,7 @@ class SingleAgentEpisode(Episode):
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """Return a list of dicts, or one dict for an int.
 
-        `indices`, `neg_index_as_lookback` and `fill` are those of `get_observations()`.
+        `indices`, `neg_index_as_lookback` and `fill` are as in `get_observations()`.
         """
         return self.get("infos", None, indices, neg_index_as_lookback, fill)
 
@@ -207,14 +207,14 @@ class SingleAgentEpisode(Episode):
                     one_hot_discrete: bool = False) -> Any:  # fmt: skip
         """Return the policy's raw actions as an array or nested arrays.
 
-        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are those of `get_observations()`.
+        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `get_observations()`.
         """
         return self.get("actions", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """Return rewards, float64; each is the sum of the rewards between an action and the next observation.
 
-        `indices`, `neg_index_as_lookback` and `fill` are those of `get_observations()`.
+        `indices`, `neg_index_as_lookback` and `fill` are as in `get_observations()`.
         """
         return self.get("rewards", None, indices, neg_index_as_lookback, fill)
 
@@ -223,7 +223,7 @@ class SingleAgentEpisode(Episode):
     ) -> Any:
         """Return the module's output `key`, or a dict of all outputs if it is None.
 
-        `indices`, `neg_index_as_lookback` and `fill` are those of `get_observations()`.
+        `indices`, `neg_index_as_lookback` and `fill` are as in `get_observations()`.
 
         Raises:
             KeyError: If there is no such output.
@@ -359,7 +359,7 @@ class SingleAgentEpisode(Episode):
     ) -> Self:
         """Restore an episode from `state`, the result of `get_state()`; arrays are not copied.
 
-        `observation_space` and `action_space` are those of the constructor.
+        `observation_space` and `action_space` are as in the constructor.
 
         Raises:
             EpisodeError: If something is missing or the columns' lengths do not fit together.
@@ -380,7 +380,7 @@ class SingleAgentEpisode(Episode):
             one_hot_discrete: bool = False) -> Any:  # fmt: skip
         """Implement the getters: `what` is the end of a getter's name, `key` the name of an extra output or None.
 
-        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are those of `get_observations()`.
+        `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` are as in `get_observations()`.
         """
         column = self.column(what, key)
         timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
@@ -456,7 +456,7 @@ class SingleAgentEpisode(Episode):
             extras: dict[str, Any] | None, terminated: bool = False, truncated: bool = False) -> None:  # fmt: skip
         """Add a transition from `action` to `observation`, which was made at env step `env_t`.
 
-        `reward`, `info`, `extras`, `terminated` and `truncated` are those of `add_env_step()`.
+        `reward`, `info`, `extras`, `terminated` and `truncated` are as in `add_env_step()`.
         """
         if self.is_done:
             raise EpisodeError(f"{self._who()} is over; nothing can be added to it")
@@ -502,21 +502,21 @@ class SingleAgentEpisode(Episode):
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite observations; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`."""
+        """Overwrite observations; `new_data`, `at_indices` and `neg_index_as_lookback` are as in `put()`."""
         self.put("observations", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrite actions; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`."""
+        """Overwrite actions; `new_data`, `at_indices` and `neg_index_as_lookback` are as in `put()`."""
         self.put("actions", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrite rewards; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`."""
+        """Overwrite rewards; `new_data`, `at_indices` and `neg_index_as_lookback` are as in `put()`."""
         self.put("rewards", None, new_data, at_indices, neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite the output `key`; `new_data`, `at_indices` and `neg_index_as_lookback` are those of `put()`.
+        """Overwrite the output `key`; `new_data`, `at_indices` and `neg_index_as_lookback` are as in `put()`.
 
         Raises:
             KeyError: If there is no such output.

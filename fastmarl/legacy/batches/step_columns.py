@@ -1,4 +1,4 @@
-"""Steps of one policy: columns, with what RLlib's `SampleBatch` does to them alone."""
+"""The steps of a policy as columns, with the methods of RLlib's `SampleBatch` that need no other batch."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -400,9 +400,9 @@ def _padded_with_zeros(column: Any, lengths: np.ndarray, max_seq_len: int) -> An
     def padded(leaf: Any) -> np.ndarray:
         values = np.fromiter(leaf, object, len(leaf)) if isinstance(leaf, list) else np.asarray(leaf)
         empty = None if values.dtype == object else np.zeros((), values.dtype)
-        whole = np.full((len(lengths) * max_seq_len, *values.shape[1:]), empty)
-        whole[rows] = values
-        return whole
+        filled = np.full((len(lengths) * max_seq_len, *values.shape[1:]), empty)
+        filled[rows] = values
+        return filled
 
     return padded(column) if isinstance(column, list) else map_struct(padded, column)
 
