@@ -97,7 +97,8 @@ def lines_of(call: Callable[[], Any]) -> list[Line]:
         times[last] += 1
 
     with tracing(count):
-        call()
+        result = call()
+    del result  # only now, since lines that run when it is freed are not of the call
     if last and re.fullmatch(r"return \w+", Line(*last, 1).text):
         times.pop(last)
     return [Line(*line, nth) for line, n in times.items() for nth in sorted({1, n})]
