@@ -69,7 +69,7 @@ SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANIT
 	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
 SANITIZED_TESTS ?= $(patsubst %,tests/core/test_%.py,store steps slots scatter step_keys recording_properties tapes unread_chunks \
 	observation_kinds array_envs array_splits episodes batches unread_batches connector_properties resuming episode_states action_masks \
-	action_sampling dense lean) tests/learning/test_ppo_gradient.py $(patsubst %,tests/rllib/test_%.py,equality equality_fuzz rllib_lean rllib_sampling)
+	action_sampling dense native_inference) tests/learning/test_ppo_gradient.py $(patsubst %,tests/rllib/test_%.py,equality equality_fuzz rllib_native_inference rllib_sampling)
 
 test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code under AddressSanitizer and UBSan
 	FASTMARL_FUZZ_CASES=$(SANITIZED_CASES) $(SANITIZERS) $(BIN)/python -m pytest --capture sys \
@@ -183,9 +183,9 @@ docs: $(VENV)/.dev build ## the documentation, to build/docs; fails at broken li
 	$(BIN)/python tools/undocumented.py
 	$(BIN)/mkdocs build --strict
 
-bench: $(VENV)/.test build ## benchmarks, then the efficiency table
+bench: $(VENV)/.test build ## benchmarks, then the table of relative speeds
 	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
-	$(BIN)/fastmarl bench efficiency --json build/efficiency.json
+	$(BIN)/fastmarl bench relative-speed --json build/relative_speed.json
 
 reproduce: build ## EPyMARL's benchmark on TASKS with ALGORITHMS and SEEDS, JOBS at a time; hours, resumable
 	$(BIN)/python -m benchmarks.reproduce --jobs $(JOBS) $(if $(TASKS),--tasks $(TASKS)) \

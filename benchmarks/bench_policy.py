@@ -7,7 +7,7 @@ import torch
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter
-from fastmarl.core.nets.lean import LeanModule
+from fastmarl.core.nets.native import NativeModule
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.modules import DefaultRLModule
 from fastmarl.testing import CountingEnv
@@ -23,7 +23,7 @@ KINDS = {
 MODULES = {
     "filter and frames": {"env_to_module_connector": [MeanStdFilter(), FrameStacking(3)]},
     "LSTM": {"model_config": {"fcnet_hiddens": (64, 64), "use_lstm": True, "lstm_cell_size": 64}},
-    "in torch": {"lean_inference": False},
+    "in torch": {"native_inference": False},
 }
 
 
@@ -41,7 +41,7 @@ def policy_of(**options):
 def bench_bare_net(benchmark):
     torch.set_num_threads(1)
     module = DefaultRLModule(SPACE, CHOICE, model_config={"fcnet_hiddens": (64, 64)}).eval()
-    net = LeanModule(module, RowLayout(SPACE), torch.device("cpu"), allowed=True)
+    net = NativeModule(module, RowLayout(SPACE), torch.device("cpu"), allowed=True)
     obs = np.random.default_rng(0).standard_normal((1, 18), np.float32)
     logits, _ = benchmark(net.forward, [obs])
     assert logits.shape == (1, 5)

@@ -10,7 +10,7 @@ from policies import NoPolicy
 from rates import timed
 
 import fastmarl
-from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.bench.relative_speed_table import ReadyDicts
 
 TICKS = 128
 

@@ -18,7 +18,7 @@ SHAPES = {"vector": ((8,), np.float32), "image": ((84, 84, 3), np.uint8)}
 
 @pytest.fixture
 def table():
-    return LaneTable([frozenset()], lambda agent, env: 0, post_death="error", respawn=False)
+    return LaneTable([frozenset()], lambda agent, env: 0, late_rewards="error", respawn=False)
 
 
 @pytest.mark.benchmark(group="scatter one step")

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.bench.relative_speed_table import ReadyDicts
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.report.records import RecordFile, Row
 

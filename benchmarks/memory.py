@@ -24,7 +24,7 @@ from envs import EverNewAgents
 from policies import NoPolicy
 
 import fastmarl
-from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.bench.relative_speed_table import ReadyDicts
 
 
 def main():

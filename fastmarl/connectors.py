@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastmarl.core.connectors.env_to_module import EnvToModule as EnvToModule
     from fastmarl.core.connectors.flatten_observations import FlattenObservations as FlattenObservations
     from fastmarl.core.connectors.frame_stacking import FrameStacking as FrameStacking
-    from fastmarl.core.connectors.frame_stacking import stacked as stacked
+    from fastmarl.core.connectors.frame_stacking import stack_frames as stack_frames
     from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as MeanStdFilter
     from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRewards as PrevActionsPrevRewards
 

@@ -99,7 +99,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
                 done.append(i)
             n_steps += 1
     except BaseException:
-        sampler.core.counts.env_steps += n_steps                  # those that were recorded before
+        sampler.parts.counts.env_steps += n_steps                 # those that were recorded before
         raise
     return done, n_steps, n_observed
 

@@ -65,7 +65,7 @@ def make_runner(way):
     config = fastmarl.EnvRunnerConfig(
         env=Failing,
         restart_failed_sub_environments=True,
-        keep_dtype=True,
+        keep_float64=True,
         model_config={"fcnet_hiddens": [8]},
         **options,
     )

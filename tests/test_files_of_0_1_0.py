@@ -39,7 +39,7 @@ def test_runners_go_on(name):
 def test_options_keep_their_values():
     with fastmarl.MultiAgentEnvRunner.from_checkpoint(SAVED / "runner", env=SPREAD, **GIVEN["runner"]) as runner:
         config = runner.config
-    assert (config.lean_inference, config.post_death, config.keep_dtype) == (False, "accumulate", True)
+    assert (config.native_inference, config.late_rewards, config.keep_float64) == (False, "accumulate", True)
 
 
 @pytest.mark.parametrize("name", GIVEN)

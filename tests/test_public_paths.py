@@ -24,14 +24,14 @@ PUBLIC = {
         aligned columns map_columns rewards_by_arrival sequences with_final_obs
     """,
     "fastmarl.bench": """
-        Efficiency measure_efficiency
+        RelativeSpeed measure_relative_speed
     """,
     "fastmarl.checkpoint": """
         load_state save_state
     """,
     "fastmarl.connectors": """
         AgentIndicator EnvToModuleConnector EnvToModule FlattenObservations FrameStacking GetActions MeanStdFilter
-        NormalizeAndClipActions ModuleToEnvConnector PrevActionsPrevRewards Rows stacked
+        NormalizeAndClipActions ModuleToEnvConnector PrevActionsPrevRewards Rows stack_frames
     """,
     "fastmarl.distributed": """
         BackgroundSampler EnvRunnerGroup SamplePart

@@ -11,7 +11,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
-from fastmarl.bench.efficiency_table import READY_AGENTS_AND_ENVS, ReadyDicts
+from fastmarl.bench.relative_speed_table import READY_AGENTS_AND_ENVS, ReadyDicts
 from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.core.errors import ConfigError
 

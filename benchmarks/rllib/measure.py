@@ -50,9 +50,9 @@ class CaseResult:
     """Microseconds per agent step of the modules' layers and of sampling that is bit-identical to RLlib's."""
     plain_network_us: float
     """Microseconds per agent step of the modules' layers and of sampling with the fewest torch operations."""
-    efficiency: float
+    relative_speed: float
     """(env_us + network_us) / our time."""
-    plain_efficiency: float
+    plain_relative_speed: float
     """(env_us + plain_network_us) / our time."""
     ratios: tuple[float, ...]
     """The ratio of each round."""
@@ -172,8 +172,8 @@ def _case_result(
         env_us=env_us,
         network_us=network_us,
         plain_network_us=plain_network_us,
-        efficiency=median((env + net) / our.us for (env, net, _), our in zip(bare, ours, strict=True)),
-        plain_efficiency=median((env + net) / our.us for (env, _, net), our in zip(bare, ours, strict=True)),
+        relative_speed=median((env + net) / our.us for (env, net, _), our in zip(bare, ours, strict=True)),
+        plain_relative_speed=median((env + net) / our.us for (env, _, net), our in zip(bare, ours, strict=True)),
         ratios=ratios,
         slow_path_reasons=slow_path_reasons,
     )

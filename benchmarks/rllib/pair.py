@@ -16,7 +16,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from benchmarks.rllib.cases import SEED, Case
 from benchmarks.rllib.equality import check_alike, check_equal
-from fastmarl.bench.efficiency import one_torch_thread
+from fastmarl.bench.relative_speed import one_torch_thread
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 

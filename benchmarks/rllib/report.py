@@ -19,8 +19,8 @@ COLUMNS: dict[str, Columns] = {  # by section
         "ratio": ("\nratio", ".2f"),
         "ratio_with_parts": ("parts\nmade", ".2f"),
         "ratio_with_metrics": ("with\nmetrics", ".2f"),
-        "efficiency": ("relative\nspeed", ".3f"),
-        "plain_efficiency": ("by plain\ntorch", ".3f"),
+        "relative_speed": ("relative\nspeed", ".3f"),
+        "plain_relative_speed": ("by plain\ntorch", ".3f"),
     },
     "growth": {
         "steps": ("env steps a call", ",d"),

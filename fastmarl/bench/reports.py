@@ -11,7 +11,7 @@ from fastmarl.report.plots import LABEL_BOX, LIMIT, OURS, log_scale, picture, ra
 from fastmarl.report.records import Figures, Row
 from fastmarl.report.tables import Table
 
-EFFICIENCY_COLUMNS = {
+RELATIVE_SPEED_COLUMNS = {
     "environment": ("environment", ""),
     "agents": ("agents", ".1f"),
     "envs": ("envs", ""),
@@ -19,8 +19,8 @@ EFFICIENCY_COLUMNS = {
     "network_us": ("network", ".2f"),
     "limit_us": ("bare\nloop", ".2f"),
     "runner_us": ("runner", ".2f"),
-    "efficiency": ("relative\nspeed", ".3f"),
-    "own_efficiency": ("own", ".3f"),
+    "relative_speed": ("relative\nspeed", ".3f"),
+    "own_relative_speed": ("own", ".3f"),
     "agent_steps_per_second": ("agent\nsteps/s", ",.0f"),
 }
 TITLES = {
@@ -33,26 +33,26 @@ SCALING_COLUMNS = {  # next to the size
     "agent_steps_per_second": ("agent steps/s", ",.0f"),
     "runner_us": ("µs per agent step", ".3f"),
     "limit_us": ("bare loop", ".3f"),
-    "efficiency": ("relative\nspeed", ".2f"),
-    "own_efficiency": ("own", ".2f"),
+    "relative_speed": ("relative\nspeed", ".2f"),
+    "own_relative_speed": ("own", ".2f"),
 }
 
 
-def efficiency_tables(figures: Figures) -> list[Table]:
-    """Return the table of the only section, "figures": fields of `Efficiency`, and the name of the environment."""
+def relative_speed_tables(figures: Figures) -> list[Table]:
+    """Return the table of the only section, "figures": fields of `RelativeSpeed`, and the name of the environment."""
     rows = figures["figures"]
     title = (
         f"µs per agent step, medians of {len(rows[0]['rounds'])} rounds, one torch thread; own: the bare loop draws "
         "actions as we do"
     )
-    return [Table.of(title, EFFICIENCY_COLUMNS, rows)]
+    return [Table.of(title, RELATIVE_SPEED_COLUMNS, rows)]
 
 
-def draw_efficiency(figures: Figures, path: Path) -> None:
+def draw_relative_speed(figures: Figures, path: Path) -> None:
     """Plot the relative speeds as bars."""
     rows = figures["figures"]
     names = [f"{row['environment']}, {row['agents']:.3g} x {row['envs']}" for row in rows]
-    ratios = [row["efficiency"] for row in rows]
+    ratios = [row["relative_speed"] for row in rows]
     with picture(path, 8, 1.2 + 0.35 * len(rows)) as figure:
         ratio_bars(figure.subplots(), names, ratios, "{:.2f}", "relative speed (1: the bare loop's)")
 
@@ -96,7 +96,7 @@ def _draw_series(axes: Any, name: str, rows: list[Row]) -> None:
         rises = speed < speeds[min(i + 1, len(speeds) - 1)]  # places the label beside the curve
         falls = speed < speeds[max(i - 1, 0)]
         axes.annotate(
-            f"{row['efficiency']:.2f}",
+            f"{row['relative_speed']:.2f}",
             (size, speed),
             xytext=(4 * falls - 4 * rises, 8),
             textcoords="offset points",

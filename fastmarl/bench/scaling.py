@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.bench.efficiency import measure_efficiency
-from fastmarl.bench.efficiency_table import EPISODE_LENGTH
+from fastmarl.bench.relative_speed import measure_relative_speed
+from fastmarl.bench.relative_speed_table import EPISODE_LENGTH
 from fastmarl.bench.reports import TITLES
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
@@ -85,10 +85,10 @@ SERIES = {
 def measure_series(
     name: str, *, rounds: int = 3, seconds: float = 0.2, progress: Callable[[str], None] = lambda text: None
 ) -> Iterator[Row]:
-    """ "series", "size" and the fields of `Efficiency` for each size, once it is measured; see `measure_efficiency`."""
+    """Yield "series", "size" and the fields of `RelativeSpeed` for each size, once it is measured."""
     series = SERIES[name]
     for size in series.sizes:
         progress(f"measuring {size:,} {TITLES[name]}")
         config = EnvRunnerConfig(**series.config(size), seed=0)
-        measured = measure_efficiency(config, rounds=rounds, seconds=seconds)
+        measured = measure_relative_speed(config, rounds=rounds, seconds=seconds)
         yield {"series": name, "size": size, **measured.as_dict()}

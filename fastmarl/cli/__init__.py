@@ -71,7 +71,7 @@ def _check_env(args: argparse.Namespace, terminal: Terminal) -> int:
 
     search_current_folder(args.env)
     env = env_of(args.env, args.max_steps)
-    report = check_env(env, args.env_config, respawn=args.respawn, post_death=args.post_death)
+    report = check_env(env, args.env_config, respawn=args.respawn, late_rewards=args.late_rewards)
     terminal.show(str(report))
     return 0 if report.ok else 1
 
@@ -86,7 +86,7 @@ def _info(args: argparse.Namespace, terminal: Terminal) -> int:
         **versions(),
         "build": build(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "lean": f"{_dense.BEST} (of {', '.join(_dense.VARIANTS)})",
+        "native": f"{_dense.BEST} (of {', '.join(_dense.VARIANTS)})",
         "threads": f"torch {torch.get_num_threads()}, cores {os.cpu_count()}",
         "env workers": f"{usable_cores()} with num_env_workers=0: the cores that this process may use",
     }

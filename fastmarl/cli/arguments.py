@@ -22,7 +22,7 @@ from fastmarl.report.records import is_stream
 TRACEBACK = "FASTMARL_TRACEBACK"  # environment variable
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 MAX_STEPS = 10_000  # of an episode that is played without another limit: greedy play may never end
-POST_DEATH = ("error", "accumulate", "drop")
+LATE_REWARDS = ("error", "accumulate", "drop")
 
 ENV_HELP = (
     "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
@@ -210,8 +210,8 @@ def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") ->
                         f"(default: {limit})")  # fmt: skip
     parser.add_argument("--respawn", action="store_true", help="a finished agent that is observed again begins a new "
                         f"trajectory (default: {rule})")  # fmt: skip
-    parser.add_argument("--post-death", choices=POST_DEATH, default="error", metavar="RULE", help="a reward for a "
-                        f"finished agent: {', '.join(POST_DEATH)} (default: {rule})")  # fmt: skip
+    parser.add_argument("--late-rewards", choices=LATE_REWARDS, default="error", metavar="RULE", help="a reward for a "
+                        f"finished agent: {', '.join(LATE_REWARDS)} (default: {rule})")  # fmt: skip
 
 
 def add_hiddens(parser: argparse.ArgumentParser) -> None:
@@ -232,7 +232,7 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
         device=args.device,
         seed=args.seed,
         respawn=args.respawn,
-        post_death=args.post_death,
+        late_rewards=args.late_rewards,
         **options,
     )
 

@@ -25,7 +25,7 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.report.records import Figures, Orders, RecordFile, Row
 from fastmarl.report.tables import Table
 
-NUM_ENVS = 8  # of `bench efficiency`
+NUM_ENVS = 8  # of `bench relative-speed`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +99,17 @@ def add_pace(parser: argparse.ArgumentParser, rounds: int, duration: float) -> N
     parser.add_argument("--seconds", type=seconds, default=duration, help="of each measurement (default %(default)s)")
 
 
-def _add_efficiency_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_relative_speed_arguments(parser: argparse.ArgumentParser) -> None:
     add_env_arguments(parser, num_envs=NUM_ENVS, needs_env=False)
     add_hiddens(parser)
     add_pace(parser, rounds=5, duration=1.0)
 
 
-def _measure_efficiency(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
-    from fastmarl.bench.efficiency import measure_efficiency
-    from fastmarl.bench.efficiency_table import standard_configs
+def _measure_relative_speed(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
+    from fastmarl.bench.relative_speed import measure_relative_speed
+    from fastmarl.bench.relative_speed_table import standard_configs
 
-    own = {"env_config": {}, "num_envs": NUM_ENVS, "max_steps": None, "respawn": False, "post_death": "error"}
+    own = {"env_config": {}, "num_envs": NUM_ENVS, "max_steps": None, "respawn": False, "late_rewards": "error"}
     if not args.env and (given := [name for name, value in own.items() if getattr(args, name) != value]):
         named = " and ".join(f"--{name}" for name in given).replace("_", "-")
         raise ConfigError(f"without --env, the standard table has its own envs: add --env NAME, or leave out {named}")
@@ -117,7 +117,7 @@ def _measure_efficiency(args: argparse.Namespace, progress: Callable[[str], None
     configs = [(args.env, runner_config(args))] if args.env else standard_configs(**options)
     for name, config in configs:
         progress(f"measuring {name}, {config.num_envs_per_env_runner} envs ...")
-        result = measure_efficiency(config, rounds=args.rounds, seconds=args.seconds)
+        result = measure_relative_speed(config, rounds=args.rounds, seconds=args.seconds)
         yield "figures", {"environment": name, **result.as_dict()}
 
 
@@ -141,16 +141,16 @@ def _measure_scaling(args: argparse.Namespace, progress: Callable[[str], None]) 
 
 BENCHMARKS = (
     Benchmark(
-        name="efficiency",
+        name="relative-speed",
         help="the runner against a bare loop; without --env: a standard table",
-        add_arguments=_add_efficiency_arguments,
-        measure=_measure_efficiency,
-        tables=reports.efficiency_tables,
-        draw=reports.draw_efficiency,
+        add_arguments=_add_relative_speed_arguments,
+        measure=_measure_relative_speed,
+        tables=reports.relative_speed_tables,
+        draw=reports.draw_relative_speed,
     ),
     Benchmark(
         name="scaling",
-        help="speed and efficiency over agents, envs, network size, workers",
+        help="speed, absolute and relative, over agents, envs, network size, workers",
         add_arguments=_add_scaling_arguments,
         measure=_measure_scaling,
         tables=reports.scaling_tables,

@@ -23,7 +23,7 @@ from fastmarl.cli.terminal import Terminal
 from fastmarl.core.errors import ConfigError
 
 csv_file = partial(output_file, (".csv",))
-RULES: dict[str, Any] = {"env_config": {}, "max_steps": None, "respawn": False, "post_death": "error"}
+RULES: dict[str, Any] = {"env_config": {}, "max_steps": None, "respawn": False, "late_rewards": "error"}
 
 
 def add_evaluate(commands: Any) -> None:

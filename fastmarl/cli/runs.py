@@ -77,7 +77,7 @@ def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
         "env": env_of(args.env, args.max_steps or MAX_STEPS),
         "env_config": args.env_config,
         "respawn": args.respawn,
-        "post_death": args.post_death,
+        "late_rewards": args.late_rewards,
     }
 
 

@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--out", type=picture_file, metavar="PNG", help="write a picture of the stage profile")
     parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
                         "machine; one JSON object a line")  # fmt: skip
-    parser.add_argument("--no-efficiency", action="store_true", help="do not measure a bare loop")
+    parser.add_argument("--no-relative-speed", action="store_true", help="do not measure a bare loop")
     parser.set_defaults(run=run)
 
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """
     import torch
 
-    from fastmarl.bench.efficiency import measure_efficiency
+    from fastmarl.bench.relative_speed import measure_relative_speed
     from fastmarl.runner.runner import MultiAgentEnvRunner
 
     if args.out:
@@ -77,9 +77,9 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     figures: dict[str, Any] = {}
     try:
         _sample(MultiAgentEnvRunner(config), args.steps, figures, terminal)
-        if not args.no_efficiency:
+        if not args.no_relative_speed:
             with terminal.status("measuring a bare loop ..."):
-                figures["efficiency"] = measure_efficiency(config, rounds=ROUNDS, seconds=SECONDS).as_dict()
+                figures["relative_speed"] = measure_relative_speed(config, rounds=ROUNDS, seconds=SECONDS).as_dict()
     finally:
         if figures:
             _report(args, figures, terminal)
@@ -146,13 +146,13 @@ def _report(args: argparse.Namespace, figures: dict[str, Any], terminal: Termina
 def _summary_table(title: str, figures: dict[str, Any]) -> Table:
     """Return a table of the figures, with the comparison with a bare loop."""
     rows = [(name, f"{figures[key]:{form}}") for key, name, form in SUMMARY if key in figures]
-    if (efficiency := figures.get("efficiency")) is not None:
-        bare, ours = (f"{1e6 / us:,.0f}" for us in efficiency["median_round_us"])
+    if (relative_speed := figures.get("relative_speed")) is not None:
+        bare, ours = (f"{1e6 / us:,.0f}" for us in relative_speed["median_round_us"])
         rows += [
-            (f"median of {len(efficiency['rounds'])} rounds, agent steps/s: fastmarl", ours),
+            (f"median of {len(relative_speed['rounds'])} rounds, agent steps/s: fastmarl", ours),
             ("... a bare loop in turn with it", bare),
-            ("efficiency (relative speed)", f"{efficiency['efficiency']:.3f}"),
-            ("... with our drawing of actions in the loop", f"{efficiency['own_efficiency']:.3f}"),
+            ("relative speed", f"{relative_speed['relative_speed']:.3f}"),
+            ("... with our drawing of actions in the loop", f"{relative_speed['own_relative_speed']:.3f}"),
         ]
     rows += [(f"inference of {module_id}", backend) for module_id, backend in figures["inference_backends"].items()]
     return Table(title, (), rows)
@@ -174,13 +174,13 @@ def sentence(figures: dict[str, Any]) -> str:
     env = round(100 * sum(stage_ms[stage] for stage in OF_ENVIRONMENT) / total)
     network = round(100 * stage_ms[OF_NETWORK] / total)
     text = f"{env} % of the time is the environment, {network} % the network, {100 - env - network} % fastmarl itself"
-    if (efficiency := figures.get("efficiency")) is None:
+    if (relative_speed := figures.get("relative_speed")) is None:
         return f"{text}."
-    bare, ours = (f"{1e6 / us:,.0f}" for us in efficiency["median_round_us"])
-    rounds = len(efficiency["rounds"])
+    bare, ours = (f"{1e6 / us:,.0f}" for us in relative_speed["median_round_us"])
+    rounds = len(relative_speed["rounds"])
     return (
         f"{text}. In turn with a bare loop over the same environments and network, median of {rounds} rounds: {ours} "
-        f"agent steps/s against {bare}, a relative speed of {efficiency['efficiency']:.2f}."
+        f"agent steps/s against {bare}, a relative speed of {relative_speed['relative_speed']:.2f}."
     )
 
 

@@ -13,7 +13,7 @@ DEFAULT_MODULE_ID = "default_policy"
 CHOICES = {
     "batch_mode": ("truncate_episodes", "complete_episodes"),
     "count_steps_by": ("env_steps", "agent_steps"),
-    "post_death": ("error", "accumulate", "drop"),
+    "late_rewards": ("error", "accumulate", "drop"),
     "gym_env_vectorize_mode": ("sync", "async"),
     "env_worker_start_method": ("spawn", "fork"),
     "failed_episodes": ("truncate", "discard"),
@@ -43,6 +43,11 @@ IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "tim
 AUTO = "auto"
 OF_EVALUATION = 1_000_000  # added to worker_index, beyond all training runners; RLlib adds it to the seed
 OF_AUTO = ("train_batch_size_per_learner", "num_learners")
+RENAMED = {  # option of 0.1.0 -> its name today, for files that hold options
+    "keep_dtype": "keep_float64",
+    "lean_inference": "native_inference",
+    "post_death": "late_rewards",
+}
 OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
 
 
@@ -127,12 +132,12 @@ class EnvRunnerConfig:
     inference_dtype: str = "float32"
     """"bfloat16": used by torch's autocast in forward passes for acting. Weights and data keep their dtypes."""
     torch_compile_worker: bool = False
-    """Compile the forward methods of modules that lean inference does not run with `torch.compile`."""
+    """Compile the forward methods of modules that native inference does not run with `torch.compile`."""
     torch_compile_worker_dynamo_backend: str = "inductor"
     """`backend` of `torch.compile`."""
     torch_compile_worker_dynamo_mode: str | None = None
     """`mode` of `torch.compile`."""
-    lean_inference: bool = True
+    native_inference: bool = True
     """On the CPU, replace torch by compiled code in the forward passes of default networks if results are equal up to
     rounding, see docs/inference.md. False: torch runs all modules."""
     explore: bool = True
@@ -153,7 +158,7 @@ class EnvRunnerConfig:
     """"complete_episodes": a sample() call without a number returns one whole episode of each env instead."""
     count_steps_by: str = "env_steps"
     """Unit of `rollout_fragment_length` and `num_timesteps`: "env_steps" or "agent_steps"."""
-    keep_dtype: bool = False
+    keep_float64: bool = False
     """Record float64 observations unchanged; otherwise as float32, which modules get in any case."""
     episodes_to_numpy: bool = True
     """Always True: columns of episodes are arrays from the start. RLlib's runner returns lists with False."""
@@ -161,7 +166,7 @@ class EnvRunnerConfig:
     """Env steps of history that a chunk of an episode carries over from the previous one."""
     record_env_state: bool = False
     """Record the env's global state, `env.state()`, at every env step: see `MultiAgentEpisode.get_env_states()`."""
-    post_death: str = "error"
+    late_rewards: str = "error"
     """Effect of a reward for a finished agent: "error", "accumulate" (add it to the last transition, unless that was
     already returned) or "drop". Rewards that reach no transition are counted in the metric `unattributed_reward`."""
     respawn: bool = False
@@ -361,3 +366,8 @@ DEFAULTS = {
     for option in fields(EnvRunnerConfig)
 }
 SWITCHES = [option.name for option in fields(EnvRunnerConfig) if option.type is bool]
+
+
+def renamed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options from a file under today's names."""
+    return {RENAMED.get(name, name): value for name, value in options.items()}

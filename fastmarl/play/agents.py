@@ -34,7 +34,7 @@ class AgentTable(LaneTable):
     """The lanes of a policy's agents. They belong to no env, so errors name only the agent."""
 
     def __init__(self) -> None:
-        super().__init__([frozenset()], lambda agent_id, env_index: 0, post_death="error", respawn=False)
+        super().__init__([frozenset()], lambda agent_id, env_index: 0, late_rewards="error", respawn=False)
         self.records[0] = EpisodeRecord(0, "", 0.0)
 
     def who(self, lane: int) -> str:
@@ -85,7 +85,7 @@ class ModuleAgents:
             rng,
             self._table,
             connectors,
-            InferenceOptions(lean=options.lean_inference, dtype=options.inference_dtype),
+            InferenceOptions(native=options.native_inference, dtype=options.inference_dtype),
         )
         recorded = connectors.recorded_layout
         self._masks = ActionMasks(connectors, self.action_space, self._table)
@@ -100,7 +100,7 @@ class ModuleAgents:
         self._renew_at = LEAST_ROWS
         leaf = connectors.layout.leaves[0]
         is_plain = isinstance(connectors.layout.space, gym.spaces.Box) and isinstance(self.action_space, QUICK)
-        self.is_quick = is_plain and not self._keeps and self._inference.backend == "lean"
+        self.is_quick = is_plain and not self._keeps and self._inference.backend == "native"
         self._shape, self._dtype = leaf.shape, leaf.dtype
         self._row = np.empty((1, *leaf.shape), leaf.dtype) if self.is_quick else np.empty(1)
         self._in_row = self._row[0, ...]

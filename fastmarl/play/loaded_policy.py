@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.checkpoint.states import check_keys, check_mapping, whole_number
-from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.config import EnvRunnerConfig, renamed
 from fastmarl.core.connectors.base import ConnectorPiece
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
@@ -156,6 +156,8 @@ def _made(
 
 
 def _options(saved: Any) -> PolicyOptions:
+    check_mapping("the saved options", saved)
+    saved = renamed(saved)
     check_keys("the saved options", saved, [field.name for field in fields(PolicyOptions)])
     t = whole_number("t of the saved options", saved["t"])
     given = {name: value for name, value in saved.items() if name != "t"}

@@ -168,7 +168,7 @@ class Policy:
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """Module id -> its backend: "lean", or "torch" with the reason; see docs/inference.md."""
+        """Module id -> its backend: "native", or "torch" with the reason; see docs/inference.md."""
         return {module_id: agents.backend for module_id, agents in self._agents.items()}
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:

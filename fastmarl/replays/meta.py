@@ -12,7 +12,7 @@ from typing import Any
 from fastmarl.core import __version__
 from fastmarl.core.checkpoint.sealed_json import check_seal
 from fastmarl.core.checkpoint.states import is_plain
-from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.config import EnvRunnerConfig, renamed
 from fastmarl.core.envs.form import class_of
 from fastmarl.core.envs.registry import env_name
 from fastmarl.core.envs.remote import RemoteEnv
@@ -43,9 +43,9 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
         "num_envs": num_envs,
         "num_env_runners": config.num_env_runners,
         "remote": config.gym_env_vectorize_mode == "async",
-        "post_death": config.post_death,
+        "late_rewards": config.late_rewards,
         "respawn": config.respawn,
-        "keep_dtype": config.keep_dtype,
+        "keep_float64": config.keep_float64,
         "spaces": {repr(agent): [repr(space) for space in spaces] for agent, spaces in _spaces(env).items()},
         "versions": _versions(env),
     }
@@ -126,7 +126,7 @@ def checked(meta: Any, path: Any) -> dict[str, Any]:
         raise RecordingError(f"{path} does not describe a record of actions that fastmarl {__version__} reads: "
                              f"expected format {FORMAT}, got {number!r}{way_out}")  # fmt: skip
     try:
-        return check_seal(meta)
+        return renamed(check_seal(meta))
     except ValueError as error:
         raise RecordingError(f"{path} is damaged, or was changed by hand: {error}; to use another env or "
                              f"env_config, pass it to replay()") from error  # fmt: skip

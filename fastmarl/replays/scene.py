@@ -86,10 +86,12 @@ class Scene:
         self._recorded, self._actions = recorded, actions
         meta = recorded.meta
         self.chunks: list[MultiAgentEpisode] | None = None
-        self._late_rewards = meta["post_death"] == "accumulate"
+        self._late_rewards = meta["late_rewards"] == "accumulate"
         self._module_ids = list(actions.modules)
         known = [frozenset(possible_agents_of(env))]
-        self._table = LaneTable(known, weakly(self._module_for), post_death=meta["post_death"], respawn=meta["respawn"])
+        self._table = LaneTable(
+            known, weakly(self._module_for), late_rewards=meta["late_rewards"], respawn=meta["respawn"]
+        )
         self._spaces: dict[Hashable, Spaces] = {}
         self._env = env
         self._made = -1  # number of complete env steps

@@ -132,7 +132,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
             try:
                 self._calls.run("sample()", fast.sample, {"kept": self._kept, **arguments})
             finally:
-                self._bulk_metrics.log_call(fast.core.counts)
+                self._bulk_metrics.log_call(fast.parts.counts)
         self._is_whole = True
         self.__dict__.update(_unreturned=self._kept, _kept=[])
         return self._unreturned
@@ -147,7 +147,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
         if self._fast is None and not resets:
             return
         reasons = slow_path_reasons(self, MultiAgentEnvRunner)
-        changes = [] if self._fast is None else self._fast.core.changes()
+        changes = [] if self._fast is None else self._fast.parts.changes()
         if not resets:
             reasons += [Reason("changed_while_running", change) for change in changes]
         if reasons and reasons != self._reasons:
@@ -179,9 +179,9 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
 
     @property
     def inference_backends(self) -> dict[str, str]:
-        """Backend of each module: "lean" (compiled code), or "torch" with the reason; empty before the first call."""
+        """Backend of each module: "native" (compiled code), or "torch" with the reason; empty before the first call."""
         if self._fast is not None:
-            return self._fast.core.inference.backends
+            return self._fast.parts.inference.backends
         if not self._reasons or self.module is None:
             return {}
         return dict.fromkeys(self.module.keys(), "torch: RLlib's own loop samples")

@@ -184,7 +184,7 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
     def inference_backends(self) -> dict[str, str]:
         """Inference backend by module id; see docs/inference.md.
 
-        It is "lean", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the reason why
+        It is "native", "cuda graph" with the number of batch sizes, or "torch" (or "torch.compile") with the reason why
         the others can't run the module.
         """
         policies = self._sampling.rollout.policies

@@ -243,7 +243,7 @@ class BatchPlay(AnyPlay):
             returns = arrays.present & self._respawn
             for e, i in np.argwhere(group.ended & ~returns & (arrays.rewards != 0)).tolist():
                 text = (f"received a reward of {arrays.rewards[e, i]} after it had ended; leave its entries alone, or "
-                        f'set post_death="accumulate" or "drop"')  # fmt: skip
+                        f'set late_rewards="accumulate" or "drop"')  # fmt: skip
                 self._problem("after the end", e, text, group.agents[i], "rewards")
         if not self._respawn:
             for e, i in np.argwhere(group.ended & arrays.present).tolist():

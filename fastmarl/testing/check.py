@@ -22,7 +22,7 @@ BATCH_SIZE = 4  # number of envs if the check makes a batch itself
 
 @exits_as_errors()
 def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, seed: int = 0,
-              post_death: str = "error", respawn: bool = False) -> Report:  # fmt: skip
+              late_rewards: str = "error", respawn: bool = False) -> Report:  # fmt: skip
     """Play an env, or a batch, with seeded random actions and report everything wrong or unusual about it.
 
     Args:
@@ -32,7 +32,7 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
             and actions, and once more while past observations are overwritten or, in a batch, while every other env
             acts differently. If the check makes the env itself, it makes a second one that has to repeat them, too.
         seed: Seed of the first reset() and of the actions. Actions obey the masks in observations and infos.
-        post_death: As in `EnvRunnerConfig`. Unless it is "error", agents may receive rewards after they have finished.
+        late_rewards: As in `EnvRunnerConfig`. Unless it is "error", finished agents may receive rewards.
         respawn: As in `EnvRunnerConfig`. If True, agents may be observed again after they have finished.
 
     Returns:
@@ -49,7 +49,7 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
     env = as_multi_agent_env(env) if make is None else make()
     findings = Findings()
     kind = BatchPlay if isinstance(env, ArrayEnv) else Play
-    play = kind(env, findings, seed, post_death != "error", respawn)
+    play = kind(env, findings, seed, late_rewards != "error", respawn)
     with suppress(UnplayableError):
         play.play(steps)
         if isinstance(play, Play) and make is not None:

@@ -257,7 +257,7 @@ class Play(AnyPlay):
                 self._findings.problem("reward", f"reward: {problem}", agent)
             if agent in self._finished and agent not in returning and not self._late_rewards:
                 text = (f"received a reward of {reward} after it had finished in env step {self._finished[agent]}; "
-                        f'drop it from step(), or set post_death="accumulate" or "drop"')  # fmt: skip
+                        f'drop it from step(), or set late_rewards="accumulate" or "drop"')  # fmt: skip
                 self._findings.problem("after the end", text, agent, "rewards")
             if agent not in self._seen:
                 self._paid_unseen.add(agent)

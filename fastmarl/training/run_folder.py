@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from fastmarl.core.checkpoint.folder import STATE_FILE, load_state, save_state
 from fastmarl.core.checkpoint.sealed_json import check_seal, read_file, write_sealed
+from fastmarl.core.config import renamed
 from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.report.records import versions
 
@@ -192,7 +193,7 @@ class RunFolder:
                                   f"begin the run again with --overwrite") from error  # fmt: skip
         if not known:
             raise CheckpointError(f"{file} does not describe a training run")
-        return content
+        return {**content, "options": renamed(content["options"])}
 
     # Checkpoints.
 

@@ -39,7 +39,7 @@ def runner_options(args: Namespace) -> dict[str, Any]:
         "device": args.device,
         "seed": args.seed,
         "respawn": args.respawn,
-        "post_death": args.post_death,
+        "late_rewards": args.late_rewards,
         "reward_scale": args.reward_scale,
     }
     ids = [DEFAULT_MODULE_ID]

@@ -10,7 +10,7 @@ from fastmarl.bench import reports, scaling
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.testing import check_env
 
-RATIOS = ("efficiency", "own_efficiency")
+RATIOS = ("relative_speed", "own_relative_speed")
 
 
 def test_ready_arrays_are_a_good_environment():

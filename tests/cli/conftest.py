@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import fastmarl
-from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.bench.relative_speed_table import ReadyDicts
 from fastmarl.core.checkpoint.sealed_json import check_seal, write_sealed
 
 

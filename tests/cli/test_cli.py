@@ -11,7 +11,7 @@ import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.bench import Efficiency, efficiency_table, measure_efficiency
+from fastmarl.bench import RelativeSpeed, measure_relative_speed, relative_speed_table
 from fastmarl.cli import sample
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.native import _build, _dense
@@ -19,7 +19,7 @@ from fastmarl.errors import EnvCheckError
 from fastmarl.report.tables import Table
 
 
-class Broken(efficiency_table.ReadyDicts):
+class Broken(relative_speed_table.ReadyDicts):
     """Leaves `__all__` out of its flags."""
 
     def step(self, action_dict):
@@ -27,7 +27,7 @@ class Broken(efficiency_table.ReadyDicts):
         return obs, rewards, {}, truncateds, infos
 
 
-class Unrepeatable(efficiency_table.ReadyDicts):
+class Unrepeatable(relative_speed_table.ReadyDicts):
     """Observes agents by a die that no seed reaches."""
 
     rng = np.random.default_rng(0)
@@ -39,7 +39,7 @@ class Unrepeatable(efficiency_table.ReadyDicts):
 
 @pytest.fixture(autouse=True)
 def names():
-    fastmarl.register_env("ready", efficiency_table.ReadyDicts)
+    fastmarl.register_env("ready", relative_speed_table.ReadyDicts)
     fastmarl.register_env("broken", Broken)
 
 
@@ -61,7 +61,7 @@ def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
         "400",
         "agent steps",
         "800",
-        "efficiency",
+        "relative speed",
         "... with our drawing of actions in the loop",
         "scatter",
         "bookkeeping",
@@ -76,10 +76,10 @@ def test_bench_writes_the_figures(tmp_path, capsys):
     file, table, picture = (tmp_path / "new" / name for name in ("figures.json", "table.md", "picture.png"))
     args = ["--env", "ready", "--env-config", '{"agents": 3}', "--num-envs", "2", "--rounds", "2", "--seconds", "0.01"]
     files = ["--json", str(file), "--markdown", str(table), "--plot", str(picture)]
-    assert cli.main(["bench", "efficiency", *args, *files]) == 0
+    assert cli.main(["bench", "relative-speed", *args, *files]) == 0
     assert "ready" in capsys.readouterr().out
     record = json.loads(file.read_text())
-    assert record["command"] == "bench efficiency"
+    assert record["command"] == "bench relative-speed"
     (figures,) = record["figures"]
     assert (figures["agents"], figures["envs"], len(figures["rounds"])) == (3.0, 2, 2)
     assert f"| ready | 3.0 | 2 | {figures['env_us']:.2f} |" in table.read_text()
@@ -88,13 +88,13 @@ def test_bench_writes_the_figures(tmp_path, capsys):
 
 def test_the_parts_of_the_limit_add_up():
     config = fastmarl.EnvRunnerConfig(env="ready", num_envs_per_env_runner=2)
-    result = measure_efficiency(config, rounds=1, seconds=0.01)
-    assert isinstance(result, Efficiency)
+    result = measure_relative_speed(config, rounds=1, seconds=0.01)
+    assert isinstance(result, RelativeSpeed)
     assert 0 < result.env_us < result.limit_us
     limit, runner = result.median_round_us
-    assert limit / runner == pytest.approx(result.efficiency)
+    assert limit / runner == pytest.approx(result.relative_speed)
     assert result.limit_us == pytest.approx(result.env_us + result.network_us)
-    assert result.efficiency == pytest.approx(result.limit_us / result.runner_us)
+    assert result.relative_speed == pytest.approx(result.limit_us / result.runner_us)
     assert result.agent_steps_per_second == pytest.approx(1e6 / result.runner_us)
 
 
@@ -103,7 +103,7 @@ def test_a_batch_has_a_limit_too():
     config = fastmarl.EnvRunnerConfig(
         env="vmas.balance", num_envs_per_env_runner=4, env_config={"max_steps": 30}, model_config={"fcnet_hiddens": [8]}
     )
-    result = measure_efficiency(config, rounds=1, seconds=0.01)
+    result = measure_relative_speed(config, rounds=1, seconds=0.01)
     assert (result.envs, result.agents) == (4, 3)
     assert 0 < result.env_us < result.limit_us
 
@@ -111,11 +111,11 @@ def test_a_batch_has_a_limit_too():
 def test_an_environment_that_does_not_repeat_has_no_limit():
     config = fastmarl.EnvRunnerConfig(env=Unrepeatable, env_config={"agents": 8})
     with pytest.raises(EnvCheckError, match="Unrepeatable: different agents act after the same reset"):
-        measure_efficiency(config, rounds=1, seconds=0.01)
+        measure_relative_speed(config, rounds=1, seconds=0.01)
 
 
 def test_the_standard_table_names_environments_that_exist():
-    for _, config in efficiency_table.standard_configs(seed=1):
+    for _, config in relative_speed_table.standard_configs(seed=1):
         assert config.seed == 1
         assert env_creator(config.env)
 
@@ -141,7 +141,7 @@ def test_info_tells_versions_and_build(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert ("checked" in out, "sanitized" in out) == (_build.CHECKED, _build.SANITIZED)
-    for name in ["fastmarl", "python", "torch", "device", "threads", f"lean         {_dense.BEST}"]:
+    for name in ["fastmarl", "python", "torch", "device", "threads", f"native       {_dense.BEST}"]:
         assert name in out
 
 
@@ -170,7 +170,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch, capsys, tmp_path)
 def test_without_rich_tables_are_plain_text(monkeypatch, capsys, is_terminal):
     hide(monkeypatch, "rich")
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
-    assert cli.main(["sample", "--env", "ready", "--num-envs", "2", "--steps", "400", "--no-efficiency"]) == 0
+    assert cli.main(["sample", "--env", "ready", "--num-envs", "2", "--steps", "400", "--no-relative-speed"]) == 0
     out, err = capsys.readouterr()
     assert re.search(r"^env steps +400$", out, re.M)
     assert re.search(r"^stage +ms per tick +share\n-+\nenv ", out, re.M)
@@ -200,9 +200,9 @@ def test_headings_of_several_lines_end_in_one():
         (["sample", "--env", "ready", "--out", "profile.txt"], "--out: must end in .png or .pdf or .svg, got"),
         (["sample", "--env", "ready", "--out", "file/profile.png"], "--out: can't write 'file/profile.png': "),
         (["sample", "--env", "ready", "--json", "folder.json"], "--json: can't write 'folder.json': Is a directory"),
-        (["bench", "efficiency", "--seconds", "0"], "--seconds: must be a number of seconds above 0, got '0'"),
-        (["bench", "efficiency", "--seconds", "inf"], "must be a number of seconds above 0"),
-        (["bench", "efficiency", "--json", "figures"], "--json: must end in .json or .jsonl, got 'figures'"),
+        (["bench", "relative-speed", "--seconds", "0"], "--seconds: must be a number of seconds above 0, got '0'"),
+        (["bench", "relative-speed", "--seconds", "inf"], "must be a number of seconds above 0"),
+        (["bench", "relative-speed", "--json", "figures"], "--json: must end in .json or .jsonl, got 'figures'"),
         (["check-env", "ready", "--env-config", "[1]"], "must be a JSON object"),
         (["check-env", "ready", "--env-config", "{"], "invalid JSON"),
         ([], "required"),
@@ -252,8 +252,8 @@ def test_sample_writes_its_figures_and_shows_progress_on_stderr(tmp_path, capsys
     assert (figures["env"], figures["env_config"], figures["num_envs"]) == ("ready", {"agents": 3}, 2)
     assert (figures["env_steps"], figures["agent_steps"], figures["episodes"]) == (400, 1200, 4)
     assert figures["agent_steps_per_second"] == pytest.approx(1200 / figures["seconds"])
-    assert figures["efficiency"]["agents"] == 3
-    assert figures["inference_backends"] == {"default_policy": "lean"}
+    assert figures["relative_speed"]["agents"] == 3
+    assert figures["inference_backends"] == {"default_policy": "native"}
     assert figures["versions"]["fastmarl"]
 
 
@@ -263,13 +263,13 @@ def test_the_sentence_tells_shares_of_the_run_and_the_relative_speed_of_equal_ro
     figures = {"stage_time_ms": stage_ms}
     shares = "91 % of the time is the environment, 4 % the network, 5 % fastmarl itself."
     assert sample.sentence(figures) == shares
-    figures["efficiency"] = {"rounds": [0.9, 1.0, 0.95], "median_round_us": (95, 100), "efficiency": 0.95}
+    figures["relative_speed"] = {"rounds": [0.9, 1.0, 0.95], "median_round_us": (95, 100), "relative_speed": 0.95}
     text = sample.sentence(figures)
     assert text.startswith(f"{shares} In turn with a bare loop")
     assert text.endswith("10,000 agent steps/s against 10,526, a relative speed of 0.95.")
 
 
-class Interrupting(efficiency_table.ReadyDicts):
+class Interrupting(relative_speed_table.ReadyDicts):
     """Raises KeyboardInterrupt in the step after `config["steps"]`."""
 
     def __init__(self, config):
@@ -320,29 +320,29 @@ class NobodyActs:
 
 @pytest.mark.parametrize(
     "command",
-    [["sample", "--steps", "100"], ["train", "ippo", "--steps", "100", "--no-plot"], ["sample", "--no-efficiency"]],
+    [["sample", "--steps", "100"], ["train", "ippo", "--steps", "100", "--no-plot"], ["sample", "--no-relative-speed"]],
 )
 def test_an_env_in_which_nobody_acts_is_told(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
     fastmarl.register_env("nobody acts", NobodyActs)
-    is_fine = "--no-efficiency" in command
+    is_fine = "--no-relative-speed" in command
     assert cli.main([*command, "--env", "nobody acts", "--num-envs", "2"]) == (0 if is_fine else 1)
     assert ("fastmarl: no agent has acted in" in capsys.readouterr().err) != is_fine
 
 
 def test_a_benchmark_that_is_interrupted_shows_what_was_measured(monkeypatch, tmp_path, capsys):
     one, two = (fastmarl.EnvRunnerConfig(env="ready", num_envs_per_env_runner=n) for n in (1, 2))
-    monkeypatch.setattr(efficiency_table, "standard_configs", lambda **options: [("one", one), ("two", two)])
-    result = measure_efficiency(one, rounds=1, seconds=0.001)
+    monkeypatch.setattr(relative_speed_table, "standard_configs", lambda **options: [("one", one), ("two", two)])
+    result = measure_relative_speed(one, rounds=1, seconds=0.001)
 
     def measure(config, **pace):
         if config is two:
             raise KeyboardInterrupt
         return result
 
-    monkeypatch.setattr("fastmarl.bench.efficiency.measure_efficiency", measure)
+    monkeypatch.setattr("fastmarl.bench.relative_speed.measure_relative_speed", measure)
     file = tmp_path / "figures.json"
-    assert cli.main(["bench", "efficiency", "--json", str(file)]) == 130
+    assert cli.main(["bench", "relative-speed", "--json", str(file)]) == 130
     assert [row["environment"] for row in json.loads(file.read_text())["figures"]] == ["one"]
     assert f"{result.agent_steps_per_second:,.0f}" in capsys.readouterr().out
 
@@ -363,12 +363,12 @@ def test_output_that_is_no_longer_read_ends_no_command():
 
 @pytest.mark.parametrize("workers", [[], ["--num-env-workers", "1", "--worker-num-splits", "2"]], ids=["", "workers"])
 def test_an_environment_in_the_current_folder_is_found(tmp_path, monkeypatch, capsys, workers):
-    source = "from fastmarl.bench.efficiency_table import ReadyDicts\n\n\nclass Mine(ReadyDicts):\n    pass\n"
+    source = "from fastmarl.bench.relative_speed_table import ReadyDicts\n\n\nclass Mine(ReadyDicts):\n    pass\n"
     (tmp_path / "my_envs.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_envs", raising=False)
-    args = ["--env", "my_envs:Mine", "--steps", "100", "--num-envs", "4", "--no-efficiency"]
+    args = ["--env", "my_envs:Mine", "--steps", "100", "--num-envs", "4", "--no-relative-speed"]
     assert cli.main(["sample", *args, *workers]) == 0
     assert "agent steps/s" in capsys.readouterr().out
 
@@ -395,12 +395,12 @@ def test_sample_with_workers_has_them_take_turns(monkeypatch):
     "name", [pytest.param("openspiel.kuhn_poker", marks=pytest.mark.needs("pyspiel")), "CartPole-v1"]
 )
 def test_games_and_gymnasiums_environments_are_sampled_by_name(capsys, name):
-    assert cli.main(["sample", "--env", name, "--num-envs", "2", "--steps", "100", "--no-efficiency"]) == 0
+    assert cli.main(["sample", "--env", name, "--num-envs", "2", "--steps", "100", "--no-relative-speed"]) == 0
     assert "agent steps/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "name", ["no_such_module:Env", ":Env", ".module:Env", "fastmarl.bench.efficiency_table:Missing"]
+    "name", ["no_such_module:Env", ":Env", ".module:Env", "fastmarl.bench.relative_speed_table:Missing"]
 )
 def test_a_missing_class_is_named(capsys, name):
     assert cli.main(["sample", "--env", name]) == 1
@@ -408,8 +408,8 @@ def test_a_missing_class_is_named(capsys, name):
 
 
 def test_a_misspelt_class_is_corrected(capsys):
-    assert cli.main(["check-env", "fastmarl.bench.efficiency_table:ReadyDict"]) == 1
-    assert "did you mean 'fastmarl.bench.efficiency_table:ReadyDicts'?" in capsys.readouterr().err
+    assert cli.main(["check-env", "fastmarl.bench.relative_speed_table:ReadyDict"]) == 1
+    assert "did you mean 'fastmarl.bench.relative_speed_table:ReadyDicts'?" in capsys.readouterr().err
 
 
 @pytest.mark.needs("rware")

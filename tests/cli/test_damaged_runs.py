@@ -222,7 +222,7 @@ def test_a_folder_does_not_replace_a_known_package_that_is_not_installed(run, ch
 
 
 def test_commands_for_an_env_of_the_users_have_the_option_that_they_need(here, capsys):
-    (here / "envs_of_mine.py").write_text("from fastmarl.bench.efficiency_table import ReadyDicts as env\n")
+    (here / "envs_of_mine.py").write_text("from fastmarl.bench.relative_speed_table import ReadyDicts as env\n")
     args = ["--env", "my_folder.envs_of_mine", *SMALL[2:], "--folder", "run"]
     (here / "my_folder").mkdir()
     shutil.move(here / "envs_of_mine.py", here / "my_folder")

@@ -1,4 +1,4 @@
-"""--max-steps, --respawn, --post-death and --reward-scale: kept with a run, and used by all commands that play."""
+"""--max-steps, --respawn, --late-rewards and --reward-scale: kept with a run, and used by all commands that play."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.cli.arguments import POST_DEATH
+from fastmarl.cli.arguments import LATE_REWARDS
 from fastmarl.cli.runs import ALGORITHMS, example
 from fastmarl.cli.train_options import parse_options
 from fastmarl.core.config import CHOICES
@@ -68,17 +68,17 @@ def test_play_that_never_ends_is_cut_with_a_sentence(monkeypatch, capsys):
 
 
 def test_rules_of_episodes_are_kept_with_the_run(here, capsys):
-    rules = ["--max-steps", "6", "--respawn", "--post-death", "accumulate"]
+    rules = ["--max-steps", "6", "--respawn", "--late-rewards", "accumulate"]
     assert train(env="lives") == 1
-    assert 'set post_death="accumulate" or "drop"' in capsys.readouterr().err
+    assert 'set late_rewards="accumulate" or "drop"' in capsys.readouterr().err
     assert train(*rules, env="lives") == 0
     options = json.loads((here / "run/run.json").read_text())["options"]
-    assert (options["max_steps"], options["respawn"], options["post_death"]) == (6, True, "accumulate")
+    assert (options["max_steps"], options["respawn"], options["late_rewards"]) == (6, True, "accumulate")
     capsys.readouterr()
     assert cli.main(["evaluate", "run", "--episodes", "4"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"all +4 +12 +0 *$", out, re.M) and "mean length: 6.0 env steps" in out, out
-    assert cli.main(["evaluate", "run", "--episodes", "4", "--max-steps", "2", "--post-death", "drop"]) == 0
+    assert cli.main(["evaluate", "run", "--episodes", "4", "--max-steps", "2", "--late-rewards", "drop"]) == 0
     assert re.search(r"all +4 +4 +0 *$", capsys.readouterr().out, re.M)
     assert cli.main(["tournament", "a=run", "b=run", "--episodes", "4"]) == 0
     assert "4 of 4 episodes reached the limit of 6 env steps" in capsys.readouterr().out
@@ -89,11 +89,11 @@ def test_rules_of_episodes_are_kept_with_the_run(here, capsys):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_all_algorithms_take_them(algorithm):
-    assert CHOICES["post_death"] == POST_DEATH
-    given = ["--max-steps", "6", "--respawn", "--post-death", "drop", "--reward-scale", "-0.5"]
+    assert CHOICES["late_rewards"] == LATE_REWARDS
+    given = ["--max-steps", "6", "--respawn", "--late-rewards", "drop", "--reward-scale", "-0.5"]
     algorithm = example(algorithm).ALGORITHM
     config = algorithm.make_config(parse_options(algorithm, given))
-    assert (config.env.max_steps, config.respawn, config.post_death, config.reward_scale) == (6, True, "drop", -0.5)
+    assert (config.env.max_steps, config.respawn, config.late_rewards, config.reward_scale) == (6, True, "drop", -0.5)
 
 
 def test_returns_are_shown_in_the_envs_rewards(here, capsys):
@@ -108,10 +108,10 @@ def test_other_commands_take_them(capsys):
     assert cli.main(["check-env", "lives"]) == 1
     out = capsys.readouterr().out
     assert "observed again after it had finished" in out and "no episode came to an end" in out, out
-    rules = ["--max-steps", "5", "--respawn", "--post-death", "drop"]
+    rules = ["--max-steps", "5", "--respawn", "--late-rewards", "drop"]
     assert cli.main(["check-env", "lives", *rules]) == 0
     assert "100 episodes finished" in capsys.readouterr().out
-    sample = ["sample", "--env", "lives", "--num-envs", "2", "--steps", "60", "--no-efficiency"]
+    sample = ["sample", "--env", "lives", "--num-envs", "2", "--steps", "60", "--no-relative-speed"]
     assert cli.main(sample) == 1
     assert cli.main([*sample, *rules]) == 0
     assert re.search(r"mean length +5.0", capsys.readouterr().out)

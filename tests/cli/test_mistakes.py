@@ -7,14 +7,14 @@ import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.bench.relative_speed_table import ReadyDicts
 from fastmarl.core.checkpoint.sealed_json import write_sealed
 from fastmarl.errors import CheckpointError
 from fastmarl.training.run_folder import RunFolder
 
 ENVS = """
 import numpy as np
-from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.bench.relative_speed_table import ReadyDicts
 
 
 class Fine(ReadyDicts):
@@ -86,7 +86,7 @@ def nothing(observation_space, action_space, model_config):
 """
 READING = """
 import json
-from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.bench.relative_speed_table import ReadyDicts
 
 class Reading(ReadyDicts):
     def __init__(self, config=None):
@@ -144,7 +144,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("", 2, "the following arguments are required: COMMAND"),
     ("trian", 2, "there is no 'trian'; did you mean 'train'?"),
     ("bench", 2, "required: BENCHMARK"),
-    ("bench efficency", 2, "did you mean 'efficiency'?"),
+    ("bench relative-sped", 2, "did you mean 'relative-speed'?"),
     ("sample --evn ready", 2, "there is no option --evn; did you mean '--env'?"),
     ("sample", 2, "required: --env"),
     ("train", 2, "required: ALGORITHM"),
@@ -274,8 +274,8 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("check-env raedy", 1, "no environment 'raedy'"),
     ("check-env mistaken_envs:FailsToBeMade", 1, "no licence for this simulator"),
     ("sample --env ready --out picture.txt", 2, "--out: must end in .png or .pdf or .svg"),
-    ("bench efficiency --num-envs 3", 1, "add --env NAME, or leave out --num-envs"),
-    ('bench efficiency --env-config {"N":3}', 1, "add --env NAME, or leave out --env-config"),
+    ("bench relative-speed --num-envs 3", 1, "add --env NAME, or leave out --num-envs"),
+    ('bench relative-speed --env-config {"N":3}', 1, "add --env NAME, or leave out --env-config"),
     ("bench scaling --series nothing", 1, "there is no series 'nothing'"),
 ]  # fmt: skip
 

@@ -100,7 +100,7 @@ def a_runner(make_env, options):
 def arrays_made(kind, tick_counts):
     """Return the number of arrays that each call makes, one call per number of ticks."""
     runner = a_runner(*kind)
-    assert runner.inference_backends == {"default_policy": "lean"}
+    assert runner.inference_backends == {"default_policy": "native"}
     for _ in range(3):
         runner.sample(num_timesteps=N_ENVS * 300)  # memory has grown to the size of a call
     counts = []

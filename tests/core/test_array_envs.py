@@ -105,7 +105,7 @@ def test_bad_rewards_are_located(bad, alive):
                 out.groups["near"].rewards[1, 1] = bad
             out.groups["near"].terminated[1, 1] = self.t[1] == 1 and not alive
 
-    runner = make_runner(env=lambda config: Broken(config.num_envs), post_death="drop")
+    runner = make_runner(env=lambda config: Broken(config.num_envs), late_rewards="drop")
     with pytest.raises(RewardError, match=f"env 1, agent 'b', env step 2.*finite reward, got {bad}"):
         runner.sample(num_timesteps=60)
 

@@ -78,9 +78,9 @@ def test_each_env_s_course_is_the_same_with_and_without(kind):
 
 
 OPTIONS = {
-    "lean": {},
+    "native": {},
     "recurrent": {"model_config": {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [4]}},
-    "torch": {"lean_inference": False},
+    "torch": {"native_inference": False},
     "connectors": {"env_to_module_connector": [PrevActionsPrevRewards(), FrameStacking(2)]},
 }
 

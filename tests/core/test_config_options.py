@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl.bench import measure_efficiency
+from fastmarl.bench import measure_relative_speed
 from fastmarl.connectors import FrameStacking
 from fastmarl.core.config import SWITCHES
 from fastmarl.errors import ConfigError
@@ -130,7 +130,7 @@ def test_what_is_no_bool_is_refused(value):
 
 
 def test_bools_of_numpy_are_bools():
-    switches = {"explore": np.True_, "respawn": np.False_, "keep_dtype": np.True_}
+    switches = {"explore": np.True_, "respawn": np.False_, "keep_float64": np.True_}
     config = fastmarl.EnvRunnerConfig(env=Env, **switches)
     assert [getattr(config, name) for name in switches] == [True, False, True]
     assert {type(getattr(config, name)) for name in switches} == {bool}
@@ -175,7 +175,7 @@ def test_envs_are_told_where_they_are(mode):
         assert seen.tolist() == [each + 10 * (mode == "async") for each in (2, 5, i, 2)]
 
 
-def test_efficiency_of_workers_is_measured_with_their_options():
+def test_relative_speed_of_workers_is_measured_with_their_options():
     config = fastmarl.EnvRunnerConfig(
         env=Env,
         num_envs_per_env_runner=2,
@@ -184,7 +184,7 @@ def test_efficiency_of_workers_is_measured_with_their_options():
         env_worker_start_method="fork",
         step_timeout_s=60,
     )
-    assert measure_efficiency(config, rounds=1, seconds=0.01).runner_us > 0
+    assert measure_relative_speed(config, rounds=1, seconds=0.01).runner_us > 0
 
 
 def test_a_model_config_that_no_module_is_made_with_is_an_error():

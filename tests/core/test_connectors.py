@@ -21,7 +21,7 @@ from fastmarl.connectors import (
     FrameStacking,
     MeanStdFilter,
     PrevActionsPrevRewards,
-    stacked,
+    stack_frames,
 )
 from fastmarl.errors import ConfigError, ConnectorError, EpisodeError, ObservationError
 
@@ -57,10 +57,10 @@ def test_images_are_stacked_by_channels_and_views_where_memory_allows():
     assert runner.get_spaces()[MODULE][0] == gym.spaces.Box(0, 255, (4, 5, 3), np.uint8)
     runner.sample(num_timesteps=3)
     (part,) = parts_of(runner.sample(num_timesteps=2))
-    frames, sent = stacked(part, 3), runner.env.envs[0].sent
+    frames, sent = stack_frames(part, 3), runner.env.envs[0].sent
     assert frames.tolist() == [np.concatenate(sent[t - 2 : t + 1], -1).tolist() for t in (3, 4, 5)]
     assert np.shares_memory(frames, part.get_observations())
-    assert stacked(part, 3, [1]).tolist() == frames[1:2].tolist()
+    assert stack_frames(part, 3, [1]).tolist() == frames[1:2].tolist()
     assert part.get_observations().shape == (3, 4, 5, 1)
 
 
@@ -70,7 +70,7 @@ def test_modules_with_memory_see_stacks_too():
     for _ in range(3):
         (part,) = parts_of(runner.sample(num_timesteps=1))
     state_in = {key: torch.as_tensor(leaf) for key, leaf in part.get_extra_model_outputs("state_in").items()}
-    batch = {"obs": torch.as_tensor(stacked(part, 2)[:1]).unsqueeze(1), "state_in": state_in}
+    batch = {"obs": torch.as_tensor(stack_frames(part, 2)[:1]).unsqueeze(1), "state_in": state_in}
     outputs = runner.module[MODULE].forward_inference(batch)
     want = part.get_extra_model_outputs("action_dist_inputs")
     np.testing.assert_allclose(outputs["action_dist_inputs"].detach().numpy()[:, 0], want, rtol=1e-5, atol=1e-7)
@@ -79,13 +79,13 @@ def test_modules_with_memory_see_stacks_too():
 def test_stacks_of_slices_and_what_they_need():
     runner = make_runner(FrameStacking(3), env_config={"length": 9})
     (part,) = parts_of(runner.sample(num_episodes=1))
-    whole = stacked(part, 3)
-    np.testing.assert_array_equal(stacked(part.slice(slice(4, 7), len_lookback_buffer=2), 3), whole[4:8])
-    np.testing.assert_array_equal(stacked(part.slice(slice(1, 7), len_lookback_buffer=2), 3), whole[1:8])
+    whole = stack_frames(part, 3)
+    np.testing.assert_array_equal(stack_frames(part.slice(slice(4, 7), len_lookback_buffer=2), 3), whole[4:8])
+    np.testing.assert_array_equal(stack_frames(part.slice(slice(1, 7), len_lookback_buffer=2), 3), whole[1:8])
     with pytest.raises(EpisodeError, match="len_lookback_buffer=2"):
-        stacked(part.slice(slice(4, 7), len_lookback_buffer=1), 3)
+        stack_frames(part.slice(slice(4, 7), len_lookback_buffer=1), 3)
     with pytest.raises(EpisodeError, match="no observation_space"):
-        stacked(fastmarl.SingleAgentEpisode.from_state(part.get_state()), 3)
+        stack_frames(fastmarl.SingleAgentEpisode.from_state(part.get_state()), 3)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -324,7 +324,7 @@ def test_simple_spread_normalised_is_simple_spread():
     rows = [part.get_observations() for part in parts_of(raw.sample(num_timesteps=30, random_actions=True))]
     connected.sample(num_timesteps=30, random_actions=True)
     assert_moments(stats_of(connected), np.concatenate(rows).astype(np.float64))
-    frames = stacked(parts_of(connected.sample(num_timesteps=30))[0], 2)
+    frames = stack_frames(parts_of(connected.sample(num_timesteps=30))[0], 2)
     assert frames.shape[1] == 2 * rows[0].shape[1]
 
 

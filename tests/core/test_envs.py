@@ -490,7 +490,7 @@ def test_keywords_that_nothing_takes_any_more_are_named(creator, problem):
 def test_module_and_class_name_an_env():
     assert env_creator("fastmarl.testing:CountingEnv") is CountingEnv
     assert portable("fastmarl.testing:CountingEnv") == "fastmarl.testing:CountingEnv"
-    config = fastmarl.EnvRunnerConfig(env="fastmarl.bench.efficiency_table:ReadyDicts")
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.bench.relative_speed_table:ReadyDicts")
     assert fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=1)[0].env_steps() == 1
 
 

@@ -252,7 +252,7 @@ def renamed_runner(ids, possible_agents=None):
     model = fastmarl.RLModuleSpec(observation_space=BOX, action_space=gym.spaces.Discrete(3))
     mapping = {"policies": {"p": model}, "policy_mapping_fn": lambda agent_id, episode: "p"}
     known = ids if possible_agents is None else possible_agents
-    return make_runner("plain", env=lambda config: Renamed(ids, config, known), post_death="accumulate", **mapping)
+    return make_runner("plain", env=lambda config: Renamed(ids, config, known), late_rewards="accumulate", **mapping)
 
 
 def resumed(ids, folder, **options):

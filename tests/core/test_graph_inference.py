@@ -71,7 +71,7 @@ def make_runner(**options):
         "model_config": {"fcnet_hiddens": [8, 8]},
         "num_envs_per_env_runner": 4,
         "seed": 1,
-        "lean_inference": False,
+        "native_inference": False,
     }
     return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, **options}))
 

@@ -111,8 +111,8 @@ def test_it_is_compiled_and_weights_are_read_at_each_call():
 
 
 @pytest.mark.slow
-def test_lean_inference_goes_before_it():
-    assert make_runner(**COMPILED).inference_backends == {"default_policy": "lean"}
+def test_native_inference_goes_before_it():
+    assert make_runner(**COMPILED).inference_backends == {"default_policy": "native"}
 
 
 @pytest.mark.usefixtures("_fresh_dynamo")

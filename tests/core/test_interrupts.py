@@ -193,7 +193,7 @@ def to_other(agent_id, episode):
 @in_own_thread
 def test_other_methods_too(method, rng):
     def make() -> tuple[fastmarl.MultiAgentEnvRunner, Witness]:
-        options = {"policies": {"main", "other"}, "policy_mapping_fn": to_other, "keep_dtype": True}
+        options = {"policies": {"main", "other"}, "policy_mapping_fn": to_other, "keep_float64": True}
         options["model_config"] = {"fcnet_hiddens": [4]}
         options["env_config"] = {"supports_checkpoint": True}
         runner = fastmarl.MultiAgentEnvRunner(

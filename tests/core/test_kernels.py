@@ -30,10 +30,10 @@ from fastmarl.core.kernels.array_steps import (
 from fastmarl.core.kernels.frames import (
     former_rows,
     former_rows_numpy,
+    gather_frames,
+    gather_frames_numpy,
     one_hot_frames,
     one_hot_frames_numpy,
-    stack_frames,
-    stack_frames_numpy,
 )
 from fastmarl.core.kernels.mean_std import push_rows, push_rows_numpy
 from fastmarl.core.kernels.moments import update_moments, update_moments_numpy
@@ -503,7 +503,7 @@ def test_former_rows_match_numpy(rng, kernel, n, n_frames):
     assert (got != -9).all()
 
 
-@versions(stack_frames)
+@versions(gather_frames)
 @pytest.mark.parametrize("n", [0, 1, 30])
 @pytest.mark.parametrize("shape", [(1, 7), (6, 1), (4, 3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
@@ -512,7 +512,7 @@ def test_stack_frames_matches_numpy(rng, kernel, n, shape, dtype):
     rows_NF = rng.integers(-1, 50, (n, 4))
     points, channels = shape
     expected, got = (np.full((n, points, 4, channels), 111, dtype) for _ in range(2))
-    stack_frames_numpy(values_RPC, rows_NF, expected)
+    gather_frames_numpy(values_RPC, rows_NF, expected)
     kernel(values_RPC, rows_NF, got)
     np.testing.assert_array_equal(got, expected)
     assert (got != 111).all()

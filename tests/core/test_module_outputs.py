@@ -88,15 +88,15 @@ def test_a_wrong_number_of_logits_is_an_error(make, action_space, right, explore
     assert make(action_space, says={"action_dist_inputs": np.zeros(right, np.float32)}).sample(num_timesteps=2)
 
 
-@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("n", [2, 4])
-def test_so_it_is_with_masks(n, lean):
+def test_so_it_is_with_masks(n, native):
     class Wrong(DefaultRLModule):
         def setup(self):
             super().setup()
             self.pi = torch.nn.Linear(256, n)
 
-    options = {"env_config": {"mask": np.array([0, 1, 1])}, "lean_inference": lean}
+    options = {"env_config": {"mask": np.array([0, 1, 1])}, "native_inference": native}
     for module_class, says in ((Wrong, None), (Saying, {"action_dist_inputs": np.zeros(n, np.float32)})):
         with pytest.raises(ModuleOutputError, match=rf"expected 3 'action_dist_inputs' .* got shape \(2, {n}\)"):
             make_runner(Discrete(3), module_class, says, **options).sample(num_timesteps=4)
@@ -154,12 +154,12 @@ def test_logits_of_nan_or_infinity_are_an_error(make, action_space, n, bad, expl
 
 
 @pytest.mark.parametrize("explore", [True, False])
-@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("free_log_std", [True, False])
-def test_means_of_nan_or_infinity_are_an_error(explore, lean, bad, free_log_std):
-    runner = make_runner(REAL, None, {"free_log_std": free_log_std}, lean_inference=lean)
-    assert runner.inference_backends["default_policy"].startswith("lean" if lean else "torch")
+def test_means_of_nan_or_infinity_are_an_error(explore, native, bad, free_log_std):
+    runner = make_runner(REAL, None, {"free_log_std": free_log_std}, native_inference=native)
+    assert runner.inference_backends["default_policy"].startswith("native" if native else "torch")
     assert runner.sample(num_timesteps=2, explore=explore)
     head = runner.module["default_policy"].pi
     bias = (head[0] if free_log_std else head).bias

@@ -65,19 +65,19 @@ def test_texts_are_recorded_and_given_to_the_module(remembers):
         assert part.get_extra_model_outputs("state_in")["n"].tolist() == [[t] for t in range(6)]
 
 
-@pytest.mark.parametrize("keep_dtype", [False, True])
-def test_float64_is_recorded_as_float32_unless_it_is_to_be_kept(keep_dtype):
+@pytest.mark.parametrize("keep_float64", [False, True])
+def test_float64_is_recorded_as_float32_unless_it_is_to_be_kept(keep_float64):
     space = spaces.Tuple([spaces.Box(0, 99, (3,), np.float64), spaces.Box(0, 255, (2,), np.uint8)])
     third = 1 / 3
 
     def form(t):
         return np.full(6, t + third)[::2], np.full(2, t, np.uint8)
 
-    module, part = sampled(space, form, keep_dtype=keep_dtype)
+    module, part = sampled(space, form, keep_float64=keep_float64)
     floats, ints = part.get_observations()
-    assert (floats.dtype, ints.dtype) == (np.float64 if keep_dtype else np.float32, np.uint8)
+    assert (floats.dtype, ints.dtype) == (np.float64 if keep_float64 else np.float32, np.uint8)
     expected = np.repeat(np.arange(7)[:, None] + third, 3, 1)
-    np.testing.assert_array_equal(floats, expected if keep_dtype else expected.astype(np.float32))
+    np.testing.assert_array_equal(floats, expected if keep_float64 else expected.astype(np.float32))
     assert module.heard[0][0].dtype == torch.float32
 
 

@@ -85,11 +85,11 @@ def own_actions(batch):
 # Places.
 
 
-@pytest.mark.parametrize("lean", [True, False])
-def test_each_place_shows_what_there_is_by_then(lean):
+@pytest.mark.parametrize("native", [True, False])
+def test_each_place_shows_what_there_is_by_then(native):
     early, middle, late = (Changed(lambda outputs: None) for _ in range(3))
     connectors = [early, GetActions(), middle, NormalizeAndClipActions(), late]
-    _, runner = make(connectors, lean_inference=lean)
+    _, runner = make(connectors, native_inference=native)
     runner.sample(num_timesteps=6)
     runner.sample(num_timesteps=6, explore=False)
     logits = {"action_dist_inputs", "vf_preds"}
@@ -109,9 +109,9 @@ def test_places_alone_change_nothing(connectors):
 
 
 @pytest.mark.parametrize("places", [[GetActions()], [GetActions, NormalizeAndClipActions]])
-@pytest.mark.parametrize("lean", [True, False])
-def test_logits_are_changed_before_actions_are_drawn(places, lean):
-    env, runner = make([Changed(put("action_dist_inputs", [0, 50, 0])), *places], lean_inference=lean)
+@pytest.mark.parametrize("native", [True, False])
+def test_logits_are_changed_before_actions_are_drawn(places, native):
+    env, runner = make([Changed(put("action_dist_inputs", [0, 50, 0])), *places], native_inference=native)
     for part in parts(runner, num_timesteps=30):
         assert (part.get_actions() == 1).all()
         assert (part.get_extra_model_outputs("action_dist_inputs") == [0, 50, 0]).all()

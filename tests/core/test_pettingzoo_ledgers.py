@@ -112,7 +112,7 @@ def test_a_runner_records_what_was_issued(make):
     env = make()
     issued = of_protocol(as_multi_agent_env(env), env, STEPS)
     config = fastmarl.EnvRunnerConfig(
-        env=lambda config: make(), post_death="drop", model_config={"fcnet_hiddens": []}, policies={"p": None}
+        env=lambda config: make(), late_rewards="drop", model_config={"fcnet_hiddens": []}, policies={"p": None}
     )
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         episode, *_ = runner.sample(num_timesteps=issued.steps)
@@ -220,7 +220,7 @@ NOTES = {
 @pytest.mark.parametrize("make", [*PARALLEL.values(), *TURN_BASED.values()], ids=[*PARALLEL, *TURN_BASED])
 def test_check_env_notes_ends_that_pettingzoos_loop_does_not_see(request, make):
     text = NOTES.get(request.node.callspec.id, "")
-    report = check_env(make(), steps=30, post_death="drop")
+    report = check_env(make(), steps=30, late_rewards="drop")
     notes = [note.text for note in report.notes if note.kind == "agents"]
     assert bool(notes) == bool(text), str(report)
     assert all(note.startswith(text) for note in notes), str(report)

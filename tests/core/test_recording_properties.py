@@ -105,7 +105,7 @@ def test_rewards_are_conserved(seed):
 
 def _divides(world: World) -> bool:
     """Return true if the length of calls can't matter; late rewards may depend on the steps returned before."""
-    return world.keeps_everything and world.count_steps_by == "env_steps" and world.post_death != "accumulate"
+    return world.keeps_everything and world.count_steps_by == "env_steps" and world.late_rewards != "accumulate"
 
 
 @pytest.mark.slow

@@ -65,19 +65,19 @@ KINDS = ["dicts", "arrays", pytest.param("processes", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("post_death", ["error", "accumulate", "drop"])
+@pytest.mark.parametrize("late_rewards", ["error", "accumulate", "drop"])
 @pytest.mark.parametrize("bonus", [0.0, 0.25])
-def test_a_reward_with_the_first_observation_belongs_to_the_new_life(kind, post_death, bonus):
+def test_a_reward_with_the_first_observation_belongs_to_the_new_life(kind, late_rewards, bonus):
     for num_timesteps in (6, 1):
-        lives, lost = sampled(kind, {"bonus": {4: bonus}}, num_timesteps, post_death=post_death)
+        lives, lost = sampled(kind, {"bonus": {4: bonus}}, num_timesteps, late_rewards=late_rewards)
         assert (lives, lost) == ([2.0, 2.0 + bonus], 0.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_between_lives_rewards_are_late_ones(kind):
     bonus = {3: 0.5, 4: 0.25}
-    assert sampled(kind, {"bonus": bonus}, post_death="accumulate") == ([2.5, 2.25], 0.0)
-    assert sampled(kind, {"bonus": bonus}, post_death="drop") == ([2.0, 2.25], 0.5)
+    assert sampled(kind, {"bonus": bonus}, late_rewards="accumulate") == ([2.5, 2.25], 0.0)
+    assert sampled(kind, {"bonus": bonus}, late_rewards="drop") == ([2.0, 2.25], 0.5)
     with pytest.raises(FinishedAgentError, match=r"env step 3: sent the reward 0\.5"):
         sampled(kind, {"bonus": bonus})
 
@@ -86,8 +86,8 @@ def test_between_lives_rewards_are_late_ones(kind):
 def test_a_life_that_does_not_begin_gets_no_reward(kind):
     last = {"back": 6, "bonus": {6: 0.25}}  # observed in the last step alone
     assert sampled(kind, last) == ([2.0], 0.25)
-    assert sampled(kind, last, post_death="drop") == ([2.0], 0.25)
-    assert sampled(kind, last, post_death="accumulate") == ([2.25], 0.0)
+    assert sampled(kind, last, late_rewards="drop") == ([2.0], 0.25)
+    assert sampled(kind, last, late_rewards="accumulate") == ([2.25], 0.0)
 
 
 @pytest.mark.parametrize("kind", ["dicts", "arrays"])

@@ -581,7 +581,13 @@ def test_actions_of_every_space_reach_the_env_as_it_promises(space, is_right, ra
 def test_misspelt_and_bad_options():
     with pytest.raises(TypeError, match="'num_env_per_env_runner'; did you mean 'num_envs_per_env_runner'"):
         fastmarl.EnvRunnerConfig(env=Env, num_env_per_env_runner=2)
-    bad = {"num_envs_per_env_runner": 0, "batch_mode": "complete", "post_death": "ignore", "seed": -1, "policies": "p"}
+    bad = {
+        "num_envs_per_env_runner": 0,
+        "batch_mode": "complete",
+        "late_rewards": "ignore",
+        "seed": -1,
+        "policies": "p",
+    }
     for name, value in bad.items():
         with pytest.raises(ConfigError, match=name):
             fastmarl.EnvRunnerConfig(env=Env, **{name: value})

@@ -155,12 +155,12 @@ def test_another_bit_generator_is_refused(sampled):
     assert_same(runner.get_state(), before)
 
 
-@pytest.mark.parametrize("lean_inference", [True, False])
-def test_a_state_from_a_gpu_begins_a_stream_of_its_own_on_the_cpu(sampled, tmp_path, lean_inference):
+@pytest.mark.parametrize("native_inference", [True, False])
+def test_a_state_from_a_gpu_begins_a_stream_of_its_own_on_the_cpu(sampled, tmp_path, native_inference):
     def restored(device_state):
         saved = {"device": "cuda", "state": np.frombuffer(device_state, np.uint8)}
         checkpoint.save_state(tmp_path, {**sampled, "random_state": {**sampled["random_state"], "torch": saved}})
-        runner = runner_with_all(seed=None, lean_inference=lean_inference)
+        runner = runner_with_all(seed=None, native_inference=native_inference)
         runner.restore_from_path(tmp_path)
         return runner
 

@@ -70,10 +70,10 @@ class LateRewardEnv(ClockEnv):
 
 
 @pytest.mark.parametrize(
-    ("post_death", "rewards", "unattributed"), [("accumulate", [1, 1, 6], 0), ("drop", [1, 1, 1], 5)]
+    ("late_rewards", "rewards", "unattributed"), [("accumulate", [1, 1, 6], 0), ("drop", [1, 1, 1], 5)]
 )
-def test_a_reward_after_death(post_death, rewards, unattributed):
-    runner = _runner(LateRewardEnv, post_death=post_death)
+def test_a_reward_after_death(late_rewards, rewards, unattributed):
+    runner = _runner(LateRewardEnv, late_rewards=late_rewards)
     (episode,) = runner.sample(num_episodes=1)
     alive, dead = episode.agent_episodes["a0"], episode.agent_episodes["a1"]
     assert alive.get_rewards().tolist() == [1, 1, 1, 1, 1, 5]
@@ -83,7 +83,7 @@ def test_a_reward_after_death(post_death, rewards, unattributed):
 
 
 def test_a_reward_after_death_does_not_reach_what_was_returned():
-    runner = _runner(LateRewardEnv, post_death="accumulate")
+    runner = _runner(LateRewardEnv, late_rewards="accumulate")
     (early,) = runner.sample(num_timesteps=4)
     (late,) = runner.sample(num_timesteps=2)
     assert early.agent_episodes["a1"].get_return() == 3
@@ -93,7 +93,7 @@ def test_a_reward_after_death_does_not_reach_what_was_returned():
 
 def test_a_reward_after_death_is_an_error_unless_asked_for():
     runner = _runner(LateRewardEnv)
-    with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*post_death") as caught:
+    with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*late_rewards") as caught:
         runner.sample(num_episodes=1)
     assert caught.value.args[:3] == (0, "a1", 6)
 
@@ -111,13 +111,13 @@ class ShowsTheDeadEnv(LateRewardEnv):
 
 
 def test_advice_on_observations_of_the_dead_has_none_of_them_act():
-    with pytest.raises(FinishedAgentError, match=r'env step 4: sent the reward 0.0 .*post_death="accumulate"'):
+    with pytest.raises(FinishedAgentError, match=r'env step 4: sent the reward 0.0 .*late_rewards="accumulate"'):
         _runner(ShowsTheDeadEnv).sample(num_episodes=1)
     with pytest.raises(FinishedAgentError, match=r"env step 4: sent an observation .*leave it out") as caught:
-        _runner(ShowsTheDeadEnv, post_death="accumulate").sample(num_episodes=1)
+        _runner(ShowsTheDeadEnv, late_rewards="accumulate").sample(num_episodes=1)
     assert "respawn=" not in str(caught.value), "with it, a1 would act"
     heeds = type("LeavesOutTheDeadEnv", (ShowsTheDeadEnv,), {"leaves_out": True})
-    (episode,) = _runner(heeds, post_death="accumulate").sample(num_episodes=1)
+    (episode,) = _runner(heeds, late_rewards="accumulate").sample(num_episodes=1)
     assert episode.agent_episodes["a1"].get_rewards().tolist() == [1, 1, 1]
 
 

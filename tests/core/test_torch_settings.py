@@ -53,10 +53,10 @@ CASES = [("vector", name, {}) for name in ACTIONS] + [
 
 
 @pytest.mark.parametrize("setting", ["float64", "autocast"])
-@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(("obs", "actions", "options"), CASES)
-def test_default_nets_act_in_float32(setting, lean, obs, actions, options, request, tmp_path):
-    env = {"env": Env, "env_config": {"obs": obs, "actions": actions}, "seed": 1, "lean_inference": lean}
+def test_default_nets_act_in_float32(setting, native, obs, actions, options, request, tmp_path):
+    env = {"env": Env, "env_config": {"obs": obs, "actions": actions}, "seed": 1, "native_inference": native}
     model = {"fcnet_hiddens": [8], "head_fcnet_hiddens": [4], **options}
     config = fastmarl.EnvRunnerConfig(**env, model_config=model)
     with fastmarl.MultiAgentEnvRunner(config) as runner:

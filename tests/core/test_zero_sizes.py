@@ -33,7 +33,7 @@ def test_rows_without_numbers_write_nothing(shape):
     ints = np.zeros((5, 8), np.int64)
     rows.bind([LeafRows(array, (), ())], np.zeros(8, np.int32), ints[0], np.zeros(8, np.int32), np.zeros(8))
     rows.bind_finals([LeafRows(final_array, (), ())], ints[1], ints[2])
-    table = LaneTable([frozenset()], lambda agent, env: 0, post_death="error", respawn=False)
+    table = LaneTable([frozenset()], lambda agent, env: 0, late_rewards="error", respawn=False)
     scatter = Scatter(table, None, [rows])
     table.records[0] = EpisodeRecord(0, "episode", 0.0)
     value_memory, value = amid_poison(shape)

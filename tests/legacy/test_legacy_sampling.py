@@ -192,7 +192,7 @@ def test_fragments_equal_the_oracle(group):
 
 def _is_told_at_once(world):
     """Return true if an episode is the same in one call as in several: no agent respawns, or gets a late reward."""
-    return not world.respawn and world.post_death != "accumulate"
+    return not world.respawn and world.late_rewards != "accumulate"
 
 
 WHOLE = [seed for seed in range(40) if _is_told_at_once(make_world(random.Random(seed)))]

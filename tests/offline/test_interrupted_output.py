@@ -22,7 +22,7 @@ def outline(episodes):
 
 
 def make_runner(folder):
-    options = {"keep_dtype": True, "model_config": {"fcnet_hiddens": [4]}, "seed": 0}
+    options = {"keep_float64": True, "model_config": {"fcnet_hiddens": [4]}, "seed": 0}
     config = fastmarl.EnvRunnerConfig(env=Told, num_envs_per_env_runner=2, output=folder, **options)
     runner = fastmarl.MultiAgentEnvRunner(config)
     return runner, runner.sample(num_timesteps=30)

@@ -65,8 +65,8 @@ def test_actions_are_those_that_the_env_was_sent(kind, tmp_path):
     policies = policies_of(runner, kind, tmp_path)
     played(runner, env, N)
     (ticks,) = env.envs
-    is_lean = runner.inference_backends == {"default_policy": "lean"}
-    tolerance = 1e-5 if isinstance(KINDS[kind][1], CONTINUOUS) and not is_lean else 0.0
+    is_native = runner.inference_backends == {"default_policy": "native"}
+    tolerance = 1e-5 if isinstance(KINDS[kind][1], CONTINUOUS) and not is_native else 0.0
     copied, restored = policies["runner"], policies["checkpoint"]
     assert copied.inference_backends == restored.inference_backends == runner.inference_backends
     assert_equal(asked_again(ticks, in_batches(copied), copied.reset), N)
@@ -91,7 +91,7 @@ def test_large_batches_are_added_up_in_another_order(kind, tmp_path):
     runner, env = overheard_runner(kind, num_envs=8)
     played(runner, env, N)
     policy = fastmarl.Policy.from_runner(runner)
-    assert policy.inference_backends == {"default_policy": "lean"}
+    assert policy.inference_backends == {"default_policy": "native"}
     pairs = [pair for ticks in env.envs for pair in asked_again(ticks, one_by_one(policy), policy.reset)]
     assert_equal(pairs, N, 1e-5)
     if kind == "normalised":
@@ -133,7 +133,7 @@ def test_a_quick_module_acts_on_whole_observations_only():
     with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="fastmarl.gridworld", seed=0)) as runner:
         policy = fastmarl.Policy.from_runner(runner)
     (space, _) = runner.get_spaces()["default_policy"]
-    assert policy.inference_backends == {"default_policy": "lean"}
+    assert policy.inference_backends == {"default_policy": "native"}
     with pytest.raises(fastmarl.errors.MultiAgentEnvError, match="observation"):
         policy.act(np.ones(5, np.int8))
     for legal in range(5):

@@ -73,16 +73,18 @@ def by_id(chunks):
 @given(
     actions=st.sampled_from(list(ACTIONS)),
     respawn=st.booleans(),
-    post_death=st.sampled_from(["error", "accumulate", "drop"]),
+    late_rewards=st.sampled_from(["error", "accumulate", "drop"]),
     lookback=st.integers(0, 3),
-    keep_dtype=st.booleans(),
+    keep_float64=st.booleans(),
     seed=st.integers(0, 2**31),
     splits=st.integers(1, 2),
 )
-def test_wild_episodes_are_replayed(actions, respawn, post_death, lookback, keep_dtype, seed, splits, tmp_path_factory):
+def test_wild_episodes_are_replayed(
+    actions, respawn, late_rewards, lookback, keep_float64, seed, splits, tmp_path_factory
+):
     folder = tmp_path_factory.mktemp("run")
-    options = {"respawn": respawn, "post_death": post_death, "episode_lookback_horizon": lookback, "seed": seed,
-               "keep_dtype": keep_dtype, "worker_num_splits": splits}  # fmt: skip
+    options = {"respawn": respawn, "late_rewards": late_rewards, "episode_lookback_horizon": lookback, "seed": seed,
+               "keep_float64": keep_float64, "worker_num_splits": splits}  # fmt: skip
     sampled = record(folder, WILD, {"actions": actions, "respawn": respawn}, steps=120, **options)
     recording = Recording(folder)
     assert {recorded.id_ for recorded in recording} == set(sampled)
@@ -827,13 +829,13 @@ def test_envs_of_changed_options_have_a_file_of_their_own(tmp_path):
     config = fastmarl.EnvRunnerConfig(env=Levels, rollout_fragment_length=12, **options)
     chunks = []
     with fastmarl.MultiAgentEnvRunner(config) as runner:
-        for change in ({}, {}, {"env_config": {"length": 3}}, {"keep_dtype": True}, {"num_envs_per_env_runner": 2}):
+        for change in ({}, {}, {"env_config": {"length": 3}}, {"keep_float64": True}, {"num_envs_per_env_runner": 2}):
             runner.config = dataclasses.replace(runner.config, **change)
             runner.make_env()
             runner.make_module()
             chunks += runner.sample()
     metas = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("*.json"))]
-    assert [(meta["env_config"], meta["keep_dtype"], meta["num_envs"]) for meta in metas] == [
+    assert [(meta["env_config"], meta["keep_float64"], meta["num_envs"]) for meta in metas] == [
         ("{'length': 5}", False, 1),
         ("{'length': 3}", False, 1),
         ("{'length': 3}", True, 1),

@@ -31,7 +31,7 @@ def test_kinds_of_rewards_reach_as_far_as_the_rows_do(file):
 
 
 def test_a_reward_of_a_row_without_a_kind_is_an_error():
-    table = LaneTable([frozenset()], lambda agent, env: 0, post_death="error", respawn=False)
+    table = LaneTable([frozenset()], lambda agent, env: 0, late_rewards="error", respawn=False)
     rows = ModuleRows()
     RLlibBlock(WHOLE, MemoryRing(), rows, lambda block: None)
     scatter = RLlibScatter(table, None, [rows], True)

@@ -92,7 +92,7 @@ def test_chunks_of_failed_episodes_are_not_kept():
     )
     for _ in range(20):
         runner.sample(num_timesteps=6)
-    running = {record.id_ for record in runner._fast.core.running()}
+    running = {record.id_ for record in runner._fast.parts.running()}
     runner.get_metrics()
     assert set(runner._ongoing_episodes_for_metrics) <= running
 

@@ -353,7 +353,7 @@ def test_errors_name_no_options_of_the_standalone_runner():
     runner.make_env()
     with pytest.raises(FinishedAgentError, match="RLlib's episodes have no place") as caught:
         runner.sample(num_timesteps=9)
-    assert not {"respawn", "post_death"} & set(str(caught.value).replace("=", " ").split())
+    assert not {"respawn", "late_rewards"} & set(str(caught.value).replace("=", " ").split())
 
 
 def test_an_error_keeps_what_had_finished():

@@ -121,7 +121,7 @@ def test_ppo_learns_from_draws_of_our_own():
     algorithm = config.build_algo()
     try:
         returns = [algorithm.train()["env_runners"]["episode_return_mean"] for _ in range(10)]
-        assert algorithm.env_runner.inference_backends == {"p0": "lean", "p1": "lean"}
+        assert algorithm.env_runner.inference_backends == {"p0": "native", "p1": "native"}
     finally:
         algorithm.stop()
     assert max(returns[-3:]) > 2 * returns[0], returns  # both agents' balanced steps, about 45 before learning

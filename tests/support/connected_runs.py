@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastmarl.connectors import stacked
+from fastmarl.connectors import stack_frames
 from support.compare import SideBySide, all_columns, leaves
 from support.connected import N_FRAMES, ConnectedReference, connected_options, side_by_side
 from support.worlds import make_world
@@ -59,9 +59,9 @@ def _check(oracle, got, want):
     assert columns["rewards"].tolist() == want.rewards
     assert columns["serial"].tolist() == want.obs[:-1]
     seen = oracle.seen_in(want)
-    _assert_same_numbers(side_by_side(stacked(got, N_FRAMES)), seen)
+    _assert_same_numbers(side_by_side(stack_frames(got, N_FRAMES)), seen)
     _assert_same_numbers(got.get_extra_model_outputs("saw"), seen[:-1])
     some = [len(got), 0, -1]
-    _assert_same_numbers(side_by_side(stacked(got, N_FRAMES, some)), seen[some])
+    _assert_same_numbers(side_by_side(stack_frames(got, N_FRAMES, some)), seen[some])
     for leaf, space_leaf in zip(leaves(columns["obs"]), leaves(got.observation_space.sample()), strict=True):
         assert (leaf.dtype, leaf.shape[1:]) == (space_leaf.dtype, space_leaf.shape)

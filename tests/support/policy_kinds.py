@@ -110,9 +110,9 @@ ALL = [MeanStdFilter(), *PREVIOUS, FrameStacking(3)]
 KINDS = {
     "default": (BOX, CHOICE, {}),
     "default, a value net of its own": (BOX, CHOICE, {"model_config": {**SMALL, "vf_share_layers": False}}),
-    "default, in torch": (BOX, CHOICE, {"lean_inference": False}),
+    "default, in torch": (BOX, CHOICE, {"native_inference": False}),
     "default, bytes": (gym.spaces.Box(0, 255, (3, 2), np.uint8), CHOICE, {}),
-    "default, doubles kept": (gym.spaces.Box(-2, 2, (5,), np.float64), CHOICE, {"keep_dtype": True}),
+    "default, doubles kept": (gym.spaces.Box(-2, 2, (5,), np.float64), CHOICE, {"keep_float64": True}),
     "default, doubles": (gym.spaces.Box(-2, 2, (5,), np.float64), CHOICE, {}),
     "other layers": (BOX, CHOICE, {"rl_module_spec": spec(Widened)}),
     "CNN": (IMAGE, CHOICE, {}),

@@ -18,7 +18,7 @@ class Recorder:
     """One env's scatter with a block of poisoned memory behind it."""
 
     def __init__(self, space=BOX, agents=(), **options):
-        options = {"post_death": "error", "respawn": False} | options
+        options = {"late_rewards": "error", "respawn": False} | options
         self.table = LaneTable([frozenset(agents)], lambda agent, env: 0, **options)
         self.rows = ModuleRows()
         self.block = Block(RowLayout(space), MemoryRing(), self.rows)

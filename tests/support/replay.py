@@ -49,7 +49,7 @@ def encode(kind: str, serials: Any) -> Any:
 def recorded(world: World, module: str, serials: Any) -> Any:
     """Return the observations as a runner records them."""
     obs = encode(world.obs_kinds[module], serials)
-    return obs if world.keep_dtype else map_struct(_rounded, obs)
+    return obs if world.keep_float64 else map_struct(_rounded, obs)
 
 
 def _rounded(leaf: np.ndarray) -> np.ndarray:
@@ -210,9 +210,9 @@ def make_config(
             module: SerialPolicy(kind, world.action_kinds[module]) for module, kind in world.obs_kinds.items()
         },
         "policy_mapping_fn": mapping,
-        "keep_dtype": world.keep_dtype,
+        "keep_float64": world.keep_float64,
         "episode_lookback_horizon": world.lookback,
-        "post_death": world.post_death,
+        "late_rewards": world.late_rewards,
         "respawn": world.respawn,
         "metrics_num_episodes_for_smoothing": world.window,
     }

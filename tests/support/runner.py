@@ -319,14 +319,14 @@ class ReferenceRunner:
                 episode.early[agent] += reward
             elif not trajectory.is_done or self._still_takes(episode, trajectory):
                 trajectory.rewards[-1] += reward
-            elif self.world.post_death == "error" and not returns:
+            elif self.world.late_rewards == "error" and not returns:
                 raise ValueError(f"the world pays the finished agent {agent!r} at {episode.env_t}")
             else:
                 self.lost += reward
 
     def _still_takes(self, episode: Episode, finished: Trajectory) -> bool:
         """Its last transition ended in this call, so no chunk that holds it has been returned."""
-        return self.world.post_death == "accumulate" and finished.env_ts[-1] > episode.call_started
+        return self.world.late_rewards == "accumulate" and finished.env_ts[-1] > episode.call_started
 
     def _begins(self, episode: Episode, agent: Hashable, tick: Tick) -> bool:
         """Return true if this observation is the first of a trajectory."""

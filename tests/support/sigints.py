@@ -95,7 +95,7 @@ def make_runner(kind):
     if "gym_env_vectorize_mode" not in kind:
         options |= {"gym_env_vectorize_mode": "async", "num_env_workers": 2, "env_worker_start_method": "fork"}
         options["step_timeout_s"] = STEP_TIMEOUT_S
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**options | kind, keep_dtype=True, seed=0))
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**options | kind, keep_float64=True, seed=0))
     if "output" not in kind:  # imports and compiles what a call needs
         runner.sample(num_timesteps=9, random_actions=True, force_reset=True)
     return runner

@@ -73,7 +73,7 @@ def _each_agent(obs):
 
 def make_config(**options):
     return fastmarl.EnvRunnerConfig(
-        env=Told, num_envs_per_env_runner=N_ENVS, rollout_fragment_length=9, keep_dtype=True, seed=0,
+        env=Told, num_envs_per_env_runner=N_ENVS, rollout_fragment_length=9, keep_float64=True, seed=0,
         model_config={"fcnet_hiddens": [4]}, **options,
     )  # fmt: skip
 

@@ -43,7 +43,7 @@ class Watched(MultiAgentEnv):
         self.env = env
         self.possible_agents = env.possible_agents
         self.spaces = {agent: env_spaces(env, agent) for agent in env.possible_agents}
-        self.layouts = {agent: RowLayout(space, keep_dtype=False) for agent, (space, _) in self.spaces.items()}
+        self.layouts = {agent: RowLayout(space, keep_float64=False) for agent, (space, _) in self.spaces.items()}
         self.episodes: list[EpisodeLog] = []
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:

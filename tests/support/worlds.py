@@ -61,9 +61,9 @@ class World:
     action_kinds: Mapping[str, str]
     declared: bool = True
     reuse_arrays: bool = False
-    keep_dtype: bool = True
+    keep_float64: bool = True
     lookback: int = 1
-    post_death: str = "error"
+    late_rewards: str = "error"
     respawn: bool = False
     count_steps_by: str = "env_steps"
     batch_mode: str = "truncate_episodes"
@@ -99,7 +99,7 @@ class _ScriptWriter:
     def __init__(self, rng: random.Random, world: dict[str, Any]):
         self.rng = rng
         self.agents = list(world["agents"])
-        self.paid_when_dead = world["post_death"] != "error"
+        self.paid_when_dead = world["late_rewards"] != "error"
         self.respawn_chance = rng.choice((0.1, 0.4)) if world["respawn"] else 0.0
         self.style = rng.choice(("dense", "dense", "dense", "turns", "sparse"))
         self.shuffled = rng.random() < 0.5
@@ -260,7 +260,7 @@ def make_world(rng: random.Random, small: bool = False) -> World:
     options: dict[str, Any] = {
         "agents": tuple(rng.sample(AGENT_IDS, rng.randint(1, 3 if small else 6))),
         "lookback": rng.choice((0, 1, 1, 2, 5)),
-        "post_death": rng.choice(("error", "accumulate", "drop")),
+        "late_rewards": rng.choice(("error", "accumulate", "drop")),
         "respawn": rng.random() < 0.3,
         "count_steps_by": rng.choice(("env_steps", "env_steps", "agent_steps")),
         "batch_mode": "complete_episodes" if rng.random() < 0.05 else "truncate_episodes",
@@ -282,6 +282,6 @@ def make_world(rng: random.Random, small: bool = False) -> World:
         calls=_calls(rng, num_envs, most=5 if small else 40),
         obs_kinds={module: rng.choice(OBS_KINDS) for module in modules},
         action_kinds={module: rng.choice(ACTION_KINDS) for module in modules},
-        keep_dtype=rng.random() < 0.5,
+        keep_float64=rng.random() < 0.5,
         **options,
     )

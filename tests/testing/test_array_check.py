@@ -301,6 +301,6 @@ def test_an_odd_batch_is_noted(odd, kind, text):
 
 
 def test_late_rewards_and_returns_are_fine_if_the_config_allows_them():
-    assert check_env(PaysTheDead(3), steps=60, post_death="drop").ok
+    assert check_env(PaysTheDead(3), steps=60, late_rewards="drop").ok
     report = check_env(ShowsTheDead(3), steps=60, respawn=True)
     assert report.ok and not report.notes, str(report)

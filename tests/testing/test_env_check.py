@@ -143,7 +143,7 @@ PROBLEMS = {
     "respawn": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": [(0, 2), (5, 9)]}), "after the end", "b", 5,
                 "observed again after it had finished in env step 2; drop it .*respawn is only for agents that come"),
     "late reward": (PaidLate, "after the end", "agent_1", LENGTH,
-                    "received a reward of 1.0 after it had finished in env step 9; .*post_death="),
+                    "received a reward of 1.0 after it had finished in env step 9; .*late_rewards="),
 }  # fmt: skip
 
 
@@ -378,7 +378,7 @@ def test_rewards_of_every_numeric_form_are_fine(reward):
 
 def test_late_rewards_are_fine_if_runners_are_told():
     env = PROBLEMS["late reward"][0]
-    assert check_env(env, respawn=True, post_death="drop")
+    assert check_env(env, respawn=True, late_rewards="drop")
 
 
 def test_what_was_overwritten_is_put_back():

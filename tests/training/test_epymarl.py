@@ -15,7 +15,7 @@ OPTIONS = {
     "env_config": {"field_size": (5, 5), "players": 3, "max_num_food": 1, "max_episode_steps": 12},
     **{"num_envs": 4, "device": "cpu", "seed": 0, "policies": [], "module": [], "fragment": 20, "n_steps": 5},
     **{"hiddens": [8, 8], "lr": 1e-3, "gamma": 0.9, "entropy": 0.0},
-    **{"max_steps": None, "respawn": False, "post_death": "error", "reward_scale": 1.0},
+    **{"max_steps": None, "respawn": False, "late_rewards": "error", "reward_scale": 1.0},
 }
 
 

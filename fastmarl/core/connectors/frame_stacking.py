@@ -10,7 +10,7 @@ from fastmarl.core.connectors.base import EnvToModuleConnector, Rows, are_boxes
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError, EpisodeError
 from fastmarl.core.errors.checks import is_integer
-from fastmarl.core.kernels.frames import as_compiled, stack_frames
+from fastmarl.core.kernels.frames import as_compiled, gather_frames
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
@@ -20,8 +20,8 @@ class FrameStacking(EnvToModuleConnector):
     """Concatenates an agent's last `num_frames` observations along the last axis, oldest first.
 
     Boxes of shape [..., c] become [..., num_frames * c], single numbers [num_frames]. Before an agent's first
-    observation there are zeros. Only Boxes are stacked, except action masks. Episodes hold single frames; `stacked()`
-    converts them to what the module saw.
+    observation there are zeros. Only Boxes are stacked, except action masks. Episodes hold single frames;
+    `stack_frames()` converts them to what the module saw.
     """
 
     per_agent_state = ()
@@ -57,7 +57,7 @@ class FrameStacking(EnvToModuleConnector):
         ])  # fmt: skip
 
 
-def stacked(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> Any:
+def stack_frames(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> Any:
     """Return an agent's observations as a module behind `FrameStacking(num_frames)` sees them.
 
     Args:
@@ -100,7 +100,7 @@ def _gather(recorded: np.ndarray, rows_NF: np.ndarray) -> np.ndarray:
     shape = recorded.shape[1:] or (1,)
     points, channels = math.prod(shape[:-1]), shape[-1]
     out = np.empty((n, points, num_frames, channels), recorded.dtype)
-    stack_frames(as_compiled(recorded.reshape(len(recorded), points, channels)), rows_NF, as_compiled(out))
+    gather_frames(as_compiled(recorded.reshape(len(recorded), points, channels)), rows_NF, as_compiled(out))
     return out.reshape(n, *shape[:-1], num_frames * channels)
 
 

@@ -25,7 +25,7 @@ class ModuleConnectors:
         module_id: Id of the module.
         connectors: In order of application: those that record, other connectors of observations, those of outputs.
         observation_space, action_space: Spaces of the module's agents.
-        keep_dtype: Of what is recorded, see `RowLayout`; connectors that record get observations as sent.
+        keep_float64: Of what is recorded, see `RowLayout`; connectors that record get observations as sent.
 
     Attributes:
         spaces: (observation space, action space) of the module's agents.
@@ -50,7 +50,7 @@ class ModuleConnectors:
         observation_space: gym.Space,
         action_space: gym.Space,
         *,
-        keep_dtype: bool = True,
+        keep_float64: bool = True,
     ):
         self.module_id = module_id
         self.connectors = list(connectors)
@@ -58,13 +58,14 @@ class ModuleConnectors:
         self.outputs = OutputConnectors(
             module_id, [each for each in connectors if isinstance(each, ModuleToEnvConnector)]
         )
-        self._keep_dtype = keep_dtype
+        self._keep_float64 = keep_float64
         self._n_recording = sum(connector.records for connector in self._of_obs)
         spaces = [observation_space]
         for connector in self._of_obs:
             spaces.append(connector.recompute_output_observation_space(spaces[-1], action_space))
         self._layouts = [  # what is not recorded yet is not rounded, either
-            RowLayout(space, keep_dtype=keep_dtype or index < self._n_recording) for index, space in enumerate(spaces)
+            RowLayout(space, keep_float64=keep_float64 or index < self._n_recording)
+            for index, space in enumerate(spaces)
         ]
         self.spaces = observation_space, action_space
         self.sent_space = observation_space
@@ -82,7 +83,7 @@ class ModuleConnectors:
 
     def make(self, space: gym.Space) -> bool:
         """Return True if a module with this observation space fits what the connectors produce."""
-        taken = RowLayout(space, keep_dtype=self._keep_dtype)
+        taken = RowLayout(space, keep_float64=self._keep_float64)
         return {leaf.path: leaf for leaf in taken.leaves} == {leaf.path: leaf for leaf in self.layout.leaves}
 
     def bind(self, table: LaneTable, surroundings: Surroundings | None = None) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastmarl.core.connectors.base import EnvToModuleConnector, Rows
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.kernels.frames import one_hot_frames, stack_frames
+from fastmarl.core.kernels.frames import gather_frames, one_hot_frames
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
@@ -81,7 +81,7 @@ class PrevActionsPrevRewards(EnvToModuleConnector):
             if choices is None:
                 if values.dtype == np.float16:  # numba lacks it
                     values = values.astype(np.float32)
-                stack_frames(values.reshape(len(values), 1, size), former, column[:, None])
+                gather_frames(values.reshape(len(values), 1, size), former, column[:, None])
             else:
                 one_hot_frames(values.reshape(len(values), len(choices)), former, choices, column)
             begin += size

@@ -30,7 +30,7 @@ class JointGymnasiumEnv(ResumableAdapter):
 
     An agent that has ended is not observed again. The env still requires an action for it: the first one of a Discrete
     space, zeros or the closest values within the bounds for numbers, and otherwise a sample. Rewards that the agent
-    still receives are passed on unless they are 0; the option `post_death` decides what happens to them.
+    still receives are passed on unless they are 0; the option `late_rewards` decides what happens to them.
 
     Args:
         env: A gymnasium.Env, possibly in wrappers; `unwrapped` is the env without them. `gym.make` adds a checker that

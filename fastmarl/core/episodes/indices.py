@@ -15,7 +15,7 @@ from fastmarl.core.spaces.structs import map_struct
 
 Indices = int | slice | list[int] | None
 Times = int | range | list[int]
-Rows = slice | np.ndarray  # an array is int64, with -1 for a missing item
+RowIndex = slice | np.ndarray  # an array is int64, with -1 for a missing item
 
 
 class Timeline(NamedTuple):
@@ -100,15 +100,15 @@ def look_up(
     return select(column, _rows_of(times, timeline, fill is not None), fill, one_hot)
 
 
-def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -> Rows:
-    """Convert times that are rows to `Rows`; those outside of the timeline become -1 if `keep_missing`."""
+def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -> RowIndex:
+    """Convert times that are rows to `RowIndex`; those outside of the timeline become -1 if `keep_missing`."""
     if isinstance(times, range) and times.step > 0 and not keep_missing:
         return slice(times.start, max(times.stop, times.start), times.step)
     rows = _as_array(times)
     return np.where((rows >= timeline.first) & (rows < timeline.end), rows, -1)
 
 
-def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) -> Rows:
+def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) -> RowIndex:
     """Return the rows of the items at these env steps; steps without an item give -1 if `keep_missing`, else no row.
 
     Args:
@@ -124,12 +124,12 @@ def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) ->
     return np.where(found, rows, -1) if keep_missing else rows[found]
 
 
-def has_any(rows: Rows) -> bool:
+def has_any(rows: RowIndex) -> bool:
     """Return True if `rows_at()` has found any rows."""
     return rows.start < rows.stop if isinstance(rows, slice) else len(rows) > 0
 
 
-def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = False) -> Any:
+def select(column: Column, rows: RowIndex | int, fill: Any = None, one_hot: bool = False) -> Any:
     """Return the items of these rows, with `fill` for -1. A slice gives views, unless `one_hot`.
 
     Raises:
@@ -162,14 +162,14 @@ def _as_array(times: range | list[int]) -> np.ndarray:
     return np.array(times, np.int64)
 
 
-def _take(leaf: np.ndarray, rows: Rows | int) -> Any:
+def _take(leaf: np.ndarray, rows: RowIndex | int) -> Any:
     if isinstance(rows, np.ndarray) and not len(leaf):
         return np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype)
     return leaf[rows]
 
 
-def _filled(leaf: np.ndarray, missing: np.ndarray, fill: Any, keep_dtype: bool) -> np.ndarray:
-    if not keep_dtype:
+def _filled(leaf: np.ndarray, missing: np.ndarray, fill: Any, keep_float64: bool) -> np.ndarray:
+    if not keep_float64:
         leaf = leaf.astype(np.result_type(leaf.dtype, fill), copy=False)
     leaf[missing] = fill
     return leaf

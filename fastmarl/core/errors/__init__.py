@@ -102,7 +102,7 @@ ONLY_RESPAWNING = "the option respawn is only for agents that come back to life 
 
 
 class FinishedAgentError(MultiAgentEnvError):
-    """Data arrived for an agent that had already finished (options `post_death` and `respawn`)."""
+    """Data arrived for an agent that had already finished (options `late_rewards` and `respawn`)."""
 
 
 class EnvWorkerError(FastmarlError, RuntimeError):

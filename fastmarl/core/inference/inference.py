@@ -20,11 +20,11 @@ from fastmarl.core.native._draws import ActionDraws, ChoiceDraws, GaussianDraws
 from fastmarl.core.native._finite import all_finite, first_unfit
 from fastmarl.core.native._masks import rule_out
 from fastmarl.core.nets.compiled import CompiledForwards
-from fastmarl.core.nets.dense_layers import LEAN
+from fastmarl.core.nets.dense_layers import NATIVE
 from fastmarl.core.nets.forward_errors import describe_failure
 from fastmarl.core.nets.graph_guard import ModuleCapture
 from fastmarl.core.nets.graphs import GraphCall, Launch
-from fastmarl.core.nets.lean import LeanModule
+from fastmarl.core.nets.native import NativeModule
 from fastmarl.core.nets.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
 from fastmarl.core.nets.recurrent_state import LaneState
 from fastmarl.core.nets.transfer import Transfer, sent_dtype
@@ -33,7 +33,7 @@ from fastmarl.core.store.block import Block, Key, leaves_of, name_of, nested_out
 from fastmarl.core.store.lanes import LaneTable
 
 OBS = Columns.OBS
-# Input of forward(); leaves of observations for lean inference; or a forward pass that was launched before.
+# Input of forward(); leaves of observations for native inference; or a forward pass that was launched before.
 Batch = dict[str, Any] | list[np.ndarray] | Launch
 
 
@@ -94,7 +94,7 @@ class ModuleInference:
         self._autocast = make_autocast(transfer.device, options.dtype)
         self._is_casting = False
         self.lane_state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
-        self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
+        self._native = NativeModule(module, self._layout, transfer.device, allowed=options.native, dtype=options.dtype)
         self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
         self._forwards: Any = module  # the module, or its compiled methods
         self._capture = ModuleCapture(
@@ -103,12 +103,12 @@ class ModuleInference:
 
     @property
     def backend(self) -> str:
-        """Backend in use: "lean", CUDA graphs or torch.compile, or "torch" with the reason."""
-        if self._lean.backend == LEAN:
-            return LEAN
+        """Backend in use: "native", CUDA graphs or torch.compile, or "torch" with the reason."""
+        if self._native.backend == NATIVE:
+            return NATIVE
         if self._capture.in_use:
             return self._capture.backend(self)
-        reason = self._capture.reason or self._lean.backend.removeprefix("torch: ")
+        reason = self._capture.reason or self._native.backend.removeprefix("torch: ")
         return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
 
     def is_captured(self) -> bool:
@@ -117,7 +117,7 @@ class ModuleInference:
 
     def renew(self) -> None:
         """Re-select the backend after the module may have changed."""
-        self._lean.renew()
+        self._native.renew()
         self._capture.renew(self)
         if self._compiled is not None:
             self._forwards = self.module if self._compiled.is_replaced() else self._compiled
@@ -125,14 +125,14 @@ class ModuleInference:
     def batch(self, block: Block, first: int, end: int, *, explore: bool) -> Batch:
         """Make the module's input for rows first .. end of its block.
 
-        Lean inference reads the block's own memory; the module gets copies, which it may keep and write to.
+        Native inference reads the block's own memory; the module gets copies, which it may keep and write to.
         """
         if self.launched is not None:
             launched, self.launched = self.launched, None
             return launched
         if self._outputs is not None:
             self.rows = self._outputs.rows(block, first, end, explore=explore)
-        if end - first <= self._lean.max_rows:
+        if end - first <= self._native.max_rows:
             if self._connectors is None:
                 return [leaf[first:end] for leaf in block.obs]
             made = self._connectors.batch(block, first, end, explore=explore)
@@ -208,8 +208,8 @@ class ModuleInference:
             ModuleOutputError: If an output has another number of rows, or NaN or infinity; there are neither actions
                 nor logits; or the logits don't fit the action space, or leave no choice.
         """
-        if isinstance(batch, list) and (answered := self._lean.forward(batch)) is not None:
-            arrays = self._lean_outputs(*answered, explore, legal)
+        if isinstance(batch, list) and (answered := self._native.forward(batch)) is not None:
+            arrays = self._native_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
             arrays = batch.outputs(self)
         else:
@@ -231,12 +231,12 @@ class ModuleInference:
             obs: [n, ...] of the layout's dtype, C-contiguous: the module's whole observations. Masks are not applied.
         """
         draws = self._draws[False]
-        answered = self._lean.forward([obs]) if draws is not None and len(obs) <= self._lean.max_rows else None
+        answered = self._native.forward([obs]) if draws is not None and len(obs) <= self._native.max_rows else None
         if draws is None or answered is None or answered[0].shape[1] != self._checks.n_logits[False]:
             return None
         return None if first_unfit(answered[0], LEAST, MOST) >= 0 else draws.likeliest(answered[0])
 
-    def _lean_outputs(
+    def _native_outputs(
         self, logits: np.ndarray, values: np.ndarray | None, explore: bool, legal: np.ndarray | None
     ) -> dict[Key, np.ndarray]:
         if logits.shape[1] != self._checks.n_logits[explore]:

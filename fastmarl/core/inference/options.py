@@ -15,13 +15,13 @@ class InferenceOptions:
     """Options for running modules.
 
     Args:
-        lean: True if compiled code may replace torch, see lean.py.
+        native: True if compiled code may replace torch, see native.py.
         dtype: "float32", or "bfloat16" for the operations that torch's autocast computes in that.
         compile: Arguments of `torch.compile`; None: modules are not compiled.
         graphs: Launches modules that can be captured; None: each module is called by itself.
     """
 
-    lean: bool = True
+    native: bool = True
     dtype: str = "float32"
     compile: dict[str, Any] | None = None
     graphs: TickGraphs | None = None

@@ -39,14 +39,14 @@ def former_rows(last_N, prev_R, out_NF):
                 row = prev_R[row]
 
 
-def stack_frames_numpy(values_RPC, rows_NF, out_NPFC):
-    """NumPy reference for stack_frames()."""
+def gather_frames_numpy(values_RPC, rows_NF, out_NPFC):
+    """NumPy reference for gather_frames()."""
     frames = np.where((rows_NF >= 0)[:, :, None, None], values_RPC[rows_NF], 0)
     out_NPFC[:] = frames.swapaxes(1, 2)
 
 
 @njit(cache=True, nogil=True)
-def stack_frames(values_RPC, rows_NF, out_NPFC):
+def gather_frames(values_RPC, rows_NF, out_NPFC):
     """Stack the frames of each row side by side in the last axes.
 
     Args:

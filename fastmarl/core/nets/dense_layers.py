@@ -14,7 +14,7 @@ from fastmarl.core.modules.layers import Chain
 from fastmarl.core.native._dense import BEST, DenseNet
 
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
-LEAN = "lean"
+NATIVE = "native"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OBSERVATIONS = -1  # stands for a layer's index
 # Multiplications in one pass, above which torch is faster: if it has several threads, or without wide vectors here.
@@ -126,27 +126,27 @@ class DenseLayers:
         return most // max(1, multiplications)
 
 
-class LeanNet:
+class NativeNet:
     """A compiled network for a module's layers, if these are known.
 
     Args:
         former: Previous object for the same module, whose network is reused if only numbers in weights have changed.
 
     Attributes:
-        backend: "lean", or "torch" and the reason.
+        backend: "native", or "torch" and the reason.
         max_rows: Largest batch for the compiled network; 0: none.
     """
 
-    def __init__(self, former: "LeanNet | None" = None):
+    def __init__(self, former: "NativeNet | None" = None):
         self._net: DenseNet | None = None if former is None else former._net
         self._key: tuple | None = None if former is None else former._key
-        self.max_rows, self.backend = 0, LEAN
+        self.max_rows, self.backend = 0, NATIVE
 
     def _take(self, layers: DenseLayers) -> None:
         """Use the compiled network of these layers."""
         if (key := layers.key()) != self._key:
             self._key, self._net = key, layers.compiled()
-        self.max_rows, self.backend = layers.max_rows(), LEAN
+        self.max_rows, self.backend = layers.max_rows(), NATIVE
 
     def _leave(self, reason: NotDenseError) -> None:
         """Leave the module to torch."""

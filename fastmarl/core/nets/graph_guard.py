@@ -8,7 +8,7 @@ from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._weights import WeightsWatch
 from fastmarl.core.nets.dense_layers import is_watched, memory_of
 from fastmarl.core.nets.graphs import Member, TickGraphs
-from fastmarl.core.nets.lean import METHODS
+from fastmarl.core.nets.native import METHODS
 
 KNOWN_LAYERS = ("torch.nn.", "fastmarl.")
 SCALARS = (bool, int, float, str, type(None))

@@ -41,13 +41,13 @@ class RowLayout:
 
     Args:
         space: Any gymnasium space.
-        keep_dtype: If False, float64 becomes float32, which torch computes in.
+        keep_float64: If False, float64 becomes float32, which torch computes in.
     """
 
-    def __init__(self, space: gym.Space, *, keep_dtype: bool = True):
+    def __init__(self, space: gym.Space, *, keep_float64: bool = True):
         self.space = space
         self.leaves = tuple(_leaves(space))
-        if not keep_dtype:
+        if not keep_float64:
             self.leaves = tuple(
                 replace(leaf, dtype=FLOAT32 if leaf.dtype == np.float64 else leaf.dtype) for leaf in self.leaves
             )

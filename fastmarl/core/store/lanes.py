@@ -41,7 +41,7 @@ class LaneTable:
     Args:
         known_agents: Ids in `possible_agents` by env; an empty set admits any id.
         module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
-        post_death: "error", "accumulate" or "drop": treatment of a reward for a finished agent.
+        late_rewards: "error", "accumulate" or "drop": treatment of a reward for a finished agent.
         respawn: True if a finished agent that is observed again begins a new trajectory.
 
     Attributes:
@@ -70,12 +70,12 @@ class LaneTable:
         known_agents: list[frozenset[Any]],
         module_for: Callable[[Hashable, int], int],
         *,
-        post_death: str,
+        late_rewards: str,
         respawn: bool,
     ):
         self.known_agents = known_agents
         self._module_for = module_for
-        self._post_death = post_death
+        self._late_rewards = late_rewards
         self._respawn = respawn
         self.records: list[EpisodeRecord | None] = [None] * len(known_agents)
         self.envs = [EnvLanes() for _ in known_agents]
@@ -167,10 +167,10 @@ class LaneTable:
         record = self.record(env_index)
         returns = self._respawn and agent_id in obs
         if agent_id in record.finished and not (returns and not _is_over(agent_id, terminateds, truncateds)):
-            if self._post_death == "error" and not returns:
+            if self._late_rewards == "error" and not returns:
                 raise self._finished_error(env_index, agent_id, f"the reward {reward}")
             lane = record.finished[agent_id]
-            if self._post_death == "accumulate" and lane >= 0:
+            if self._late_rewards == "accumulate" and lane >= 0:
                 return lane
             self.unattributed_reward += reward
             return -1
@@ -249,7 +249,7 @@ class LaneTable:
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
         advice = f"leave it out after the step with the agent's flag: an agent that is observed acts; {ONLY_RESPAWNING}"
         if "reward" in what:
-            advice = 'drop it from step(), or set post_death="accumulate" or "drop"'
+            advice = 'drop it from step(), or set late_rewards="accumulate" or "drop"'
         problem = f"sent {what} after the agent had finished; {advice}"
         return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 

@@ -8,7 +8,7 @@ import tree
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 from ray.rllib.utils.spaces.space_utils import get_dummy_batch_for_space
 
-from fastmarl.core.kernels.frames import as_compiled, former_rows, stack_frames
+from fastmarl.core.kernels.frames import as_compiled, former_rows, gather_frames
 from fastmarl.rllib.connectors.newest import Newest
 from fastmarl.rllib.store.block import RLlibBlock
 
@@ -71,7 +71,7 @@ class StackedFrames:
         height, width, channels = frames.shape[1:]
         stacked = np.empty((n, height * width, n_frames, channels), frames.dtype)
         frames = frames.reshape(len(frames), height * width, channels)
-        stack_frames(as_compiled(frames), rows, as_compiled(stacked))
+        gather_frames(as_compiled(frames), rows, as_compiled(stacked))
         return stacked.reshape(n, height, width, n_frames * channels)
 
     def _one(self, block: RLlibBlock, rows: list[int], who: tuple[int, Hashable], whole: Any) -> Any:

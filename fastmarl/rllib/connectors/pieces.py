@@ -44,7 +44,7 @@ NOT_GIVEN = {
 """Arguments that RLlib's loop passes to a piece and the fast path does not."""
 
 
-class EnvToModule(NamedTuple):
+class EnvToModuleParts(NamedTuple):
     """The pieces of an env-to-module pipeline.
 
     Attributes:
@@ -58,7 +58,7 @@ class EnvToModule(NamedTuple):
     last: list[Any]
 
     @classmethod
-    def of(cls, pieces: list[Any]) -> "EnvToModule":
+    def of(cls, pieces: list[Any]) -> "EnvToModuleParts":
         """Split a pipeline; without an unbroken sequence of the default pieces, all pieces are `own`."""
         first = next((i for i, piece in enumerate(pieces) if type(piece) is DEFAULT_PIECES[0]), len(pieces))
         end = first + len(DEFAULT_PIECES)
@@ -94,7 +94,7 @@ def normalizing_piece(pieces: list[Any]) -> Any:
 
 def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
     """Yield the reasons (code, part of a sentence) why an env-to-module pipeline needs RLlib's own loop."""
-    own, default, last = parts = EnvToModule.of(pieces)
+    own, default, last = parts = EnvToModuleParts.of(pieces)
     if not default:
         names = [type(piece).__name__ for piece in pieces]
         text = f"the env-to-module connector pipeline lacks RLlib's default pieces, one after the other: {names}"

@@ -27,7 +27,7 @@ from fastmarl.rllib.inference.draws_cpu import RowSampler
 from fastmarl.rllib.inference.draws_torch import LogitSampler
 from fastmarl.rllib.inference.evaluation_switch import EvaluationSwitch, switch_of
 from fastmarl.rllib.inference.layers import Actor, actor_function
-from fastmarl.rllib.inference.lean import LeanActor
+from fastmarl.rllib.inference.native import NativeActor
 from fastmarl.rllib.inference.plain_modules import parts_run
 from fastmarl.rllib.store.block import is_state
 from fastmarl.rllib.store.layout import ObservationLayout
@@ -93,20 +93,21 @@ class ExactInference:
         mode = nullcontext() if all_quick else torch.inference_mode()
         former, self._parts = self._parts, {}
         for module_id, part in module.items():
-            lean = None
+            native = None
             if self._rng is not None and not self._runs_whole:
-                lean = LeanActor(part, self._device, former[module_id].lean if module_id in former else None)
+                native = NativeActor(part, self._device, former[module_id].native if module_id in former else None)
             self._parts[module_id] = ModulePart(
-                module_id, part, functions[module_id], switches[module_id], self._device, mode, lean, self._rng
+                module_id, part, functions[module_id], switches[module_id], self._device, mode, native, self._rng
             )
         self._watched = watched
 
     @property
     def backends(self) -> dict[str, str]:
-        """Backend of each module: "lean", or "torch" with the reason."""
+        """Backend of each module: "native", or "torch" with the reason."""
         why = "MultiRLModule's forward methods are overridden" if self._runs_whole else "draws are to be RLlib's"
         return {
-            module_id: part.lean.backend if part.lean else f"torch: {why}" for module_id, part in self._parts.items()
+            module_id: part.native.backend if part.native else f"torch: {why}"
+            for module_id, part in self._parts.items()
         }
 
     def leave_modes(self) -> None:
@@ -123,7 +124,7 @@ class ExactInference:
     def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
         """Return true if `answer()` should get n rows of the module's observations as they lie in memory."""
         part = self._parts.get(module_id)
-        return part is not None and part.lean is not None and part.lean.reads(layout, n)
+        return part is not None and part.native is not None and part.native.reads(layout, n)
 
     def answer(self, batches: dict[str, Batch], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
         """Run all modules, in the order of `batches`, and draw actions.
@@ -187,7 +188,7 @@ class ModulePart:
         switch: See `switch_of()`.
         device: Device of the module's parameters.
         mode: Context to enter where no gradients are needed; a null context if the caller has entered it.
-        lean: Compiled code that may replace `actor`, or None.
+        native: Compiled code that may replace `actor`, or None.
         rng: See ExactInference.
 
     Attributes:
@@ -202,10 +203,10 @@ class ModulePart:
         switch: EvaluationSwitch | None,
         device: torch.device,
         mode: AbstractContextManager,
-        lean: LeanActor | None,
+        native: NativeActor | None,
         rng: np.random.Generator | None,
     ):
-        self.lean = lean
+        self.native = native
         self.module = module
         self._id = module_id
         self._device = device
@@ -234,8 +235,8 @@ class ModulePart:
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
         """Return the outputs of the module's forward pass; logits are an array if the batch is one."""
         if isinstance(batch, np.ndarray):
-            if self.lean is not None and self.lean.max_rows:
-                return {LOGITS: self.lean.forward(batch)}
+            if self.native is not None and self.native.max_rows:
+                return {LOGITS: self.native.forward(batch)}
             batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # the module has changed since `reads()`
         if self._actor is not None:
             with self._mode:

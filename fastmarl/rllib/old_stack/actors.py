@@ -14,7 +14,7 @@ from ray.rllib.utils.typing import ActionConnectorDataType, AgentConnectorDataTy
 
 from fastmarl.core.native._trajectories import choose_rows, put_actions, take_steps
 from fastmarl.rllib.old_stack.episode import OldStackEpisode
-from fastmarl.rllib.old_stack.inputs import Inputs
+from fastmarl.rllib.old_stack.inputs import PolicyInputs
 from fastmarl.rllib.old_stack.model_policy import ModelPolicy, problem_of_calls
 from fastmarl.rllib.old_stack.output_rows import OutputRows, leaves_of
 from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces
@@ -163,7 +163,7 @@ class FastActor:
         self._agent_pieces = AgentPieces(policy)
         self._action_pieces = ActionPieces(policy)
         self._initial_states = self._agent_pieces.states._initial_states
-        self._inputs = Inputs(policy, self.views, self.outputs, self._initial_states)
+        self._inputs = PolicyInputs(policy, self.views, self.outputs, self._initial_states)
         self._plain = None
         former, self._by_model = self._by_model, None
         problem = problem_of(policy)

@@ -34,7 +34,7 @@ class OutputView(NamedTuple):
     initial: np.ndarray
 
 
-class Inputs:
+class PolicyInputs:
     """Builds a policy's inputs from the steps of the agents that act.
 
     RLlib has one collector for each agent. It keeps the last `views.before` values of each column: of an observation

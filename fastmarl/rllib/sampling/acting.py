@@ -12,7 +12,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.core.store.block import Block, Key, leaves_of
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.shared_data import Mapped
 from fastmarl.rllib.sampling.to_env import Acted, ToEnv
 from fastmarl.rllib.sampling.to_module import ToModule
@@ -24,63 +24,63 @@ class Acting:
     """Chooses the actions of all agents that have been observed.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         inputs: Makes the modules' batches.
         to_module: Runs the user's connector pieces on batches.
         to_env: Runs the user's connector pieces on the modules' outputs.
     """
 
-    def __init__(self, core: Core, inputs: ModuleInputs, to_module: ToModule, to_env: ToEnv):
-        self._core = core
+    def __init__(self, parts: Parts, inputs: ModuleInputs, to_module: ToModule, to_env: ToEnv):
+        self._parts = parts
         self._inputs = inputs
         self._to_module = to_module
         self._to_env = to_env
-        self._makes_batches = core.to_module.makes_batches
+        self._makes_batches = parts.to_module.makes_batches
 
     def act(self, explore: bool, t: int) -> Acted:
         """Run all modules on their agents' rows, store the outputs, and return actions for the envs."""
-        core, ids, seconds = self._core, self._core.store.module_ids, self._core.counts.seconds
+        parts, ids, seconds = self._parts, self._parts.store.module_ids, self._parts.counts.seconds
         began = time.perf_counter()
         order: list[int] = []
         if self._makes_batches:
             batches = self._to_module.next_batches()
             order = [ids.index(module_id) for module_id in batches]
         else:
-            order, is_shown = core.store.scatter.acting_modules(core.store.acting_from), self._to_env.runs_whole
+            order, is_shown = parts.store.scatter.acting_modules(parts.store.acting_from), self._to_env.runs_whole
             batches = {ids[module]: self._inputs.batch(module, is_shown=is_shown) for module in order}
         if not batches:
-            nothing: list[dict] = [{} for _ in core.table.envs]
+            nothing: list[dict] = [{} for _ in parts.table.envs]
             return Acted(nothing, nothing)
         connected = time.perf_counter()
         if self._to_env.is_own or self._to_module.is_reordered:
             acted = self._to_env.act(batches, self._mapped(), explore=explore, t=t)
         else:
-            answers = core.inference.answer(batches, explore=explore, t=t)
+            answers = parts.inference.answer(batches, explore=explore, t=t)
             for module in order:
                 self._take(module, answers[ids[module]])
-            actions = core.action_dicts.by_module(order)
+            actions = parts.action_dicts.by_module(order)
             acted = Acted(actions, actions)
-        core.counts.forwards += 1
+        parts.counts.forwards += 1
         seconds["connect"] += connected - began
-        seconds["forward"] += core.inference.forwarded_at - connected
-        seconds["act"] += time.perf_counter() - core.inference.forwarded_at
+        seconds["forward"] += parts.inference.forwarded_at - connected
+        seconds["act"] += time.perf_counter() - parts.inference.forwarded_at
         return acted
 
     def _mapped(self) -> Mapped:
         """Return the agents of the batches' rows, see `Mapped`."""
         if self._makes_batches:
             return self._to_module.mapped
-        mapped = self._core.rows_to_act()
-        self._core.shared_data.note_batches(mapped)
+        mapped = self._parts.rows_to_act()
+        self._parts.shared_data.note_batches(mapped)
         return mapped
 
     def _take(self, module: int, columns: dict[Key, np.ndarray]) -> None:
         """Store a module's outputs, and its actions for the envs."""
-        core, store = self._core, self._core.store
-        first, block, state = store.acting_from[module], store.blocks[module], core.states[module]
+        parts, store = self._parts, self._parts.store
+        first, block, state = store.acting_from[module], store.blocks[module], parts.states[module]
         if state is not None:
             state.write(block.lane_R[first : store.rows[module].n], columns, store.module_ids[module])
-        core.env_actions[module].set(first, columns, partial(self._agents_of, block, first))
+        parts.env_actions[module].set(first, columns, partial(self._agents_of, block, first))
         block.boxes_scalars = state is not None
         if not OWN_COLUMNS.isdisjoint(columns):
             columns = {key: values for key, values in columns.items() if key not in OWN_COLUMNS}
@@ -88,14 +88,14 @@ class Acting:
 
     def _agents_of(self, block: Block, first: int) -> list[Hashable]:
         """Return the agents of a block's rows from `first` on."""
-        agent_ids = self._core.table.agent_ids
+        agent_ids = self._parts.table.agent_ids
         return [agent_ids[lane] for lane in block.lane_R[first : block.rows.n]]
 
     def act_at_random(self) -> Acted:
         """Draw actions from the envs' own spaces, and store them without other outputs."""
-        store, table = self._core.store, self._core.table
+        store, table = self._parts.store, self._parts.table
         actions: list[dict] = []
-        for env, lanes, record in zip(self._core.runner.env.envs, table.envs, table.records, strict=True):
+        for env, lanes, record in zip(self._parts.runner.env.envs, table.envs, table.records, strict=True):
             acting = self._acting_agents(lanes, record)
             actions.append({agent_id: env.unwrapped.get_action_space(agent_id).sample() for agent_id in acting})
         for module, block in enumerate(store.blocks):
@@ -103,7 +103,7 @@ class Acting:
             lanes_R = block.lane_R[first:end].tolist()
             chosen = [actions[table.env_L[lane]][table.agent_ids[lane]] for lane in lanes_R]
             if chosen:
-                if (state := self._core.states[module]) is not None:
+                if (state := self._parts.states[module]) is not None:
                     state.begin(block.lane_R[first:end])  # lanes still have the states of earlier agents
                 block.boxes_scalars = isinstance(chosen[0], np.ndarray)
                 actions_of_module = leaves_of({Columns.ACTIONS: batch_of(chosen)})

@@ -9,7 +9,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
 from fastmarl.core.errors import RunningEpisodeError
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.episode_in_view import EpisodeInView, prune
 from fastmarl.rllib.store.records import RLlibRecord
@@ -32,7 +32,7 @@ class EpisodeEvents:
     """Calls the callbacks of episodes.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         builder: Reads agents' latest actions and outputs.
         episodes: Builds running episodes.
 
@@ -42,8 +42,8 @@ class EpisodeEvents:
         passing: See RunningEpisodes.
     """
 
-    def __init__(self, core: Core, builder: Builder, episodes: RunningEpisodes):
-        self._core = core
+    def __init__(self, parts: Parts, builder: Builder, episodes: RunningEpisodes):
+        self._parts = parts
         self._builder = builder
         self._episodes = episodes
         self._views: dict[int, EpisodeInView] = {}  # by env: views of running episodes, made on demand
@@ -56,7 +56,7 @@ class EpisodeEvents:
 
     def refresh(self) -> None:
         """Read which events have callbacks; to be called before each call."""
-        self.listened = frozenset(event for event in EVENTS if listeners(self._core.runner, event))
+        self.listened = frozenset(event for event in EVENTS if listeners(self._parts.runner, event))
 
     @property
     def has_whole(self) -> bool:
@@ -78,7 +78,7 @@ class EpisodeEvents:
         successors = {}
         for env_index, view in sorted(self._views.items()):
             if view.is_whole:
-                record = self._core.record_of(env_index)
+                record = self._parts.record_of(env_index)
                 episode, mapping = view.episode, record.mapping
                 # The mapping function is called elsewhere, and its result at a cut is not used.
                 episode.agent_to_module_mapping_fn = lambda agent_id, _, known=mapping: known.get(agent_id, "")
@@ -90,7 +90,7 @@ class EpisodeEvents:
     def go_on(self, successors: dict[int, Any]) -> None:
         """Continue all running episodes in new chunks, which are given for those that have been built."""
         views, self._views = self._views, {}
-        for record in self._core.running():
+        for record in self._parts.running():
             env_index = record.env_index
             if env_index in views:
                 record.custom_data = deepcopy(record.custom_data)  # the chunk keeps its own
@@ -106,7 +106,7 @@ class EpisodeEvents:
 
     @property
     def _earlier_chunks(self) -> Any:
-        return self._core.runner._loop["_ongoing_episodes_for_metrics"]
+        return self._parts.runner._loop["_ongoing_episodes_for_metrics"]
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
         """Give the runner all returned chunks of a running episode, as mere numbers if they no longer exist."""
@@ -126,7 +126,7 @@ class EpisodeEvents:
         """
         if event not in self.listened:
             return
-        runner, record = self._core.runner, self._core.record_of(env_index)
+        runner, record = self._parts.runner, self._parts.record_of(env_index)
         view, id_ = self.view_of_running(record), record.id_
         if event == END:
             self.complete_earlier_chunks(record)
@@ -169,7 +169,7 @@ class EpisodeEvents:
     def keep_chunks(self) -> None:
         """Give the runner the returned chunks of running episodes, and keep the next ones there."""
         self._keeps_chunks = True
-        for record in self._core.running():
+        for record in self._parts.running():
             self.complete_earlier_chunks(record)
 
     def shown(self, name: str) -> Any:
@@ -188,10 +188,10 @@ class EpisodeEvents:
 
     def _shown_episodes(self) -> list[Any]:
         """Return the running episodes of all envs, which can be read until the callback returns."""
-        core = self._core
+        parts = self._parts
         views = [
-            None if record is None else self.view_of_running(core.record_of(i))
-            for i, record in enumerate(core.table.records)
+            None if record is None else self.view_of_running(parts.record_of(i))
+            for i, record in enumerate(parts.table.records)
         ]
         for view in views:
             if view is not None and view not in self._shown:
@@ -204,7 +204,7 @@ class EpisodeEvents:
         """Log the call's counts, which otherwise happens at its end, before callbacks read the logger."""
 
         def peek(*args: Any, **options: Any) -> Any:
-            self._core.log_counts()
+            self._parts.log_counts()
             return type(logger).peek(logger, *args, **options)
 
         logger.peek = peek
@@ -243,10 +243,10 @@ class EpisodeEvents:
 
     def acted(self, actions: list[dict]) -> dict[int, dict[Hashable, tuple[Any, Any, Any]]]:
         """Return, for each env with a built episode, agent id -> (action, other outputs, reward so far)."""
-        self._core.store.stamp_all()
+        self._parts.store.stamp_all()
         return {
             env_index: {
-                agent_id: self._builder.hanging_outputs(self._core.table.envs[env_index].lane_of[agent_id])
+                agent_id: self._builder.hanging_outputs(self._parts.table.envs[env_index].lane_of[agent_id])
                 for agent_id in actions[env_index]
             }
             for env_index, view in sorted(self._views.items())
@@ -275,9 +275,9 @@ class EpisodeEvents:
     def write_back(self, view: EpisodeInView) -> None:
         """Write the newest observations, which callbacks may have changed, to the blocks that modules read."""
         record = view.record
-        table, live = self._core.table, self._core.table.envs[record.env_index].lane_of
+        table, live = self._parts.table, self._parts.table.envs[record.env_index].lane_of
         for agent_id, lane in record.lane_of.items():
-            block, final = self._core.store.blocks[table.module_L[lane]], int(table.final_L[lane])
+            block, final = self._parts.store.blocks[table.module_L[lane]], int(table.final_L[lane])
             if agent_id in live:
                 block.overwrite(table.row_L[lane], view.episode.agent_episodes[agent_id].observations.data[-1])
             elif block.raw_layout is not None and final >= block.n_finals_connected:

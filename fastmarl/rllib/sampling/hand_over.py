@@ -8,32 +8,32 @@ from ray.rllib.core.columns import Columns
 
 from fastmarl.rllib.connectors.frames import StackedFrames
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.to_module import ToModule
 from fastmarl.rllib.store.records import ChunkNumbers
 
 
-def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], to_module: ToModule, explore: bool) -> None:
+def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_module: ToModule, explore: bool) -> None:
     """Set up RLlib's runner as if its own loop had sampled so far.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         events: Has the running episodes as callbacks see them.
         autoreset: Per env, true if the next step resets it.
         to_module: Has the batch that the connector pieces made of the last observations.
         explore: True if the next steps explore.
     """
-    runner = core.runner
+    runner = parts.runner
     give_back(runner)
-    runner._ongoing_episodes = [events.whole_episode(record) for record in core.running()]
+    runner._ongoing_episodes = [events.whole_episode(record) for record in parts.running()]
     for episode in runner._ongoing_episodes:
         episode.resume_clock()
-    for record in core.running():
+    for record in parts.running():
         events.complete_earlier_chunks(record)
     runner.env._autoreset_envs = np.array(autoreset, np.bool_)
     batch: Any = {}
-    frames = core.connectors.frames
-    for piece in [*([] if frames is None else [frames.piece]), *core.to_module.default]:  # others have run
+    frames = parts.connectors.frames
+    for piece in [*([] if frames is None else [frames.piece]), *parts.to_module.default]:  # others have run
         batch = piece(
             rl_module=runner.module,
             batch=batch,
@@ -42,14 +42,14 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], to_modul
             shared_data=runner._shared_data,
         )
         if frames is not None and piece is frames.piece:
-            batch[Columns.OBS].update(_as_before(core, frames))
-    runner._cached_to_module = to_module.hand_over(batch) if core.to_module.makes_batches else batch
+            batch[Columns.OBS].update(_as_before(parts, frames))
+    runner._cached_to_module = to_module.hand_over(batch) if parts.to_module.makes_batches else batch
 
 
-def _as_before(core: Core, frames: StackedFrames) -> dict[tuple, list[Any]]:
+def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
     """Return the frame stacks of before the cut, when episodes had a longer lookback, in the form of RLlib's batch."""
-    table, store, stacks = core.table, core.store, dict[tuple, list[Any]]()
-    id_of = [record.id_ for record in core.running()]
+    table, store, stacks = parts.table, parts.store, dict[tuple, list[Any]]()
+    id_of = [record.id_ for record in parts.running()]
     for module, module_id in enumerate(store.module_ids):
         lanes = store.blocks[module].lane_R[store.acting_from[module] : store.rows[module].n].tolist()
         for place, lane in enumerate(lanes):

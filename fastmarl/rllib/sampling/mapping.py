@@ -8,7 +8,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.sample_block import is_set
 from fastmarl.rllib.sampling.mapping_code import MappingFn, reads_times_only
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.window import Window
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
@@ -17,16 +17,16 @@ from fastmarl.rllib.store.running_episodes import RunningEpisodes
 Step = tuple[dict, dict, dict, dict | None, dict, dict]
 
 
-class PolicyMapping:
+class AgentToModuleMapping:
     """Calls the mapping functions in RLlib's order.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         episodes: Builds running episodes, for functions that may read anything of them.
     """
 
-    def __init__(self, core: Core, episodes: RunningEpisodes):
-        self._core = core
+    def __init__(self, parts: Parts, episodes: RunningEpisodes):
+        self._parts = parts
         self._episodes = episodes
         self._known: tuple[MappingFn, bool] | None = None
 
@@ -57,7 +57,7 @@ class PolicyMapping:
             flags = {"terminateds": terminateds, "truncateds": truncateds}
             episode.add_env_step(obs, actions, rewards, infos, extra_model_outputs=outputs, **flags)
 
-        self._map(record, agent_ids, self._core.table.envs[record.env_index].env_t + 1, replay)
+        self._map(record, agent_ids, self._parts.table.envs[record.env_index].env_t + 1, replay)
 
     def at_cut(self, record: RLlibRecord, window: Window, horizon: int, is_shown: bool) -> None:
         """Call the mapping function for all agents of the next chunk, as RLlib does, which ignores the results.
@@ -68,7 +68,7 @@ class PolicyMapping:
             horizon: `episode_lookback_horizon`.
             is_shown: True if callbacks or connectors may read the next chunk.
         """
-        env_t = self._core.table.envs[record.env_index].env_t
+        env_t = self._parts.table.envs[record.env_index].env_t
 
         def cut(function: MappingFn) -> Any:
             return self._episodes.whole(self._episodes.chunk_of(record), function).cut(horizon)

@@ -9,7 +9,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.rllib.inference.inference import Batch
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 
 ALIGNMENT = 16  # bytes
 
@@ -18,14 +18,14 @@ class ModuleInputs:
     """Makes each module's batch from the rows that act next.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
 
     Attributes:
         added: Module id -> columns that connector pieces have added.
     """
 
-    def __init__(self, core: Core):
-        self._core = core
+    def __init__(self, parts: Parts):
+        self._parts = parts
         self.added: dict[str, dict[str, Any]] = {}
 
     def batch(self, module: int, *, is_shown: bool = False) -> Batch:
@@ -35,14 +35,14 @@ class ModuleInputs:
             module: Index of the module.
             is_shown: True if other code than the module's sees the batch, and may write to it.
         """
-        core, store = self._core, self._core.store
+        parts, store = self._parts, self._parts.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
-        frames, module_id = core.connectors.frames, store.module_ids[module]
+        frames, module_id = parts.connectors.frames, store.module_ids[module]
         added = self.added.get(module_id) if self.added else None
         is_plain = frames is None and not added and not is_shown
-        if is_plain and core.inference.reads(module_id, block.layout, end - first):
+        if is_plain and parts.inference.reads(module_id, block.layout, end - first):
             return block.obs[0][first:end]
-        shares = not is_shown and core.inference.leaves_input_untouched(module_id)
+        shares = not is_shown and parts.inference.leaves_input_untouched(module_id)
         if frames is not None:
             obs: Any = map_struct(self._own_tensor, frames.of(module))
         elif block.layout.is_array:
@@ -52,14 +52,14 @@ class ModuleInputs:
         else:
             obs = block.layout.nest([self._tensor(leaf, first, end, shares) for leaf in block.obs])
         batch = {Columns.OBS: obs}
-        if core.states[module] is not None:
+        if parts.states[module] is not None:
             obs = map_struct(lambda leaf: leaf.unsqueeze(1), obs)
             batch = {Columns.OBS: obs, Columns.STATE_IN: self.read_state(module)}
         return {**added, **batch} if added else batch
 
     def read_state(self, module: int) -> Any:
         """Read the recurrent states for a module's next forward pass; None if the module is not recurrent."""
-        store, state = self._core.store, self._core.states[module]
+        store, state = self._parts.store, self._parts.states[module]
         if state is None:
             return None
         read = state.read(store.blocks[module].lane_R[store.acting_from[module] : store.rows[module].n])
@@ -76,7 +76,7 @@ class ModuleInputs:
         return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self._core.inference.is_on_cpu else tensor.to(self._core.runner._device)
+        return tensor if self._parts.inference.is_on_cpu else tensor.to(self._parts.runner._device)
 
 
 def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.nets.recurrent_state import LaneState
 from fastmarl.core.spaces.structs import map_struct
-from fastmarl.rllib.connectors.pieces import EnvToModule, are_rewriting, normalizing_piece, own_of_module_to_env
+from fastmarl.rllib.connectors.pieces import EnvToModuleParts, are_rewriting, normalizing_piece, own_of_module_to_env
 from fastmarl.rllib.connectors.pipeline import Connectors
 from fastmarl.rllib.inference.env_actions import RLlibEnvActions
 from fastmarl.rllib.inference.inference import NARROWED, ExactInference
@@ -19,7 +19,7 @@ from fastmarl.rllib.store.records import CallCounts, RLlibLanes, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
 
 
-class Core:
+class Parts:
     """The core's parts for one RLlib runner: lanes, store, inference, actions.
 
     Args:
@@ -45,13 +45,13 @@ class Core:
         self._rng = draws
         self.inference = ExactInference(runner.module, runner._device, self._rng)
         self.table = RLlibLanes(
-            [frozenset()] * runner.num_envs, _already_mapped, post_death="accumulate", respawn=False
+            [frozenset()] * runner.num_envs, _already_mapped, late_rewards="accumulate", respawn=False
         )
         n_agents = [len(getattr(env.unwrapped, "possible_agents", None) or ()) for env in runner.env.envs]
         merge_flags = "01" not in runner.fixes
         self.spaces = _spaces_of(runner.env.envs)
         self._pieces = self._all_pieces()
-        self.to_module = EnvToModule.of(list(runner._env_to_module.connectors))
+        self.to_module = EnvToModuleParts.of(list(runner._env_to_module.connectors))
         own = self.to_module.own
         self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(own))
         self.connectors = Connectors(own, self.store, self.spaces)

@@ -11,7 +11,7 @@ from typing import Any
 from fastmarl.core.errors import ConnectorError
 from fastmarl.rllib.connectors.newest import Newest
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.store.builder import RLlibChunk
 from fastmarl.rllib.store.episode_in_view import EpisodeInView
 
@@ -22,7 +22,7 @@ class PiecesInPython:
     """Gives pieces the episodes as RLlib's loop has them, and takes over the observations that they write there.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         events: Has the views of episodes.
 
     Attributes:
@@ -30,8 +30,8 @@ class PiecesInPython:
         ended: Chunks of the episodes that ended in this step.
     """
 
-    def __init__(self, core: Core, events: EpisodeEvents):
-        self._core = core
+    def __init__(self, parts: Parts, events: EpisodeEvents):
+        self._parts = parts
         self._events = events
         self.explore = True
         self.ended: list[RLlibChunk] = []
@@ -90,19 +90,19 @@ class PiecesInPython:
         events = self._events
         if has_ended:
             return {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
-        return {record.env_index: events.view_of_running(record) for record in self._core.running()}
+        return {record.env_index: events.view_of_running(record) for record in self._parts.running()}
 
     def _call(
         self, piece: Any, batch: dict[str, Any], views: dict[int, EpisodeInView], *, has_ended: bool
     ) -> dict[str, Any]:
-        runner = self._core.runner
+        runner = self._parts.runner
         with ExitStack() as stack:
             made = piece(
                 rl_module=runner.module,
                 batch=batch,
                 episodes=[stack.enter_context(view) for view in views.values()],
                 explore=self.explore,
-                shared_data=self._core.shared_data.content,
+                shared_data=self._parts.shared_data.content,
             )
         if not isinstance(made, dict):
             raise ConnectorError("of all", type(piece).__name__, f"expected the batch to be returned, got {made!r}")
@@ -119,7 +119,7 @@ class PiecesInPython:
 
     def whole_parts(self, *, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
         """Return the agent episodes in episodes that have been built, by (env index, agent id)."""
-        views = {record.env_index: self._events.view_of(record.env_index) for record in self._core.running()}
+        views = {record.env_index: self._events.view_of(record.env_index) for record in self._parts.running()}
         if has_ended:
             views = {chunk.record.env_index: chunk.view for chunk in self.ended}
         return {

@@ -13,9 +13,9 @@ from fastmarl.core.native._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.sampling.acting import Acting
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
 from fastmarl.rllib.sampling.hand_over import hand_over
-from fastmarl.rllib.sampling.mapping import PolicyMapping
+from fastmarl.rllib.sampling.mapping import AgentToModuleMapping
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.step_writer import StepWriter
 from fastmarl.rllib.sampling.to_env import ToEnv
@@ -32,26 +32,26 @@ class FastSampler:
     Args:
         runner: The RLlib runner, whose env, module, config and seed are used.
         finished: List to which the `ChunkNumbers` of each episode that ends are appended.
-        draws: See Core.
+        draws: See Parts.
 
     Attributes:
-        core: The runner's parts; its counts are those of the last call.
+        parts: The runner's parts; its counts are those of the last call.
         events: Calls the callbacks.
     """
 
     def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
         self._runner = runner
-        self.core = Core(runner, draws)
-        spaces, self._connectors = self.core.spaces, self.core.connectors
-        self._builder = Builder(self.core.store, spaces, runner.episode_class, runner.fixes)
-        episodes = RunningEpisodes(self.core.store, self._builder, spaces, runner.episode_class)
-        self._mapping = PolicyMapping(self.core, episodes)
-        self._recording = StepWriter(self.core, self._mapping)
-        self.events = EpisodeEvents(self.core, self._builder, episodes)
-        self._in_python = PiecesInPython(self.core, self.events)
-        inputs = ModuleInputs(self.core)
-        self._to_module = ToModule(self.core, inputs, self._in_python)
-        self._acting = Acting(self.core, inputs, self._to_module, ToEnv(self.core, self._in_python))
+        self.parts = Parts(runner, draws)
+        spaces, self._connectors = self.parts.spaces, self.parts.connectors
+        self._builder = Builder(self.parts.store, spaces, runner.episode_class, runner.fixes)
+        episodes = RunningEpisodes(self.parts.store, self._builder, spaces, runner.episode_class)
+        self._mapping = AgentToModuleMapping(self.parts, episodes)
+        self._recording = StepWriter(self.parts, self._mapping)
+        self.events = EpisodeEvents(self.parts, self._builder, episodes)
+        self._in_python = PiecesInPython(self.parts, self.events)
+        inputs = ModuleInputs(self.parts)
+        self._to_module = ToModule(self.parts, inputs, self._in_python)
+        self._acting = Acting(self.parts, inputs, self._to_module, ToEnv(self.parts, self._in_python))
         self._resets: dict[int, tuple] = {}  # env -> (observations, infos) of its reset in this tick
         self._as_steps: dict[int, tuple] = {}  # env -> its reset in this tick, if that is recorded as a step
         self._stepped_at = 0.0  # end of the envs' last step
@@ -66,7 +66,7 @@ class FastSampler:
     def hand_over(self, explore: bool | None = None) -> None:
         """Hand the running episodes over to RLlib's own loop; `explore`: as in hand_over(), by default as before."""
         explore = self._in_python.explore if explore is None else explore
-        hand_over(self.core, self.events, self._autoreset, self._to_module, explore)
+        hand_over(self.parts, self.events, self._autoreset, self._to_module, explore)
 
     # Sampling.
 
@@ -85,26 +85,26 @@ class FastSampler:
         After an error, `kept` has only the finished episodes, and this object can't sample again.
         """
         runner, began = self._runner, time.perf_counter()
-        self.core.counts = CallCounts()
+        self.parts.counts = CallCounts()
         self._env_ts = self._agent_ts = 0  # in this call, without steps lost by failed envs
         self._counts_env_steps = runner.config.count_steps_by == "env_steps"
         self._n_runners = runner.config.num_env_runners or 1
         try:
-            self.core.refresh()
+            self.parts.refresh()
             self.events.refresh()
             self._in_python.explore = explore
-            self.core.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
+            self.parts.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
                 self._reset_all(num_episodes)
             if num_episodes is not None:
                 runner._needs_initial_reset = True
-            self.core.store.use_weights(runner._weights_seq_no)
-            for record in self.core.running():
+            self.parts.store.use_weights(runner._weights_seq_no)
+            for record in self.parts.running():
                 record.started_at = time.perf_counter()
             self.events.is_in_tick = True
             while not self._reached(num_timesteps, num_episodes):
                 self._tick(explore, random_actions, num_episodes)
-            self.core.store.stamp_all()
+            self.parts.store.stamp_all()
             running = self._end_chunks() if num_episodes is None else []
             self._builder.find_hanging()
             successors = self.events.cut(runner.config.episode_lookback_horizon) if num_episodes is None else {}
@@ -115,8 +115,8 @@ class FastSampler:
             raise
         finally:
             self.events.is_in_tick = False
-            self.core.counts.lost_reward = self.core.table.unattributed_reward
-            self.core.table.unattributed_reward = 0.0
+            self.parts.counts.lost_reward = self.parts.table.unattributed_reward
+            self.parts.table.unattributed_reward = 0.0
         self._in_python.tell(time.perf_counter() - began)
         self._end_call(running, kept[len(kept) - len(running) :], cut=num_episodes is None)
         self.events.go_on(successors)
@@ -129,20 +129,20 @@ class FastSampler:
     def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
         """Run one tick: agents act, envs step, steps are recorded, episodes end."""
         acting, runner = self._acting, self._runner
-        self.core.store.change_weights(runner._weights_seq_no)  # which a callback may have changed
+        self.parts.store.change_weights(runner._weights_seq_no)  # which a callback may have changed
         before = runner.num_env_steps_sampled_lifetime // self._n_runners
         t = (before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
         actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
         self.events.write_back_late()
-        if self.core.shared_data.is_read:
-            self.core.shared_data.note_actions()
-        if self.core.counts_actions:
-            self._agent_ts += self.core.count_actions(actions)
-        self.core.store.advance()
+        if self.parts.shared_data.is_read:
+            self.parts.shared_data.note_actions()
+        if self.parts.counts_actions:
+            self._agent_ts += self.parts.count_actions(actions)
+        self.parts.store.advance()
         self._all_anew = False
         done, n_finished = self._step_envs(actions, for_env), len(self._finished)
         if num_episodes is None:
-            self.core.counts.episodes += len(done)  # before callbacks, which may read it
+            self.parts.counts.episodes += len(done)  # before callbacks, which may read it
         if self._all_anew:  # connectors run before callbacks if all envs were reset
             self._connect(n_finished)
         if self.events.listened:
@@ -151,41 +151,41 @@ class FastSampler:
             self._end_episodes(done, num_episodes)
         if not self._all_anew:
             self._connect(n_finished)
-        counts = self.core.counts
+        counts = self.parts.counts
         counts.ticks += 1
         counts.lengths.append(self._under_way)
 
     def _connect(self, n_finished: int) -> None:
         """Run the connectors on the newest observations; `n_finished` episodes had ended before this tick."""
-        if not self._connectors.pieces and not self.core.to_module.last:
+        if not self._connectors.pieces and not self.parts.to_module.last:
             return
         began = time.perf_counter()
         self._in_python.ended = ended = self._finished[n_finished:]
         try:
             done = [chunk.record.env_index for chunk in ended]
             batch = self._connectors.run(done, self._in_python, self._to_module.pass_ended)
-            if self.core.to_module.makes_batches:
+            if self.parts.to_module.makes_batches:
                 self._to_module.take(batch)
         except BaseException:
             del self._finished[n_finished:]  # their last observations are undefined
             raise
-        self.core.counts.seconds["connect"] += time.perf_counter() - began
+        self.parts.counts.seconds["connect"] += time.perf_counter() - began
 
     # Envs.
 
     def _reset_all(self, num_episodes: int | None) -> None:
         """Drop all running episodes, and reset all envs."""
-        runner, core = self._runner, self.core
+        runner, parts = self._runner, self.parts
         self._forget_earlier_chunks()
         for env_index in range(runner.num_envs):
-            core.store.drop_episode(env_index)
-        core.store.renew()
+            parts.store.drop_episode(env_index)
+        parts.store.renew()
         for env_index in range(runner.num_envs):
             self._open_record(env_index)
-        core.shared_data.reset()
+        parts.shared_data.reset()
         seed = runner._seed if runner._needs_initial_reset else None
         observations, infos = runner._try_env_reset(seed=seed, options=None)
-        core.counts.resets += 1
+        parts.counts.resets += 1
         self._idle.clear()
         if num_episodes is not None and "59" in runner.fixes:
             self._idle.update(range(num_episodes, runner.num_envs))
@@ -212,16 +212,16 @@ class FastSampler:
 
     def _step_envs(self, actions: list[dict], for_env: list[dict]) -> list[int]:
         """Step or reset all envs, and record the results; returns the envs whose episodes have ended."""
-        core, resets, began = self.core, self._autoreset, time.perf_counter()
+        parts, resets, began = self.parts, self._autoreset, time.perf_counter()
         results, over = step_envs(self._runner.env.envs, for_env, resets, self._idle, self._restart)
         stepped = time.perf_counter()
-        core.counts.seconds["env_step"] += stepped - began
+        parts.counts.seconds["env_step"] += stepped - began
         self._stepped_at = stepped
         self._resets.clear()
         self._as_steps.clear()
         acted = self.events.acted(actions) if self.events.has_whole else {}
         done, n_steps, n_observed = record_steps(
-            self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
+            self, self._recording, parts.store.scatter, parts.table.records, actions, results, over, resets, stepped
         )
         if self.events.has_whole:
             for env_index, (obs, infos) in self._resets.items():
@@ -230,14 +230,14 @@ class FastSampler:
             step = self._as_steps.get(env_index, results[env_index])
             if step and env_index not in self._resets:
                 self.events.add_step(env_index, of_env, step)
-        core.counts.env_steps += n_steps
+        parts.counts.env_steps += n_steps
         self._env_ts += n_steps
         self._under_way += n_steps
-        self._agent_ts += 0 if core.counts_actions else n_observed
+        self._agent_ts += 0 if parts.counts_actions else n_observed
         return done
 
     def _restart(self, env_index: int, error: Exception) -> None:
-        self.core.counts.step_failures += 1
+        self.parts.counts.step_failures += 1
         self._runner.restart_env(env_index, error)
 
     def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
@@ -252,9 +252,9 @@ class FastSampler:
 
     def begin_anew(self, env_index: int) -> None:
         """Drop the episode of a failed env, which was created again, and begin another; other episodes continue."""
-        core, env = self.core, self.core.table.envs[env_index]
-        record = core.record_of(env_index)
-        core.count(record)
+        parts, env = self.parts, self.parts.table.envs[env_index]
+        record = parts.record_of(env_index)
+        parts.count(record)
         lost = env.env_t - record.env_t_started
         self._under_way -= lost
         if self._runner.num_envs > 1:
@@ -263,9 +263,9 @@ class FastSampler:
         else:  # RLlib resets its counts, too
             self._env_ts = self._agent_ts = 0
             self._all_anew = True
-            core.shared_data.reset()
+            parts.shared_data.reset()
             self._forget_earlier_chunks()
-        core.store.drop_episode(env_index)
+        parts.store.drop_episode(env_index)
         self._open_record(env_index)
         self._resets[env_index] = reset = self._runner.reset_env(env_index)
         self._recording.begin_episode(env_index, *reset)
@@ -274,7 +274,7 @@ class FastSampler:
     # Episodes end.
 
     def _open_record(self, env_index: int) -> None:
-        self.core.store.open_record(env_index, self._runner.config.policy_mapping_fn)
+        self.parts.store.open_record(env_index, self._runner.config.policy_mapping_fn)
         self.events.begin(env_index)
 
     def _call_back(self, done: list[int], num_episodes: int | None) -> None:
@@ -291,13 +291,13 @@ class FastSampler:
     def _end_episodes(self, done: list[int], num_episodes: int | None) -> bool:
         """End the episodes of these envs; returns true once the call has enough episodes."""
         for env_index in done:
-            record = self.core.record_of(env_index)
+            record = self.parts.record_of(env_index)
             self._finished.append(self._chunk(record))
             self._under_way -= self._finished[-1].length
-            self.core.counts.episodes += num_episodes is not None  # as many as are returned (20)
-            self.core.store.close_record(env_index)
+            self.parts.counts.episodes += num_episodes is not None  # as many as are returned (20)
+            self.parts.store.close_record(env_index)
             self._open_record(env_index)
-            self.core.shared_data.note_end(record.id_, self.core.record_of(env_index).id_)
+            self.parts.shared_data.note_end(record.id_, self.parts.record_of(env_index).id_)
             if num_episodes is not None and len(self._finished) >= num_episodes:
                 return True
             if num_episodes is not None and "59" in self._runner.fixes:
@@ -307,8 +307,8 @@ class FastSampler:
         return False
 
     def _chunk(self, record: RLlibRecord) -> RLlibChunk:
-        self.core.count(record)
-        env = self.core.table.envs[record.env_index]
+        self.parts.count(record)
+        env = self.parts.table.envs[record.env_index]
         return RLlibChunk(record, env.env_t, env.infos, view=self.events.view_of(record.env_index))
 
     def _episodes(self, chunks: list[RLlibChunk]) -> list[Any]:
@@ -331,7 +331,7 @@ class FastSampler:
 
     def _end_chunks(self) -> list[RLlibChunk]:
         """End and return the chunks of the running episodes."""
-        running, envs = self.core.running(), self.core.table.envs
+        running, envs = self.parts.running(), self.parts.table.envs
         for record in running:
             record.last_step_at = self._stepped_at
         return [self._chunk(record) for record in running if envs[record.env_index].env_t > record.env_t_started]
@@ -348,40 +348,40 @@ class FastSampler:
 
     def _end_call(self, chunks: list[RLlibChunk], episodes: list[Any], *, cut: bool) -> None:
         """Prepare the next call; `chunks` are those of running episodes."""
-        core = self.core
+        parts = self.parts
         for chunk, episode in zip(chunks, episodes, strict=True):
             chunk.record.earlier.append(chunk.numbers)
             self.events.keep_chunk(chunk.record, episode)
-        for record in core.running():
+        for record in parts.running():
             if cut:
                 self._cut(record)
             else:
-                core.count(record)
-                core.store.drop_episode(record.env_index)
-        core.store.renew()
+                parts.count(record)
+                parts.store.drop_episode(record.env_index)
+        parts.store.renew()
         self._finished, self._under_way = [], 0
 
     def _cut(self, record: RLlibRecord) -> None:
         """Cut an episode: continue it in a new chunk, which RLlib builds from its lookback window."""
-        core, builder, config = self.core, self._builder, self._runner.config
+        parts, builder, config = self.parts, self._builder, self._runner.config
         if record.awaits_reset:
             return
-        is_shown = bool(self.events.listened) or core.shows_episodes
-        window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
+        is_shown = bool(self.events.listened) or parts.shows_episodes
+        window = Window(parts.store, record, config.episode_lookback_horizon, builder.hanging)
         self._mapping.at_cut(record, window, config.episode_lookback_horizon, is_shown)
-        core.store.lookback_E[record.env_index] = window.lookback
-        live = core.table.envs[record.env_index].lane_of
+        parts.store.lookback_E[record.env_index] = window.lookback
+        live = parts.table.envs[record.env_index].lane_of
         record.map_order = window.map_order
         record.ended_before = window.ended
         record.go_on(window.order, window.dropped, live)
 
     def _keep_finished(self, kept: list[Any]) -> None:
         """Keep the finished episodes of a failed call, for the next one to return."""
-        core = self.core
-        core.inference.leave_modes()
-        for record in core.running():
-            core.count(record)
-        core.store.stamp_all()
+        parts = self.parts
+        parts.inference.leave_modes()
+        for record in parts.running():
+            parts.count(record)
+        parts.store.stamp_all()
         self._builder.hanging.clear()
         built = {(episode.id_, episode.env_t) for episode in kept}
         chunks = [chunk for chunk in self._finished if (chunk.record.id_, chunk.env_t) not in built]

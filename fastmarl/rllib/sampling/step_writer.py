@@ -8,8 +8,8 @@ from fastmarl.core.errors import MultiAgentEnvError, UnknownModuleError
 from fastmarl.core.native._env_values import kept as own_copy
 from fastmarl.core.native._step_keys import ended_unobserved, names_others, places_in_set_order
 from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
-from fastmarl.rllib.sampling.mapping import PolicyMapping, Step
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.mapping import AgentToModuleMapping, Step
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.store.records import RLlibRecord
 
 
@@ -17,21 +17,21 @@ class StepWriter:
     """Records resets and steps.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         mapping: Maps new agents to modules.
     """
 
-    def __init__(self, core: Core, mapping: PolicyMapping):
-        self._core = core
+    def __init__(self, parts: Parts, mapping: AgentToModuleMapping):
+        self._parts = parts
         self._mapping = mapping
-        self.keeps_common_infos = "21" in core.runner.fixes
-        self._keeps_order = "07" in core.runner.fixes
-        self._merges_flags = "01" not in core.runner.fixes
+        self.keeps_common_infos = "21" in parts.runner.fixes
+        self._keeps_order = "07" in parts.runner.fixes
+        self._merges_flags = "01" not in parts.runner.fixes
 
     def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
         """Record an env's first observations."""
-        store = self._core.store
-        record = self._core.record_of(env_index)
+        store = self._parts.store
+        record = self._parts.record_of(env_index)
         record.awaits_reset = False
         record.started_at = time.perf_counter()
         self._mapping.at_reset(record, obs, infos)
@@ -47,20 +47,20 @@ class StepWriter:
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any) -> None:
         """Add an agent that is observed for the first time."""
-        module_id, module_ids = record.mapping[agent_id], self._core.store.module_ids
+        module_id, module_ids = record.mapping[agent_id], self._parts.store.module_ids
         if module_id not in module_ids:
             raise UnknownModuleError(module_id, agent_id, module_ids)
         module = record.module_of[agent_id] = module_ids.index(module_id)
         record.order.append(agent_id)
         record.joined.append(agent_id)
-        self._core.env_actions[module].add_agent(agent_id)
-        self._core.store.fit(module, observation)
+        self._parts.env_actions[module].add_agent(agent_id)
+        self._parts.store.fit(module, observation)
 
     def keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
         """Keep the env's common info in the episode's custom data, by env step (21)."""
         if infos.get("__common__"):
             kept = record.custom_data.setdefault("__common__", {})
-            kept[self._core.table.envs[record.env_index].env_t] = own_copy(infos["__common__"])
+            kept[self._parts.table.envs[record.env_index].env_t] = own_copy(infos["__common__"])
 
     def look(
         self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict, truncateds: dict,
@@ -70,14 +70,14 @@ class StepWriter:
 
         Returns the observations to record.
         """
-        self._core.count(record)
+        self._parts.count(record)
         self._check_paid(record, actions, obs, rewards)
         given, all_joined = obs, True
         fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
         if not fewer and names_others(known := set(record.order), obs, actions, rewards, terminateds, truncateds):
             obs = self._let_join(record, known, (obs, actions, rewards, infos, terminateds, truncateds))
             all_joined = not names_others(set(record.order), given)
-        env = self._core.table.envs[record.env_index]
+        env = self._parts.table.envs[record.env_index]
         # Agents that end unobserved count as observed, because RLlib repeats their last observation.
         unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)
         record.observed = tuple(given)
@@ -92,7 +92,7 @@ class StepWriter:
         """Raise MultiAgentEnvError if an agent that acted and was observed has no reward, as RLlib does."""
         for agent_id in actions:
             if agent_id in obs and agent_id not in rewards:
-                env_t = self._core.table.envs[record.env_index].env_t + 1
+                env_t = self._parts.table.envs[record.env_index].env_t + 1
                 problem = "it acted and was observed, but has no reward; return one from step(), which may be 0"
                 raise MultiAgentEnvError(record.env_index, agent_id, env_t, problem)
 
@@ -123,13 +123,13 @@ class StepWriter:
 
     def _all_known_done(self, record: RLlibRecord, terminateds: dict, truncateds: dict) -> bool:
         """Return true if all known agents are done, upon which RLlib ends the episode, even if new agents come."""
-        lane_of = self._core.table.envs[record.env_index].lane_of
+        lane_of = self._parts.table.envs[record.env_index].lane_of
         return bool(record.order) and all(terminateds.get(agent) or truncateds.get(agent) for agent in lane_of)
 
     def note_joined(self, record: RLlibRecord) -> None:
         """Note the lanes of the agents that have joined."""
         for agent_id in record.joined:
-            record.lane_of[agent_id] = self._core.table.envs[record.env_index].lane_of[agent_id]
+            record.lane_of[agent_id] = self._parts.table.envs[record.env_index].lane_of[agent_id]
         record.joined.clear()
 
     def forget_early_pay(self, record: RLlibRecord, all_done: int, actions: dict, *said: dict) -> None:
@@ -150,7 +150,7 @@ class StepWriter:
 
     def note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
         """Keep the flags of agents that have ended, as the env returned them."""
-        scatter, table = self._core.store.scatter, self._core.table  # type: ignore[union-attr]
+        scatter, table = self._parts.store.scatter, self._parts.table  # type: ignore[union-attr]
         if all_done:
             if bool(all_done & TERMINATED) and (scatter.everybody or not record.is_terminated):
                 record.is_terminated = True

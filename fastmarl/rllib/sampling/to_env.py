@@ -20,7 +20,7 @@ from fastmarl.core.errors import ConnectorError
 from fastmarl.core.store.block import Key, leaves_of, name_of
 from fastmarl.rllib.connectors.pieces import MODULE_TO_ENV, own_of_module_to_env
 from fastmarl.rllib.episodes.sample_block import nested_columns
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.shared_data import Mapped
 from fastmarl.rllib.store.block import is_state
@@ -45,7 +45,7 @@ class ToEnv:
     """Runs the modules and the pieces of the module-to-env pipeline.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         in_python: Calls pieces.
 
     Attributes:
@@ -53,10 +53,10 @@ class ToEnv:
         runs_whole: True if modules must run by their own methods, because pieces see all their outputs.
     """
 
-    def __init__(self, core: Core, in_python: PiecesInPython):
-        self._core = core
+    def __init__(self, parts: Parts, in_python: PiecesInPython):
+        self._parts = parts
         self._in_python = in_python
-        self._pieces = list(core.runner._module_to_env.connectors)
+        self._pieces = list(parts.runner._module_to_env.connectors)
         self.is_own = bool(own_of_module_to_env(self._pieces))
         kinds = [type(piece) for piece in self._pieces]
         self._n_head = kinds.index(MODULE_TO_ENV[0])
@@ -68,7 +68,7 @@ class ToEnv:
             module_to_env.NormalizeAndClipActions: self._normalize,
             module_to_env.ListifyDataForVectorEnv: self._listify,
         }
-        self._structs = core.action_structs
+        self._structs = parts.action_structs
 
     def act(self, batches: dict[str, Any], mapped: Mapped, *, explore: bool, t: int) -> Acted:
         """Choose the actions of all agents, and store the outputs.
@@ -78,7 +78,7 @@ class ToEnv:
             mapped: The agents of the batches' rows.
             explore, t: See `ExactInference.answer()`.
         """
-        inference, answers, given = self._core.inference, None, Given()
+        inference, answers, given = self._parts.inference, None, Given()
         if self.runs_whole:
             batch = self._run(self._pieces[: self._n_head], inference.forward(batches, explore=explore, t=t))
             if self._is_usual and self._is_regular(batch, mapped):
@@ -90,14 +90,14 @@ class ToEnv:
         if answers is not None:
             batch, given = self._items(answers, mapped)
             batch = self._run(self._last, batch)
-        actions = batch.pop(Columns.ACTIONS, [{} for _ in self._core.table.envs])
+        actions = batch.pop(Columns.ACTIONS, [{} for _ in self._parts.table.envs])
         for_env = batch.pop(Columns.ACTIONS_FOR_ENV, actions)
         self._record({Columns.ACTIONS: actions, **batch}, answers or {}, given)
         return Acted(actions, for_env)
 
     def _is_regular(self, batch: dict, mapped: Mapped) -> bool:
         """Return true if the batch has outputs of each module, with a time axis if the module is recurrent."""
-        modules = self._core.runner.module
+        modules = self._parts.runner.module
         return batch.keys() == mapped.keys() and all(
             len(getattr(leaf, "shape", ())) > 1
             for module_id, columns in batch.items()
@@ -125,7 +125,7 @@ class ToEnv:
         given: Given = {}
         for module_id, leaves in answers.items():
             keys = [(episode_id, agent_id, module_id) for episode_id, agent_id in mapped[module_id]]
-            is_boxed = self._core.runner.module[module_id].is_stateful()
+            is_boxed = self._parts.runner.module[module_id].is_stateful()
             items_of = given[module_id] = {}
             for name, column in nested_columns(leaves).items():
                 items_of[name] = items = _rows(column, is_boxed and name != Columns.STATE_OUT)
@@ -134,7 +134,7 @@ class ToEnv:
 
     def _normalize(self, batch: dict) -> dict:
         """Scale or clip actions as NormalizeAndClipActions does, and add the start of Discrete spaces if asked (28)."""
-        options = self._core.action_options
+        options = self._parts.action_options
         if not any(options.values()):
             return batch
         change = unsquash_action if options["normalize"] else clip_action if options["clip"] else None
@@ -155,9 +155,9 @@ class ToEnv:
 
     def _listify(self, batch: dict) -> dict:
         """Regroup as ListifyDataForVectorEnv does: column -> a dict agent id -> item for each env."""
-        place_of = {record.id_: place for place, record in reversed([*enumerate(self._core.running())])}
+        place_of = {record.id_: place for place, record in reversed([*enumerate(self._parts.running())])}
         for column, by_key in batch.items():
-            by_env: list[dict] = [{} for _ in self._core.table.envs]
+            by_env: list[dict] = [{} for _ in self._parts.table.envs]
             for (episode_id, agent_id, _), items in by_key.items():
                 (item,) = items
                 by_env[place_of.get(episode_id, 0)][agent_id] = item
@@ -174,7 +174,7 @@ class ToEnv:
             answers: The modules' outputs as columns.
             given: The modules' outputs as items.
         """
-        store, table = self._core.store, self._core.table
+        store, table = self._parts.store, self._parts.table
         order, n_left = store.scatter.acting_modules(store.acting_from), sum(map(len, columns[Columns.ACTIONS]))
         for module in order:
             module_id, first = store.module_ids[module], store.acting_from[module]
@@ -205,7 +205,7 @@ class ToEnv:
         answers: dict[Key, np.ndarray],
         given: dict[str, list[Any]],
     ) -> None:
-        store, state = self._core.store, self._core.states[module]
+        store, state = self._parts.store, self._parts.states[module]
         block, first = store.blocks[module], store.acting_from[module]
         columns: dict[Key, np.ndarray] | None = {}
         for name, values in items.items():
@@ -230,8 +230,8 @@ class ToEnv:
 def _rows(column: Any, is_boxed: bool) -> list[Any]:
     """Return the rows of a nest of arrays as views; numbers are arrays of shape () if `is_boxed`."""
     if isinstance(column, dict):
-        parts = [_rows(part, is_boxed) for part in column.values()]
-        return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
+        columns = [_rows(part, is_boxed) for part in column.values()]
+        return [dict(zip(column, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(column, tuple):
         return list(zip(*(_rows(part, is_boxed) for part in column), strict=True))
     return [column[i, ...] for i in range(len(column))] if is_boxed else list(column)

@@ -10,10 +10,10 @@ from typing import Any
 from ray.rllib.core.columns import Columns
 
 from fastmarl.core.errors import ConnectorError
-from fastmarl.rllib.connectors.pieces import EnvToModule
+from fastmarl.rllib.connectors.pieces import EnvToModuleParts
 from fastmarl.rllib.inference.inference import Batch
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
-from fastmarl.rllib.sampling.parts import Core
+from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.shared_data import Mapped
 
@@ -25,7 +25,7 @@ class ToModule:
     """Makes the modules' batches if custom pieces take part.
 
     Args:
-        core: The runner's parts.
+        parts: The runner's parts.
         inputs: Makes batches, with the columns that pieces add.
         in_python: Calls pieces.
 
@@ -35,8 +35,8 @@ class ToModule:
         is_reordered: True if these are not in the order of the stored rows.
     """
 
-    def __init__(self, core: Core, inputs: ModuleInputs, in_python: PiecesInPython):
-        self._core = core
+    def __init__(self, parts: Parts, inputs: ModuleInputs, in_python: PiecesInPython):
+        self._parts = parts
         self._inputs = inputs
         self._in_python = in_python
         self.batches: dict[str, Any] | None = None
@@ -44,41 +44,41 @@ class ToModule:
         self.is_reordered = False
 
     @property
-    def _parts(self) -> EnvToModule:
-        return self._core.to_module
+    def _pieces(self) -> EnvToModuleParts:
+        return self._parts.to_module
 
     def pass_ended(self) -> None:
         """Run the last pieces for episodes that have ended, whose agents don't act anymore."""
-        self._core.shared_data.note_batches({})
+        self._parts.shared_data.note_batches({})
         self._run_last({}, has_ended=True)
 
     def take(self, batch: dict[str, Any]) -> None:
         """Process the batch that the pieces before the default ones have returned."""
-        core, ids = self._core, self._core.store.module_ids
-        rows = core.rows_to_act()
+        parts, ids = self._parts, self._parts.store.module_ids
+        rows = parts.rows_to_act()
         self._inputs.added, self.batches, self.mapped = {}, None, rows
-        if batch.keys() & MADE_OF_EPISODES or any(column in core.runner.module for column in batch):
+        if batch.keys() & MADE_OF_EPISODES or any(column in parts.runner.module for column in batch):
             self.batches = self._run_default(batch)
         elif batch:
             self._inputs.added = self._default_columns(batch, rows)
         else:
-            core.shared_data.note_batches(rows)
+            parts.shared_data.note_batches(rows)
         if batch:
-            self.mapped = core.shared_data.content["memorized_map_structure"]
+            self.mapped = parts.shared_data.content["memorized_map_structure"]
         self.is_reordered = self.mapped != rows
         if self.is_reordered:
-            _check_rows(rows, self.mapped, self._parts.own)
-        if self._parts.last:
+            _check_rows(rows, self.mapped, self._pieces.own)
+        if self._pieces.last:
             if self.batches is None:
                 self.batches = {key: self._inputs.batch(ids.index(key), is_shown=True) for key in self.mapped}
             self.batches = self._run_last(self.batches, has_ended=False)
         if self.batches is not None and self.batches.keys() != self.mapped.keys():
-            names = ", ".join(type(piece).__name__ for piece in self._parts.last)
+            names = ", ".join(type(piece).__name__ for piece in self._pieces.last)
             raise ConnectorError([*self.mapped], names, f"expected a batch for each module, got {[*self.batches]}")
 
     def next_batches(self) -> dict[str, Batch]:
         """Return the batches that the modules act on next, in RLlib's order."""
-        ids = self._core.store.module_ids
+        ids = self._parts.store.module_ids
         if self.batches is not None:
             for module_id in self.batches:
                 self._inputs.read_state(ids.index(module_id))
@@ -87,36 +87,36 @@ class ToModule:
 
     def hand_over(self, batches: dict[str, Any]) -> dict[str, Any]:
         """Return the next batches for RLlib's loop, from `batches` that RLlib's default pieces have made."""
-        self._core.shared_data.note_batches(self.mapped)
+        self._parts.shared_data.note_batches(self.mapped)
         if self.batches is not None:
             return self.batches
         return {module_id: {**self._inputs.added.get(module_id, {}), **batches[module_id]} for module_id in self.mapped}
 
     def _default_columns(self, batch: dict[str, Any], rows: Mapped) -> dict[str, dict[str, Any]]:
         """Run RLlib's default pieces on added columns; returns them by module id."""
-        _, add_time_axis, _, *others = self._parts.default
+        _, add_time_axis, _, *others = self._pieces.default
         by_episode: dict[str, set[Hashable]] = {}
         for episode_id, agent_id in (row for of_module in rows.values() for row in of_module):
             by_episode.setdefault(episode_id, set()).add(agent_id)
         episodes = [_EpisodeToAct(*each) for each in by_episode.items()]
         for piece in (add_time_axis, *others):
             batch = piece(
-                rl_module=self._core.runner.module,
+                rl_module=self._parts.runner.module,
                 batch=batch,
                 episodes=episodes,
                 explore=self._in_python.explore,
-                shared_data=self._core.shared_data.content,
+                shared_data=self._parts.shared_data.content,
             )
         return batch
 
     def _run_default(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the modules' batches, made entirely by RLlib's default pieces."""
-        for piece in self._parts.default:
+        for piece in self._pieces.default:
             batch = self._in_python.call_default(piece, batch)
         return batch
 
     def _run_last(self, batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
-        for piece in self._parts.last:
+        for piece in self._pieces.last:
             batch = self._in_python.call(piece, batch, has_ended=has_ended)
         return batch
 

@@ -56,7 +56,7 @@ def _kept_connectors(
     connectors: ModuleConnectors | None,
 ) -> ModuleConnectors | None:
     """Return a module's connectors if their options and the observations that they get have not changed."""
-    if before is None or connectors is None or config.keep_dtype != before.keep_dtype:
+    if before is None or connectors is None or config.keep_float64 != before.keep_float64:
         return None
     for option in CONNECTOR_OPTIONS:
         now, then = (
@@ -78,7 +78,7 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
     spaces = _module_spaces(config, envs, module_id, GIVE_ENV)
     how = module_id, envs.all[0], {module_id: spaces}, config.device
     connectors = [each for option, given in options.items() for each in connectors_for(option, given, *how)]
-    return ModuleConnectors(module_id, connectors, *spaces, keep_dtype=config.keep_dtype) if connectors else None
+    return ModuleConnectors(module_id, connectors, *spaces, keep_float64=config.keep_float64) if connectors else None
 
 
 def make_inference_options(
@@ -92,7 +92,7 @@ def make_inference_options(
             "mode": config.torch_compile_worker_dynamo_mode,
         }
     return InferenceOptions(
-        lean=config.lean_inference,
+        native=config.native_inference,
         dtype=config.inference_dtype,
         compile=compile_options,
         graphs=make_tick_graphs(device, generator) if config.cuda_graphs else None,

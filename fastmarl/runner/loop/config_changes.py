@@ -33,7 +33,7 @@ MAKE_ENV = frozenset(
         "record_env_state",
     }
 )
-MAKE_MODULE = frozenset({"policies", "rl_module_spec", "model_config", *CONNECTOR_OPTIONS, "keep_dtype"})
+MAKE_MODULE = frozenset({"policies", "rl_module_spec", "model_config", *CONNECTOR_OPTIONS, "keep_float64"})
 ANY_MAKE = frozenset(
     {
         "reward_scale",
@@ -41,9 +41,9 @@ ANY_MAKE = frozenset(
         "normalize_actions",
         "clip_actions",
         "episode_lookback_horizon",
-        "post_death",
+        "late_rewards",
         "respawn",
-        "lean_inference",
+        "native_inference",
         "inference_dtype",
         "cuda_graphs",
         "torch_compile_worker",

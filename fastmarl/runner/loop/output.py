@@ -56,7 +56,7 @@ def make_recorder(config: EnvRunnerConfig, env: Any, before: ActionWriter | None
     meta = described(config, env, config.num_envs_per_env_runner)
     if before is not None and before.meta == meta:
         return before
-    recorder = ActionWriter(config.record_actions, meta, late_rewards=config.post_death == "accumulate")
+    recorder = ActionWriter(config.record_actions, meta, late_rewards=config.late_rewards == "accumulate")
     if before is not None:
         try:
             before.close()

@@ -48,7 +48,7 @@ class Rollout:
         self.inference_options = make_inference_options(config, resources.transfer.device, resources.generator)
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self.table = LaneTable(
-            known_agents, weakly(self._module_for), post_death=config.post_death, respawn=config.respawn
+            known_agents, weakly(self._module_for), late_rewards=config.late_rewards, respawn=config.respawn
         )
         connectors = resources.env_to_module
         policies = [self.make_policy(*item, connectors.get(item[0])) for item in resources.module.items()]
@@ -86,7 +86,7 @@ class Rollout:
         resources, config = self._resources, self._resources.config
         observation_space, action_space = spaces_of(module)
         connectors = connectors or ModuleConnectors(
-            module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
+            module_id, (), observation_space, action_space, keep_float64=config.keep_float64
         )
         shown = weakly(self._shown_to_connectors)
         connectors.bind(self.table, Surroundings(shown, resources.module, resources.metrics))

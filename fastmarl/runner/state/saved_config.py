@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from fastmarl.core.checkpoint.states import check_keys, check_mapping, is_plain
-from fastmarl.core.config import DEFAULTS, EnvRunnerConfig
+from fastmarl.core.config import DEFAULTS, EnvRunnerConfig, renamed
 from fastmarl.core.envs.registry import env_name, may_be_named_by_a_file
 from fastmarl.core.errors import ConfigError
 
@@ -48,6 +48,7 @@ def config_from(saved: Any, given: Mapping[str, Any]) -> EnvRunnerConfig:
     options, left_out = saved["options"], saved["left_out"]
     for what, values in (("the saved options", options), ("the options that are left out", left_out)):
         check_mapping(what, values)
+    options, left_out = renamed(options), renamed(left_out)
     left_out = {**left_out, **{name: options[name] for name in FOLDERS if name in options}}  # a forged file has these
     if lacking := {name: text for name, text in left_out.items() if name not in given}:
         first = next(iter(lacking))

@@ -60,10 +60,10 @@ class PolicyOptions:
 
     normalize_actions: bool
     clip_actions: bool
-    keep_dtype: bool
+    keep_float64: bool
     reward_scale: float
     clip_rewards: Clip
-    lean_inference: bool
+    native_inference: bool
     inference_dtype: str
     t: int
 
@@ -229,4 +229,4 @@ def bound_connectors(
     for connector in copies:
         if getattr(connector, "update_stats", False):
             connector.update_stats = False  # type: ignore[attr-defined]
-    return ModuleConnectors(module_id, copies, observation_space, action_space, keep_dtype=options.keep_dtype)
+    return ModuleConnectors(module_id, copies, observation_space, action_space, keep_float64=options.keep_float64)

@@ -48,7 +48,7 @@ class Case:
     normalize: bool
     clip: bool
     window: int
-    keep_dtype: bool
+    keep_float64: bool
     calls: tuple[Call, ...]
 
     @property
@@ -89,7 +89,7 @@ def random_case(seed: int) -> Case:
         normalize=rng.random() < 0.7,
         clip=rng.random() < 0.3,
         window=rng.choice((1, 3, 100)),
-        keep_dtype=rng.random() < 0.5,
+        keep_float64=rng.random() < 0.5,
         calls=tuple(_calls(rng, num_envs, together, {*rules.action_kinds.values()} <= {"discrete"})),
     )
     if case.connectors and case.callbacks == "writer":

@@ -86,7 +86,7 @@ class Chunks:
         for kind in theirs.keys() & ours.keys():
             yield from different_values(kind, f"{path}.{kind}", theirs[kind], ours[kind])
             if kind != "infos":
-                yield from wrong_dtypes(kind, path, theirs[kind], ours[kind], got, self._case.keep_dtype)
+                yield from wrong_dtypes(kind, path, theirs[kind], ours[kind], got, self._case.keep_float64)
 
     def _lookback(self, episode: Any, part: Any) -> int:
         """RLlib's, as far as it is within the horizon: where an agent waits, RLlib looks back as far for all of them.
@@ -196,7 +196,7 @@ def different_values(kind: str, path: str, want: Any, got: Any) -> Findings:
             yield Finding(kind, f"{path}: {theirs.tolist()!r:.300} / {ours.tolist()!r:.300}")
 
 
-def wrong_dtypes(kind: str, path: str, want: Any, got: Any, part: Any, keep_dtype: bool) -> Findings:
+def wrong_dtypes(kind: str, path: str, want: Any, got: Any, part: Any, keep_float64: bool) -> Findings:
     """Ours are the space's, or the module's; RLlib's of outputs follow from ours."""
     if kind == "rewards":
         yield from unequal(kind, f"{path}, dtype", np.dtype(np.float64), got.dtype)
@@ -206,7 +206,7 @@ def wrong_dtypes(kind: str, path: str, want: Any, got: Any, part: Any, keep_dtyp
         return
     elif kind == "observations":
         dtypes = [space.dtype for space in tree.flatten(_leaf_spaces(part.observation_space))]
-        expected = [np.dtype(np.float32 if d == np.float64 and not keep_dtype else d) for d in dtypes]
+        expected = [np.dtype(np.float32 if d == np.float64 and not keep_float64 else d) for d in dtypes]
         yield from unequal(kind, f"{path}, dtype", expected, [leaf.dtype for leaf in tree.flatten(got)])
     else:
         sides = [leaf.dtype for leaf in tree.flatten(want)], [leaf.dtype for leaf in tree.flatten(got)]

@@ -177,7 +177,7 @@ def _our_config(case: Case) -> fastmarl.EnvRunnerConfig:
         normalize_actions=case.normalize,
         clip_actions=case.clip and not case.normalize,
         metrics_num_episodes_for_smoothing=case.window,
-        keep_dtype=case.keep_dtype,
+        keep_float64=case.keep_float64,
         **named,
         **batch,
     )

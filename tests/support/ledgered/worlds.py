@@ -113,7 +113,7 @@ class DeathAndLimit(Leaves):
 
 @world("rewards after death, dropped")
 class PaidLate(Leaves):
-    options = ("--post-death", "drop")
+    options = ("--late-rewards", "drop")
 
     def rewarded(self, t):
         return self.ids

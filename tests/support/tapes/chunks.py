@@ -39,18 +39,20 @@ class Agent:
     unattributed: float = 0.0
     """What reached no transition, but for `late`."""
 
-    def attributed(self, cuts: list[tuple[int, int]], post_death: str) -> float:
+    def attributed(self, cuts: list[tuple[int, int]], late_rewards: str) -> float:
         """Return the sum of rewards on transitions; `cuts` has (end, env step when it was returned) of each chunk."""
-        return sum(sum(stay.paid) + sum(self._accumulated(stay, cuts, post_death)) for stay in self.stays)
+        return sum(sum(stay.paid) + sum(self._accumulated(stay, cuts, late_rewards)) for stay in self.stays)
 
-    def unattributed_by(self, cuts: list[tuple[int, int]], post_death: str) -> float:
+    def unattributed_by(self, cuts: list[tuple[int, int]], late_rewards: str) -> float:
         """Return the sum of rewards that never will be on transitions."""
-        late = sum(sum(r for _, r in stay.late) - sum(self._accumulated(stay, cuts, post_death)) for stay in self.stays)
+        late = sum(
+            sum(r for _, r in stay.late) - sum(self._accumulated(stay, cuts, late_rewards)) for stay in self.stays
+        )
         return self.unattributed + late
 
-    def _accumulated(self, stay: Trajectory, cuts: list[tuple[int, int]], post_death: str) -> list[float]:
+    def _accumulated(self, stay: Trajectory, cuts: list[tuple[int, int]], late_rewards: str) -> list[float]:
         """Return the late rewards that still reached the last transition."""
-        if post_death != "accumulate" or not stay.paid:
+        if late_rewards != "accumulate" or not stay.paid:
             return []
         returned_at = min((at for end, at in cuts if end >= stay.at[-1]), default=np.inf)
         return [reward for t, reward in stay.late if t <= returned_at]
@@ -155,7 +157,7 @@ class ChunkCheck:
         space = self.world.spaces[agent][0]
         got = with_lookback(part, part.get_observations)
         for (path, column), (_, leaf_space) in zip(leaves(got), leaf_spaces(space), strict=True):
-            narrow = leaf_space.dtype == np.float64 and not self.world.keep_dtype
+            narrow = leaf_space.dtype == np.float64 and not self.world.keep_float64
             assert column.dtype == (np.float32 if narrow else leaf_space.dtype), path
             assert column.shape == (len(expected), *leaf_space.shape), path
         for i, value in enumerate(expected):
@@ -163,7 +165,7 @@ class ChunkCheck:
 
     def _check_rewards(self, part: Any, stay: Trajectory, rows: range) -> None:
         paid = list(stay.paid)
-        if self.world.post_death == "accumulate" and stay.end is not None and paid:
+        if self.world.late_rewards == "accumulate" and stay.end is not None and paid:
             paid[-1] += sum(reward for t, reward in stay.late if t <= self.returned_at)
         got = with_lookback(part, part.get_rewards)
         assert got.dtype == np.float64

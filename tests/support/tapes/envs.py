@@ -176,7 +176,7 @@ class Story:
         if reward is None:
             return
         gone = self.ended.get(agent, self.t) < self.t or self.came_again.get(agent) == self.t
-        if gone and (self.plain or self.world.post_death == "error"):
+        if gone and (self.plain or self.world.late_rewards == "error"):
             return
         tick.rewards[agent] = reward
 

@@ -206,7 +206,7 @@ class Play:
     def _attributed(self, id_: str, tape: Tape) -> float:
         """Return the sum of rewards on transitions of an episode that is over."""
         return sum(
-            follow(tape, agent).attributed(self._cuts(id_), self.world.post_death) for agent in self.world.agents
+            follow(tape, agent).attributed(self._cuts(id_), self.world.late_rewards) for agent in self.world.agents
         )
 
     def _cuts(self, id_: str | None) -> list[tuple[int, int]]:
@@ -222,7 +222,7 @@ class Play:
                 (id_,) = [id_ for id_, place in self.place.items() if place == (env_index, tape.number)] or [None]
                 cuts = self._cuts(id_)
                 for agent in self.world.agents:
-                    expected += follow(tape, agent).unattributed_by(cuts, self.world.post_death)
+                    expected += follow(tape, agent).unattributed_by(cuts, self.world.late_rewards)
         assert np.isclose(self.unattributed, expected), (self.unattributed, expected)
 
     def _check_joined(self) -> None:
@@ -235,7 +235,7 @@ class Play:
             copies = pickle.loads(pickle.dumps(chunks))
             if self.rng.random() < 0.3:
                 self.check(copies[-1], *next(rest for chunk, *rest in self.chunks if chunk is chunks[-1]))
-            if world.respawn or world.post_death == "accumulate":
+            if world.respawn or world.late_rewards == "accumulate":
                 continue
             for chunk in copies[1:]:
                 copies[0].concat_episode(chunk)

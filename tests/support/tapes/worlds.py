@@ -105,14 +105,14 @@ class World:
         self.is_async = not self.is_batch and rng.random() < 0.02
         self.num_splits = rng.randint(2, self.num_envs) if self.num_envs > 1 and rng.random() < 0.3 else 1
         self.respawn = not self.is_batch and rng.random() < 0.25
-        self.post_death = rng.choice(("error", "drop", "accumulate"))
+        self.late_rewards = rng.choice(("error", "drop", "accumulate"))
         self.count_steps_by = rng.choice(("env_steps", "env_steps", "agent_steps"))
         self.complete = rng.random() < 0.1
         self.drops = self.complete or rng.random() < 0.3
         self.somebody_begins = self.count_steps_by == "agent_steps" or rng.random() < 0.8
         self.lengths = rng.choice(((1,), (1, 2, 3), (2, 6, 11), (17, 30), (5, 60)))
         self.fragment, self.lookback = rng.randint(1, 15), rng.choice((0, 1, 1, 3, 10))
-        self.keep_dtype, self.window = rng.random() < 0.5, rng.choice((1, 4, 100))
+        self.keep_float64, self.window = rng.random() < 0.5, rng.choice((1, 4, 100))
         self.spoils, self.is_odd = rng.random() < 0.5, rng.random() < 0.5
         self.declares, self.checks = rng.random() < 0.7, rng.random() < 0.5
         self.has_state, self.tells_tape = rng.random() < 0.2, rng.random() < 0.5
@@ -195,10 +195,10 @@ class World:
             rollout_fragment_length=self.fragment,
             batch_mode="complete_episodes" if self.complete else "truncate_episodes",
             count_steps_by=self.count_steps_by,
-            keep_dtype=self.keep_dtype,
+            keep_float64=self.keep_float64,
             episode_lookback_horizon=self.lookback,
             record_env_state=self.has_state,
-            post_death=self.post_death,
+            late_rewards=self.late_rewards,
             respawn=self.respawn,
             seed=self.seed,
             metrics_num_episodes_for_smoothing=self.window,

@@ -2,8 +2,8 @@
 
 The limit is a bare loop that steps the same environments with ready-made actions, plus the same modules' forward passes
 on ready-made batches, one per forward pass of the runner, with actions and log-probabilities by torch.distributions.
-Neither records anything. A stricter limit samples actions in fewer torch operations. Both limits use torch: where lean
-inference replaces it (see lean.py), a runner may be faster than its limit.
+Neither records anything. A stricter limit samples actions in fewer torch operations. Both limits use torch: where
+native code replaces it (core/nets/native.py), a runner may be faster than its limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fastmarl.runner.runner import MultiAgentEnvRunner
 
 @public("fastmarl.bench")
 @dataclass(frozen=True, kw_only=True)
-class Efficiency:
+class RelativeSpeed:
     """Times in microseconds per agent step (one action of one agent), each the median over the rounds."""
 
     envs: int
@@ -41,7 +41,7 @@ class Efficiency:
     """Both together."""
     runner_us: float
     """The runner's `sample()`."""
-    efficiency: float
+    relative_speed: float
     """Median of the rounds' ratios limit / runner."""
     rounds: tuple[float, ...]
     """Those ratios."""
@@ -49,7 +49,7 @@ class Efficiency:
     """Limit and runner in the round whose ratio is the median (of two, the lower one's)."""
     own_network_us: float
     """Forward passes, and action sampling in the few torch operations of our own distributions."""
-    own_efficiency: float
+    own_relative_speed: float
     """Median of the ratios (env + own network) / runner, a stricter limit."""
 
     @property
@@ -62,7 +62,7 @@ class Efficiency:
         return {**asdict(self), "agent_steps_per_second": self.agent_steps_per_second}
 
 
-def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> Efficiency:
+def measure_relative_speed(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> RelativeSpeed:
     """Measure a runner of `config` and its limit alternately, in this process, with one torch thread.
 
     Args:
@@ -95,7 +95,9 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
             owner_of_bare_envs.stop()
 
 
-def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: BareNetwork, rounds: int) -> Efficiency:
+def _measure(
+    runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: BareNetwork, rounds: int
+) -> RelativeSpeed:
     measured = [
         (
             loop.run(),
@@ -109,18 +111,18 @@ def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: B
     medians = [statistics.median(column) for column in zip(*measured, strict=True)]
     env_us, network_us, own_network_us, runner_us = medians
     env, net, _, total = measured[ratios.index(statistics.median_low(ratios))]
-    return Efficiency(
+    return RelativeSpeed(
         envs=runner.num_envs,
         agents=loop.agent_steps / loop.env_steps,
         env_us=env_us,
         network_us=network_us,
         limit_us=statistics.median(row[0] + row[1] for row in measured),
         runner_us=runner_us,
-        efficiency=statistics.median(ratios),
+        relative_speed=statistics.median(ratios),
         rounds=ratios,
         median_round_us=(env + net, total),
         own_network_us=own_network_us,
-        own_efficiency=statistics.median((row[0] + row[2]) / row[3] for row in measured),
+        own_relative_speed=statistics.median((row[0] + row[2]) / row[3] for row in measured),
     )
 
 

@@ -1,6 +1,6 @@
-"""Lean inference for RLlib's default modules: compiled code replaces torch where results are equal up to rounding.
+"""Native inference for RLlib's default modules: compiled code replaces torch where results are equal up to rounding.
 
-fastmarl/core/nets/lean.py does this for fastmarl's default module.
+fastmarl/core/nets/native.py does this for fastmarl's default module.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
 
-from fastmarl.core.nets.dense_layers import LEAN, DenseLayers, LeanNet, NotDenseError, weights_of
+from fastmarl.core.nets.dense_layers import NATIVE, DenseLayers, NativeNet, NotDenseError, weights_of
 from fastmarl.rllib.inference.plain_modules import plain_actor
 from fastmarl.rllib.store.layout import ObservationLayout
 
@@ -18,7 +18,7 @@ FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float64))
 
 
-class LeanActor(LeanNet):
+class NativeActor(NativeNet):
     """Computes a module's action_dist_inputs, which are the same in exploration and inference.
 
     Args:
@@ -28,7 +28,7 @@ class LeanActor(LeanNet):
         former: The module's previous actor, or None.
     """
 
-    def __init__(self, module: Any, device: torch.device, former: "LeanActor | None" = None):
+    def __init__(self, module: Any, device: torch.device, former: "NativeActor | None" = None):
         super().__init__(former)
         self._n_obs = 0
         self._layout: ObservationLayout | None = None  # the last one checked
@@ -61,7 +61,7 @@ class LeanActor(LeanNet):
             self._layout = layout
             self._fits = layout.is_array and leaf.dtype in FLOATS and leaf.shape == (self._n_obs,)
             self.backend = (
-                LEAN if self._fits else f"torch: the observations are not float vectors of size {self._n_obs}"
+                NATIVE if self._fits else f"torch: the observations are not float vectors of size {self._n_obs}"
             )
         return self._fits and n <= self.max_rows
 

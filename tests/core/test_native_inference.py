@@ -1,4 +1,4 @@
-"""Lean inference: which modules it takes over, and that they and the runner then answer as with torch."""
+"""Native inference: which modules it takes over, and that they and the runner then answer as with torch."""
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +12,7 @@ from fastmarl.bench.bare_network import BareNetwork
 from fastmarl.connectors import EnvToModuleConnector, FrameStacking
 from fastmarl.core.modules.encoders import Entries, Flat
 from fastmarl.core.nets import dense_layers
-from fastmarl.core.nets.lean import LeanModule
+from fastmarl.core.nets.native import NativeModule
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
@@ -51,14 +51,14 @@ def make_module(
     return module
 
 
-def lean_of(module, space=None, **options):
-    layout = RowLayout(space or module.observation_space, keep_dtype=False)
-    return LeanModule(module, layout, CPU, **{"allowed": True, **options})
+def native_of(module, space=None, **options):
+    layout = RowLayout(space or module.observation_space, keep_float64=False)
+    return NativeModule(module, layout, CPU, **{"allowed": True, **options})
 
 
 def leaves_of(space, n):
     """Those of n random observations; half of a mask's numbers are 0."""
-    layout, rng = RowLayout(space, keep_dtype=False), np.random.default_rng(n)
+    layout, rng = RowLayout(space, keep_float64=False), np.random.default_rng(n)
     leaves = []
     for leaf, leaf_space in zip(layout.leaves, leaf_spaces(space), strict=True):
         leaf_space.seed(n)
@@ -124,8 +124,8 @@ def assert_close(got, expected):
 def test_default_nets_give_the_same(options, n):
     torch.manual_seed(n)
     module = make_module(**options)
-    compiled = lean_of(module)
-    assert compiled.backend == "lean" and compiled.max_rows > 10_000
+    compiled = native_of(module)
+    assert compiled.backend == "native" and compiled.max_rows > 10_000
     check_same(module, compiled, n)
 
 
@@ -148,8 +148,8 @@ class Normalized(DefaultRLModule):
 def test_layer_normalisation_gives_the_same(vf_share_layers, n):
     torch.manual_seed(n)
     module = make_module(Normalized, vf_share_layers=vf_share_layers)
-    compiled = lean_of(module)
-    assert compiled.backend == "lean"
+    compiled = native_of(module)
+    assert compiled.backend == "native"
     check_same(module, compiled, n)
     for parameter in module.parameters():
         nn.init.normal_(parameter)
@@ -176,8 +176,8 @@ class OwnLayers(DefaultRLModule):
 
 def test_a_subclass_with_layers_of_its_own_gives_the_same():
     module = make_module(OwnLayers)
-    compiled = lean_of(module)
-    assert compiled.backend == "lean"
+    compiled = native_of(module)
+    assert compiled.backend == "native"
     check_same(module, compiled)
 
 
@@ -258,19 +258,19 @@ IMAGES, BYTES = (gym.spaces.Box(0, 255, shape, np.uint8) for shape in ((20, 20, 
     ],
 )
 def test_other_modules_are_left_to_torch(make, reason):
-    compiled = lean_of(make())
+    compiled = native_of(make())
     assert compiled.backend.startswith("torch: ") and reason in compiled.backend
     assert compiled.max_rows == 0
 
 
 def test_it_can_be_ruled_out():
-    assert lean_of(make_module(), allowed=False).backend == "torch: lean_inference is False"
-    other = LeanModule(make_module(), RowLayout(BOX), torch.device("meta"), allowed=True)
+    assert native_of(make_module(), allowed=False).backend == "torch: native_inference is False"
+    other = NativeModule(make_module(), RowLayout(BOX), torch.device("meta"), allowed=True)
     assert "meta" in other.backend
     integers = RowLayout(gym.spaces.Box(0, 9, (5,), np.int64))
-    assert "not a Box of floats" in LeanModule(make_module(), integers, CPU, allowed=True).backend
+    assert "not a Box of floats" in NativeModule(make_module(), integers, CPU, allowed=True).backend
     module = make_module(space=masked_by(MASKS[-1]))  # doubles that are no 0 may be 0 in the floats that torch gets
-    kept = LeanModule(module, RowLayout(module.observation_space), CPU, allowed=True)
+    kept = NativeModule(module, RowLayout(module.observation_space), CPU, allowed=True)
     assert "action mask is of float64" in kept.backend
 
 
@@ -336,14 +336,14 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_change_that_torch_would_see_gives_the_module_back_to_torch(change):
     module = make_module()
-    compiled = lean_of(module)
+    compiled = native_of(module)
     change(module)
     compiled.renew()
     assert compiled.backend.startswith("torch: ") and compiled.max_rows == 0
 
 
 def test_a_replaced_class_method_gives_the_module_back_to_torch(monkeypatch):
-    compiled = lean_of(make_module())
+    compiled = native_of(make_module())
     monkeypatch.setattr(DefaultRLModule, "_forward", Scaled._forward)
     compiled.renew()
     assert "_forward() of its own" in compiled.backend
@@ -352,10 +352,10 @@ def test_a_replaced_class_method_gives_the_module_back_to_torch(monkeypatch):
 def test_a_hook_that_is_gone_is_not_in_the_way():
     module = make_module()
     hook = module.pi.register_forward_hook(lambda *_: None)
-    compiled = lean_of(module)
+    compiled = native_of(module)
     hook.remove()
     compiled.renew()
-    assert compiled.backend == "lean"
+    assert compiled.backend == "native"
     check_same(module, compiled)
 
 
@@ -375,7 +375,7 @@ def set_state(module):
 @pytest.mark.parametrize("change", [train, set_state])
 def test_weights_changed_in_place_are_seen_at_once(change):
     module = make_module()
-    compiled = lean_of(module)
+    compiled = native_of(module)
     change(module)
     check_same(module, compiled)
 
@@ -429,10 +429,10 @@ MOVES = [
 @pytest.mark.parametrize("change", MOVES, ids=lambda change: change.__name__)
 def test_weights_that_were_moved_or_replaced_are_found_before_the_next_pass(change):
     module = make_module(action_space=ACTIONS, free_log_std=True)
-    compiled = lean_of(module)
+    compiled = native_of(module)
     change(module)
     check_same(module, compiled)
-    assert compiled.backend == "lean"
+    assert compiled.backend == "native"
 
 
 def to_half(module):
@@ -462,14 +462,14 @@ def compute(module):
 )
 def test_a_layer_that_becomes_unknown_is_found_before_the_next_pass(change):
     module = make_module()
-    compiled = lean_of(module)
+    compiled = native_of(module)
     change(module)
     assert compiled.forward([np.ones((2, 5), np.float32)]) is None and compiled.backend.startswith("torch: ")
 
 
 def test_training_in_place_is_no_change():
     module = make_module()
-    compiled = lean_of(module)
+    compiled = native_of(module)
     net = compiled._net
     train(module)
     check_same(module, compiled)
@@ -479,7 +479,7 @@ def test_training_in_place_is_no_change():
 
 
 def test_nothing_is_made_anew_without_need():
-    compiled = lean_of(make_module())
+    compiled = native_of(make_module())
     net = compiled._net
     compiled.renew()
     assert compiled._net is net
@@ -489,7 +489,7 @@ def test_nothing_is_made_anew_without_need():
 def test_large_batches_are_left_to_a_quicker_torch(monkeypatch, best, threads):
     monkeypatch.setattr(dense_layers, "BEST", best)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    small, large = (lean_of(make_module(fcnet_hiddens=(n, n))).max_rows for n in (64, 256))
+    small, large = (native_of(make_module(fcnet_hiddens=(n, n))).max_rows for n in (64, 256))
     assert 0 < large < small < 100_000
 
 
@@ -591,10 +591,10 @@ class NarrowsMasks(EnvToModuleConnector):
     ],
 )
 def test_a_runner_samples_the_same_with_torch_and_without(options, explore):
-    with_torch, without = make_runner(**options, lean_inference=False), make_runner(**options)
-    is_lean = "use_lstm" not in options.get("model_config", {})
-    assert without.inference_backends == {"default_policy": "lean" if is_lean else "torch: it has memory"}
-    assert with_torch.inference_backends == {"default_policy": "torch: lean_inference is False"}
+    with_torch, without = make_runner(**options, native_inference=False), make_runner(**options)
+    is_native = "use_lstm" not in options.get("model_config", {})
+    assert without.inference_backends == {"default_policy": "native" if is_native else "torch: it has memory"}
+    assert with_torch.inference_backends == {"default_policy": "torch: native_inference is False"}
     for _ in range(2):
         assert_same(recorded(without, explore=explore), recorded(with_torch, explore=explore))
 
@@ -611,7 +611,7 @@ def test_batches_too_large_for_it_go_through_torch(monkeypatch):
     monkeypatch.setattr(dense_layers, "BEST", "plain")
     monkeypatch.setattr(dense_layers, "MOST_PLAIN", 0)
     runner = make_runner()
-    assert runner.inference_backends == {"default_policy": "lean"}
+    assert runner.inference_backends == {"default_policy": "native"}
     assert_same(recorded(runner), expected)
 
 
@@ -633,8 +633,8 @@ def test_weights_that_are_set_reach_it():
     assert torch.equal(runner.module["default_policy"].pi.weight, other.module["default_policy"].pi.weight)
     with torch.inference_mode():
         logits = other.module["default_policy"].forward_inference({"obs": obs})["action_dist_inputs"]
-    lean_of_runner = runner._sampling.rollout.policies.by_index[0].inference._lean
-    np.testing.assert_allclose(lean_of_runner.forward([obs.numpy()])[0], logits, rtol=1e-5, atol=1e-6)
+    native_of_runner = runner._sampling.rollout.policies.by_index[0].inference._native
+    np.testing.assert_allclose(native_of_runner.forward([obs.numpy()])[0], logits, rtol=1e-5, atol=1e-6)
 
 
 class ChangeInTheMiddle:
@@ -679,9 +679,9 @@ def zero_and_hook(module):
 def test_an_env_that_moves_the_weights_in_each_step_is_sampled_as_with_torch(monkeypatch, change):
     monkeypatch.setattr(MovesWeights, "change", change)
     columns = []
-    for lean in (True, False):
+    for native in (True, False):
         monkeypatch.setattr(MovesWeights, "module", None)
-        runner = make_runner(env=MovesWeights, lean_inference=lean)
+        runner = make_runner(env=MovesWeights, native_inference=native)
         torch.manual_seed(3)
         monkeypatch.setattr(MovesWeights, "module", runner.module["default_policy"])
         columns.append(recorded(runner))
@@ -695,8 +695,8 @@ def test_added_modules_are_run_by_it():
     runner.add_module("mine", fastmarl.RLModuleSpec(lambda **_: plain, *runner.get_spaces()["other"]))
     runner.sample(num_timesteps=40, force_reset=True)
     assert runner.inference_backends == {
-        "default_policy": "lean",
-        "other": "lean",
+        "default_policy": "native",
+        "other": "native",
         "mine": "torch: Linear is not a DefaultRLModule",
     }
     assert runner.get_metrics()["num_module_steps_sampled"]["other"] > 0
@@ -705,7 +705,7 @@ def test_added_modules_are_run_by_it():
 def test_agents_that_come_and_go_get_answers_of_their_own():
     stays = {i: [(i, 10 + i)] for i in range(8)}
     options = {"env": lambda config: DyingAgentsEnv(stays, episode_length=20), "num_envs_per_env_runner": 3}
-    assert_same(recorded(make_runner(**options)), recorded(make_runner(**options, lean_inference=False)))
+    assert_same(recorded(make_runner(**options)), recorded(make_runner(**options, native_inference=False)))
 
 
 def test_nan_in_weights_is_an_error():
@@ -726,7 +726,7 @@ class TooFewLogits(DefaultRLModule):
 def test_a_wrong_number_of_logits_is_an_error(action_space, explore):
     spec = fastmarl.RLModuleSpec(module_class=TooFewLogits)
     runner = make_runner(env_config={"action_space": action_space}, rl_module_spec=spec)
-    assert runner.inference_backends == {"default_policy": "lean"}
+    assert runner.inference_backends == {"default_policy": "native"}
     with pytest.raises(fastmarl.errors.ModuleOutputError, match=r"expected (5|12) 'action_dist_inputs' a row.* got"):
         runner.sample(num_timesteps=4, explore=explore)
 
@@ -737,4 +737,4 @@ def test_the_limit_is_measured_with_torch():
     batches = [batch["obs"] for *_, batch in network._steps]
     assert all(isinstance(obs, torch.Tensor) and obs is batches[0] for obs in batches)
     assert len(batches[0]) == 6 and network._rows == 6 * len(batches)
-    assert runner.inference_backends == {"default_policy": "lean"}
+    assert runner.inference_backends == {"default_policy": "native"}

@@ -27,7 +27,7 @@ from fastmarl.core.nets import dense_layers
 from fastmarl.rllib import MultiAgentEnvRunner
 from fastmarl.rllib.inference import draws as rllib_draws
 from fastmarl.rllib.inference.inference import ExactInference
-from fastmarl.rllib.inference.lean import LeanActor
+from fastmarl.rllib.inference.native import NativeActor
 from fastmarl.rllib.store.layout import ObservationLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
@@ -101,24 +101,24 @@ def assert_close(got: np.ndarray, want: np.ndarray) -> None:
 )
 def test_default_modules_give_the_same(options: dict, rng: np.random.Generator) -> None:
     module = make_module(**options)
-    lean = LeanActor(module, CPU)
-    assert lean.backend == "lean"
+    native = NativeActor(module, CPU)
+    assert native.backend == "native"
     for n in (1, 3, 17, 70):
         obs = rng.normal(size=(n, 5)).astype(np.float32)
-        assert lean.reads(ObservationLayout.of(obs[0]), n)
-        assert_close(lean.forward(obs), logits_of(module, obs))  # test_dense.py is stricter
-    assert_close(lean.forward(obs.astype(np.float64)), logits_of(module, obs))
+        assert native.reads(ObservationLayout.of(obs[0]), n)
+        assert_close(native.forward(obs), logits_of(module, obs))  # test_dense.py is stricter
+    assert_close(native.forward(obs.astype(np.float64)), logits_of(module, obs))
 
 
 def test_bounds_are_read_at_every_call() -> None:
     module = make_module(REAL, log_std_clip_param=0.05)
-    lean, obs = LeanActor(module, CPU), np.ones((2, 5), np.float32)
-    assert np.abs(lean.forward(obs)[:, 3:]).max() <= np.float32(0.05)
+    native, obs = NativeActor(module, CPU), np.ones((2, 5), np.float32)
+    assert np.abs(native.forward(obs)[:, 3:]).max() <= np.float32(0.05)
     module.pi.log_std_clip_param_const.fill_(0.01)
-    assert_close(lean.forward(obs), logits_of(module, obs))
+    assert_close(native.forward(obs), logits_of(module, obs))
     with torch.no_grad():
         module.pi.net.mlp[-1].bias[3] = float("nan")
-    assert np.isnan(lean.forward(obs)[:, 3]).all()
+    assert np.isnan(native.forward(obs)[:, 3]).all()
 
 
 class Noting(DefaultPPOTorchRLModule):
@@ -172,9 +172,9 @@ def with_other_weights() -> nn.Module:
     ],
 )
 def test_other_modules_are_left_to_torch(make: Any, reason: str) -> None:
-    lean = LeanActor(make(), CPU)
-    assert lean.backend.startswith("torch: ") and reason in lean.backend
-    assert not lean.reads(ObservationLayout.of(np.ones(5, np.float32)), 1)
+    native = NativeActor(make(), CPU)
+    assert native.backend.startswith("torch: ") and reason in native.backend
+    assert not native.reads(ObservationLayout.of(np.ones(5, np.float32)), 1)
 
 
 @pytest.mark.parametrize(
@@ -184,19 +184,21 @@ def test_other_modules_are_left_to_torch(make: Any, reason: str) -> None:
 def test_methods_replaced_on_a_class_are_seen(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
     module = make_module()
     monkeypatch.setattr(kind, name, lambda self, *args, **kwargs: None)
-    assert LeanActor(module, CPU).backend == f"torch: {kind.__name__}.{name}() has been replaced"
+    assert NativeActor(module, CPU).backend == f"torch: {kind.__name__}.{name}() has been replaced"
 
 
 def test_other_places_and_observations_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LeanActor(make_module(), torch.device("meta")).backend == "torch: the device is meta"
-    lean = LeanActor(make_module(), CPU)
+    assert NativeActor(make_module(), torch.device("meta")).backend == "torch: the device is meta"
+    native = NativeActor(make_module(), CPU)
     for unfit in (np.ones(6, np.float32), np.ones(5, np.uint8), np.ones((5, 1), np.float32), {"a": np.ones(5)}, "text"):
-        assert not lean.reads(ObservationLayout.of(unfit), 1)
-        assert lean.backend == "torch: the observations are not float vectors of size 5"
-    assert lean.reads(ObservationLayout.of(np.ones(5)), 1) and lean.backend == "lean"
+        assert not native.reads(ObservationLayout.of(unfit), 1)
+        assert native.backend == "torch: the observations are not float vectors of size 5"
+    assert native.reads(ObservationLayout.of(np.ones(5)), 1) and native.backend == "native"
     monkeypatch.setattr(dense_layers, "BEST", "plain")
-    lean = LeanActor(make_module(), CPU)
-    assert lean.reads(ObservationLayout.of(np.ones(5)), 100) and not lean.reads(ObservationLayout.of(np.ones(5)), 10**6)
+    native = NativeActor(make_module(), CPU)
+    assert native.reads(ObservationLayout.of(np.ones(5)), 100) and not native.reads(
+        ObservationLayout.of(np.ones(5)), 10**6
+    )
 
 
 # Distributions.
@@ -428,7 +430,7 @@ def test_without_exploration_episodes_are_rllibs(options: dict) -> None:
     theirs, ours = make_pair(config_of(**options, explore=False))
     for _ in range(2):
         want, got = (runner.sample(num_timesteps=120) for runner in (theirs, ours))
-        assert ours.inference_backends == {"p0": "lean", "p1": "lean"}
+        assert ours.inference_backends == {"p0": "native", "p1": "native"}
         assert len(want) == len(got) and all(isinstance(episode, MultiAgentEpisode) for episode in got)
         for one, other in zip(map(columns_of, want), map(columns_of, got), strict=True):
             assert list(one) == list(other)
@@ -454,7 +456,7 @@ def form_of(episodes: list[MultiAgentEpisode]) -> dict[tuple, set]:
 def test_with_exploration_columns_and_metrics_are_rllibs(env: Any) -> None:
     theirs, ours = make_pair(config_of(env))
     want, got = (runner.sample(num_episodes=2) for runner in (theirs, ours))
-    assert form_of(want) == form_of(got) and ours.inference_backends == {"p0": "lean", "p1": "lean"}
+    assert form_of(want) == form_of(got) and ours.inference_backends == {"p0": "native", "p1": "native"}
     want, got = (runner.sample(num_timesteps=300) for runner in (theirs, ours))
     assert form_of(want) == form_of(got)
     assert 300 <= sum(map(len, got)) <= 301 and 300 <= sum(map(len, want)) <= 301
@@ -509,7 +511,7 @@ def test_weights_reach_it() -> None:
         part = episode.agent_episodes[0]
         obs, got = part.get_observations()[:-1], part.get_extra_model_outputs("action_dist_inputs")
         assert_close(got, logits_of(module, obs))
-        assert ours.inference_backends["p0"] == "lean"
+        assert ours.inference_backends["p0"] == "native"
 
 
 def test_what_it_can_not_run_goes_by_torch() -> None:
@@ -520,14 +522,14 @@ def test_what_it_can_not_run_goes_by_torch() -> None:
     hook = ours.module["p1"].pi.net.mlp[0].register_forward_hook(lambda layer, inputs, output: seen.append(len(output)))
     theirs.sample(num_timesteps=20)
     want, got = (runner.sample(num_timesteps=40) for runner in (theirs, ours))
-    assert seen and ours.inference_backends["p0"] == "lean" and "hooks" in ours.inference_backends["p1"]
+    assert seen and ours.inference_backends["p0"] == "native" and "hooks" in ours.inference_backends["p1"]
     for one, other in zip(map(columns_of, want), map(columns_of, got), strict=True):
         for key, column in one.items():
             if isinstance(column, np.ndarray):
                 np.testing.assert_allclose(other[key], column, rtol=1e-5, atol=1e-4, err_msg=str(key))
     hook.remove()
     ours.sample(num_timesteps=20)
-    assert ours.inference_backends == {"p0": "lean", "p1": "lean"}
+    assert ours.inference_backends == {"p0": "native", "p1": "native"}
 
 
 def test_backends_are_told() -> None:

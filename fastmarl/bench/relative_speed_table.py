@@ -1,4 +1,4 @@
-"""The default table of `fastmarl bench efficiency`: a real environment, one without costs, and one with a crowd."""
+"""The default table of `fastmarl bench relative-speed`: a real environment, one without costs, and one with a crowd."""
 
 from __future__ import annotations
 

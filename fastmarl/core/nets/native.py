@@ -1,4 +1,4 @@
-"""Lean inference: compiled code in place of torch for plain dense networks.
+"""Native inference: compiled code in place of torch for plain dense networks.
 
 In small batches torch's calls take longer than its arithmetic. A module is taken over only if the results of its
 forward methods are certain: it is a `DefaultRLModule`, or of a subclass that keeps these methods, made of linear
@@ -20,7 +20,7 @@ from fastmarl.core.native._masks import rule_out
 from fastmarl.core.native._weights import WeightsWatch
 from fastmarl.core.nets.dense_layers import (
     DenseLayers,
-    LeanNet,
+    NativeNet,
     NotDenseError,
     is_watched,
     layers_in_order,
@@ -91,7 +91,7 @@ def mask_leaves(layout: RowLayout, key: str | None, n_logits: int) -> list[tuple
     return masks
 
 
-class Rows:
+class InputRows:
     """Joins leaves of observations to rows, in memory that is reused.
 
     Args:
@@ -169,7 +169,7 @@ METHODS = {
 }
 
 
-class LeanModule(LeanNet):
+class NativeModule(NativeNet):
     """Replaces one module's forward methods as long as results are certain to be equal.
 
     Args:
@@ -177,7 +177,7 @@ class LeanModule(LeanNet):
         layout: Layout of its observations.
         device: Device of the observations.
         allowed: False: always use torch.
-        dtype: Requested dtype; only "float32" can be lean.
+        dtype: Requested dtype; only "float32" can be native.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class LeanModule(LeanNet):
         self._layout = layout
         self._cannot = _why_never(module, layout, device, allowed, dtype)
         self._watch: WeightsWatch | None = None
-        self._rows: Rows | None = None
+        self._rows: InputRows | None = None
         self._masks: list[tuple[int, int]] = []  # leaves, and their numbers of values in a row
         self.renew()
 
@@ -207,7 +207,7 @@ class LeanModule(LeanNet):
             self._leave(reason)
             return
         if self._rows is None or self._rows.inputs != inputs:
-            self._rows = Rows(inputs)
+            self._rows = InputRows(inputs)
         self._watch = WeightsWatch(_parts_of(self._module))  # before addresses are read: others may move weights
         self._take(layers)
 
@@ -236,7 +236,7 @@ class LeanModule(LeanNet):
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
     """Return the reason that rules a module out whatever its layers are; "" if there is none."""
     if not allowed:
-        return "lean_inference is False"
+        return "native_inference is False"
     if device.type != "cpu":
         return f"the device is {device}"
     if dtype != "float32":
