@@ -92,7 +92,7 @@ cdef class EnvLanes:
             self.keys[i] = <size_t>PyList_GET_ITEM(agent_ids, self.lanes[i])
         self.n_acting = len(acting)
         self.env_t, self.infos = env_t, infos
-        self.is_whole = True
+        self.is_complete = True
 
     cpdef clear(self):
         """Forget all agents, as a new episode begins."""
@@ -102,7 +102,7 @@ cdef class EnvLanes:
             self.infos = []
         self.env_t = 0
         self.n_acting = 0
-        self.is_whole, self.all_done = False, 0
+        self.is_complete, self.all_done = False, 0
 
 
 def set_env_steps(list envs, const lane_t[::1] env_t_E):
@@ -110,7 +110,7 @@ def set_env_steps(list envs, const lane_t[::1] env_t_E):
     cdef Py_ssize_t env_index
     for env_index in range(len(envs)):
         (<EnvLanes>envs[env_index]).env_t = env_t_E[env_index]
-        (<EnvLanes>envs[env_index]).is_whole = False
+        (<EnvLanes>envs[env_index]).is_complete = False
 
 
 def end_step(list envs, const flag_t[::1] all_done_E):
@@ -118,4 +118,4 @@ def end_step(list envs, const flag_t[::1] all_done_E):
     cdef Py_ssize_t env_index
     for env_index in range(len(envs)):
         (<EnvLanes>envs[env_index]).all_done = all_done_E[env_index]
-        (<EnvLanes>envs[env_index]).is_whole = True
+        (<EnvLanes>envs[env_index]).is_complete = True

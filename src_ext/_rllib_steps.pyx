@@ -53,7 +53,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
     """Write the envs' results, env by env.
 
     Args:
-        sampler: its `take_reset()` and `begin_anew()` record results that are not steps.
+        sampler: its `take_reset()` and `restart_episode()` record results that are not steps.
         recording: its `look()` and `note...()` record details that only some steps have.
         scatter: an RLlibScatter.
         records: the envs' episodes.
@@ -71,7 +71,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
         for i in range(len(results)):
             result = results[i]
             if result is None:
-                sampler.begin_anew(i)
+                sampler.restart_episode(i)
             if result is None or result is NOT_STEPPED:
                 continue
             record = records[i]
@@ -91,7 +91,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
                 recording.keep_common_info(record, infos)
             if looks and record.joined:
                 recording.note_joined(record)
-            if record.paid_early and (looks or all_done or scatter.closed):
+            if record.unobserved_rewards and (looks or all_done or scatter.closed):
                 recording.forget_early_pay(record, all_done, actions[i], result[0], rewards, terminateds, truncateds)
             _note_flags(recording, scatter, record, all_done, terminateds, truncateds)
             if all_done:

@@ -105,7 +105,7 @@ cdef class Scatter:
         env.clear()
         self._observations(env, env_index, obs, 0, 0, {}, {})
         self._infos(env, env_index, infos)
-        env.is_whole = True
+        env.is_complete = True
 
     def write_step(self, Py_ssize_t env_index, obs, rewards, terminateds, truncateds, infos):
         """Add one step; return the flags of `__all__`: 0, TERMINATED (1), TRUNCATED (2) or both (3).
@@ -119,7 +119,7 @@ cdef class Scatter:
         if not (isinstance(obs, dict) and isinstance(rewards, dict) and isinstance(terminateds, dict)
                 and isinstance(truncateds, dict) and isinstance(infos, dict)):
             raise TypeError("expected dicts")
-        env.is_whole = False                                      # until the end: errors and interrupts come between
+        env.is_complete = False                                   # until the end: errors and interrupts come between
         env.env_t += 1
         env.n_steps += 1
         self._rewards(env, env_index, rewards, (obs, terminateds, truncateds))
@@ -129,7 +129,7 @@ cdef class Scatter:
         self._infos(env, env_index, infos)
         if all_done or self.done_lanes:
             all_done = self._close_lanes(env, env_index, all_done)
-        env.all_done, env.is_whole = all_done, True
+        env.all_done, env.is_complete = all_done, True
         return all_done
 
     cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2:

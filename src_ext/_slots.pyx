@@ -138,18 +138,18 @@ cdef class ResultReader:
             if len(self.seen) == REMEMBERED:
                 self.seen.clear()
             seen = self.seen[header] = self._look()
-        obs, paid, terminateds, truncateds = <tuple>seen
-        for i in range(len(<list>paid)):
-            rewards[(<list>paid)[i]] = self.reward_K[i]
+        obs, rewarded, terminateds, truncateds = <tuple>seen
+        for i in range(len(<list>rewarded)):
+            rewards[(<list>rewarded)[i]] = self.reward_K[i]
         return obs, rewards, terminateds, truncateds, infos
 
     cdef tuple _look(self):
         cdef Py_ssize_t i
         obs = {self.keys[place]: self.values[place] for place in self._order(OBSERVATIONS)}
-        paid = [self.keys[place] for place in self._order(REWARDS)]
+        rewarded = [self.keys[place] for place in self._order(REWARDS)]
         flags = [{self.keys[place]: self.flags_FK[part, i] != 0 for i, place in enumerate(self._order(2 + part))}
                  for part in range(2)]
-        return obs, paid, flags[0], flags[1]
+        return obs, rewarded, flags[0], flags[1]
 
     cdef list _order(self, Py_ssize_t part):
         """Return the places of the keys of one dict."""
@@ -252,7 +252,7 @@ cdef bint _copy(object target, object value) except -1:
     return True
 
 
-def tells(infos):
+def has_any_info(infos):
     """Return True if an info must be recorded, or is an error."""
     for info in infos.values():
         if info is not None and (type(info) is not dict or info):

@@ -128,7 +128,7 @@ class BackgroundSampler(FleetOwner):
     def _next(self, timeout_s: float) -> Any:
         begun = perf_counter()
         with self._closing_on_errors():
-            self._fleet.wait_anew(timeout_s)
+            self._fleet.restart_timeouts(timeout_s)
             self._fleet.feed(self._fleet.runners, {}, max(1, self._max_policy_lag))
             reports = [self._fresh(runner) for runner in self._fleet.runners]
             self._version_of_batch = min(report.weights_seq_no for report in reports)

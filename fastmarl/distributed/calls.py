@@ -49,8 +49,8 @@ class Call:
 class CallsInFlight:
     """All calls whose results have not been taken.
 
-    Only `calls()`, `ready()`, `wait_anew()` and `overdue()` look at several runners. An interrupt at any line leaves
-    the object intact.
+    Only `calls()`, `ready()`, `restart_timeouts()` and `overdue()` look at several runners. An interrupt at any line
+    leaves the object intact.
 
     Args:
         wait: `(references, num_returns, timeout_s) -> those that are ready`, like `ray.wait()`.
@@ -102,7 +102,7 @@ class CallsInFlight:
             found = self._wait(references, len(references), 0.0)
         return sorted((calls[each] for each in found), key=_number_of)
 
-    def wait_anew(self, method: str, timeout_s: float) -> None:
+    def restart_timeouts(self, method: str, timeout_s: float) -> None:
         """Restart the time of all calls of this method, with a new limit."""
         for runner, own in self._of_runner.items():
             for call in own:

@@ -8,8 +8,8 @@ from fastmarl.distributed.fleet import Fleet, raise_first
 
 def synchronise(fleet: Fleet) -> None:
     """Merge the connectors of all runners; see `EnvRunnerGroup.sync_connectors()`."""
-    told = fleet.ask(fleet.ready(), "get_connectors")
-    give_merged(fleet, [told.get(runner.index, runner.connectors) for runner in fleet.runners])
+    reported = fleet.ask(fleet.ready(), "get_connectors")
+    give_merged(fleet, [reported.get(runner.index, runner.connectors) for runner in fleet.runners])
 
 
 def give_merged(fleet: Fleet, states: Iterable[dict[str, Any]]) -> None:

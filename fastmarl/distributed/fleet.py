@@ -38,11 +38,11 @@ class Fleet:
     Attributes:
         runners: All runners, by index.
         calls: Calls whose results have not been taken.
-        hungry: Runners that may have room for more calls of sample().
+        available: Runners that may have room for more calls of sample().
         arrivals: Batches and errors that have arrived but were not returned yet.
         new: Counts since the last report, named in `COUNTED`.
         weights: The newest weights.
-        num_told: The number of runners in the config of new runners.
+        num_configured: The number of runners in the config of new runners.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Fleet:
         self._sample_timeout_s, self._start_timeout_s = sample_timeout_s, start_timeout_s
         self.runners: list[RemoteRunner] = []
         self.calls = CallsInFlight(actors.wait)
-        self.hungry: dict[RemoteRunner, None] = {}
+        self.available: dict[RemoteRunner, None] = {}
         self.arrivals = Arrivals()
         self.new = dict.fromkeys(COUNTED, 0)
         self.weights = NewestWeights(actors)
         self._guard = CallGuard()
         self._method = "the constructor"  # the method that collects, for errors
-        self.num_told = 1
+        self.num_configured = 1
         self._numbers = count()
         self._incarnations: dict[int, int] = {}  # by index, of the next runner with it
 
@@ -160,10 +160,10 @@ class Fleet:
         """Call a function that uses `take_results()`, guarded against other calls, and return its result."""
         return self._guard.run(method, function, arguments)
 
-    def wait_anew(self, timeout_s: float) -> None:
+    def restart_timeouts(self, timeout_s: float) -> None:
         """Restart the time of all calls of sample(), with a new limit."""
         self._sample_timeout_s = timeout_s
-        self.calls.wait_anew("sample", timeout_s)
+        self.calls.restart_timeouts("sample", timeout_s)
 
     def collect(self) -> None:
         """Take the results that have arrived, waiting briefly if there are none; replace runners that are lost."""
@@ -191,13 +191,13 @@ class Fleet:
             return
         except Exception as error:
             self.calls.remove(call)
-            self.hungry[runner] = None
+            self.available[runner] = None
             self._fail(call, self._raised(error, call))
             return
         if self.actors.lends_arrays:
             value = self._owned(value)
         self.calls.remove(call)
-        self.hungry[runner] = None  # even after other calls: perhaps this one was all that blocked sample()
+        self.available[runner] = None  # even after other calls: perhaps this one was all that blocked sample()
         call.finish(value)
         if call.method == "start":
             runner.start, runner.was_ready = value, True
@@ -249,7 +249,7 @@ class Fleet:
 
     def replace(self, runner: RemoteRunner) -> None:
         """Start the next incarnation of the runner, which continues from its last known state."""
-        self.start_anew(runner, self._next_incarnation(runner.index), runner.state | self.env_steps_at(runner.t))
+        self.restart(runner, self._next_incarnation(runner.index), runner.state | self.env_steps_at(runner.t))
 
     def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
         """Don't replace a runner; the next call that samples raises the error."""
@@ -330,13 +330,13 @@ class Fleet:
     def num_in_config(self) -> int:
         """`num_env_runners` in the config of the next runner that starts."""
         own = self._config.num_env_runners
-        return self.num_told if own == 1 else own
+        return self.num_configured if own == 1 else own
 
     def env_steps_at(self, t: int, runner: RemoteRunner | None = None) -> dict[str, int]:
         """Return the part of the state of a runner, or of the next that starts, that lets schedules continue at `t`."""
         return {ENV_STEPS: t // (self.num_in_config if runner is None else runner.num_env_runners)}
 
-    def start_anew(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
+    def restart(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
         """Start a successor of a runner that has ended."""
         runner.is_lost = False
         runner.incarnation = incarnation

@@ -73,14 +73,14 @@ class RemoteRunner:
         self.state = {name: state[name] for name in (*CONNECTOR_OPTIONS, ENV_STEPS) if name in state}
         self.state_number = number
 
-    def keep(self, told: HostReport, number: int) -> None:
+    def keep(self, reported: HostReport, number: int) -> None:
         """Keep the state that came with a batch, unless a newer one is known.
 
         Connectors may have been given a newer state while the batch was waiting.
         """
         self.n_replaced = 0
         if number > self.state_number:
-            self.state, self.state_number = told.state, number
+            self.state, self.state_number = reported.state, number
 
     def keep_connectors(self, state: dict[str, Any], number: int) -> None:
         """Keep the connectors' state that the runner gets with the call of this number."""

@@ -72,7 +72,7 @@ class GroupSampling:
         """
         check_usable("sample_ready()")
         self._fleet.recover()
-        self._fleet.hungry = dict.fromkeys(self._fleet.runners)
+        self._fleet.available = dict.fromkeys(self._fleet.runners)
         while True:
             check_usable("sample_ready()")
             begun = perf_counter()
@@ -87,11 +87,11 @@ class GroupSampling:
             yield self._hand_out(oldest.runner, oldest.came)
 
     def _feed(self, arguments: dict[str, Any], in_flight: float) -> None:
-        hungry, self._fleet.hungry = self._fleet.hungry, {}
-        self._fleet.feed(hungry, arguments, in_flight)
+        available, self._fleet.available = self._fleet.available, {}
+        self._fleet.feed(available, arguments, in_flight)
 
     def _hand_out(self, runner: RemoteRunner, report: HostReport) -> SamplePart:
-        self._fleet.hungry[runner] = None
+        self._fleet.available[runner] = None
         part = SamplePart(report.batch, report.weights_seq_no, runner.index, report.increment)
         self._metrics.add(part)
         return part

@@ -39,8 +39,8 @@ def add(fleet: Fleet, indices: range) -> None:
     Raises:
         Exception: The error of a runner that can't start. None of them is added then.
     """
-    runners, num_told = fleet.runners, fleet.num_told
-    fleet.num_told = indices.stop
+    runners, num_configured = fleet.runners, fleet.num_configured
+    fleet.num_configured = indices.stop
     known = next((runner.connectors for runner in runners if runner.connectors), {})
     steps = fleet.env_steps_at(max((runner.t for runner in runners), default=0))
     added = [fleet.new_runner(index) for index in indices]
@@ -49,10 +49,10 @@ def add(fleet: Fleet, indices: range) -> None:
             runner.state = known | steps
             fleet.start(runner, runner.state, is_module_wanted=not runners and runner is added[0])
         fleet.wait_for_starts(added)
-        fleet.hungry |= dict.fromkeys(added)
+        fleet.available |= dict.fromkeys(added)
         fleet.runners = runners + added
     except BaseException:
-        fleet.runners, fleet.num_told = runners, num_told
+        fleet.runners, fleet.num_configured = runners, num_configured
         for runner in added:
             fleet.let_go(runner)
             fleet.arrivals.take_error(runner)

@@ -29,14 +29,14 @@ class GroupState:
     def get(self) -> dict[str, Any]:
         """Return the state; see `EnvRunnerGroup.get_state()`."""
         fleet = self._fleet
-        told = fleet.ask(fleet.ready(), "get_state")
+        reported = fleet.ask(fleet.ready(), "get_state")
         weights, seq_no = fleet.weights.fetch()  # together: another thread may publish new weights in between
         return {
             "rl_module": weights,
             "weights_seq_no": seq_no,
             **self._metrics.get_state(),
             "env_runners": [
-                {"incarnation": self._successor_of(runner), "state": told.get(runner.index, runner.state)}
+                {"incarnation": self._successor_of(runner), "state": reported.get(runner.index, runner.state)}
                 for runner in fleet.runners
             ],
             "unused_incarnations": fleet.unused_incarnations(),  # also of indices that have no runner any more
@@ -83,7 +83,7 @@ class GroupState:
         fleet = self._fleet
         fleet.wait_for_all_of(fleet.runners)
         fleet.new["num_samples_dropped"] += len(fleet.arrivals.take_batches())
-        fleet.hungry = dict.fromkeys(fleet.runners)
+        fleet.available = dict.fromkeys(fleet.runners)
 
     def _give(self, saved: Saved, t: int) -> None:
         """Restore the states of the runners, as far as there are runners.
@@ -102,7 +102,7 @@ class GroupState:
                 number = calls[-1].number
             else:
                 fleet.end_actor(runner)
-                number = fleet.start_anew(runner, incarnation, own).number
+                number = fleet.restart(runner, incarnation, own).number
                 begun.append(runner)
             runner.n_replaced = 0
             runner.keep_state(own, number)

@@ -153,15 +153,15 @@ def _step(
             if lives_EA[e, a]:
                 terminated_EA[e, a] = _go(e, a, action_EA[e, a], streams_E, moves, cells_EC, agent_EA, reward_EA)
         _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward_EA, terminated_EA)
-        nobody = True
+        all_ended = True
         for a in range(agent_EA.shape[1]):
             if lives_EA[e, a]:
                 _observe(e, a, view, moves, cells_EC, agent_EA, seen_EAK, mask_EA5)
                 lives_EA[e, a] = not terminated_EA[e, a]
-                nobody &= terminated_EA[e, a]
+                all_ended &= terminated_EA[e, a]
         t_E[e] += 1
-        terminated_E[e] = nobody
-        truncated_E[e] = t_E[e] >= max_steps and not nobody
+        terminated_E[e] = all_ended
+        truncated_E[e] = t_E[e] >= max_steps and not all_ended
 
 
 @njit(cache=True, nogil=True)

@@ -198,8 +198,8 @@ def check_choices(module: RLModule, rows: Mapping[str, Any]) -> None:
             raise BatchError(f"expected actions of integers, got {column.dtype}")
         if column.dtype in UNSIGNED:  # torch can't compare them
             column = column.long()
-        is_whole = column == column.round() if column.is_floating_point() else True
-        if not ((column >= 0) & (column < torch.from_numpy(sizes).to(column.device)) & is_whole).all():
+        are_integers = column == column.round() if column.is_floating_point() else True
+        if not ((column >= 0) & (column < torch.from_numpy(sizes).to(column.device)) & are_integers).all():
             raise BatchError(f"expected actions from 0 to less than {sizes.tolist()}, got {column.min().item():g} to "
                              f"{column.max().item():g}")  # fmt: skip
 

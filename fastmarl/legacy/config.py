@@ -233,7 +233,7 @@ class NoEnv(MultiAgentEnv):
         }
 
 
-def whole_config(
+def complete_config(
     config: RolloutWorkerConfig | Mapping[str, Any],
     env_creator: Callable[[Any], Any] | None,
     worker_index: int,

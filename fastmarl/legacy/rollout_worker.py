@@ -19,7 +19,7 @@ from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.core.objects.rllib_classes import is_of_rllib
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
-from fastmarl.legacy.config import RolloutWorkerConfig, whole_config
+from fastmarl.legacy.config import RolloutWorkerConfig, complete_config
 from fastmarl.legacy.files.inputs import make_input_reader
 from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_writer import make_output_writer
@@ -97,7 +97,7 @@ class RolloutWorker(PolicyWorker):
         **kwargs: Any,
     ):
         self._creation_args = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self.config = whole_config(config or {}, env_creator, worker_index, num_workers, recreated_worker)
+        self.config = complete_config(config or {}, env_creator, worker_index, num_workers, recreated_worker)
         _set_up_process(self, self.config, worker_index)
         self.worker_index, self.recreated_worker = worker_index, recreated_worker
         self.num_workers = self.config.num_env_runners if num_workers is None else num_workers

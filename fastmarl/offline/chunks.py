@@ -83,7 +83,7 @@ def _extra_text(episode: MultiAgentEpisode, keeps_infos: bool) -> str | None:
     chunk = episode.chunk
     extra: dict[str, Any] = {name: value for name in EXTRAS if (value := getattr(chunk, name))}
     if keeps_infos:
-        extra |= _infos_of_nobody_observing(episode)
+        extra |= _infos_without_observation(episode)
     if chunk.reset_seed is not None:
         extra["reset_seed"] = chunk.reset_seed
     if chunk.respawned:
@@ -93,7 +93,7 @@ def _extra_text(episode: MultiAgentEpisode, keeps_infos: bool) -> str | None:
     return to_json(extra, f"episode {chunk.id_!r}") if extra else None
 
 
-def _infos_of_nobody_observing(episode: MultiAgentEpisode) -> dict[str, Any]:
+def _infos_without_observation(episode: MultiAgentEpisode) -> dict[str, Any]:
     """Return the env's own infos, and the infos of agents that wait for their next observation."""
     chunk = episode.chunk
     found: dict[str, Any] = {}

@@ -75,7 +75,7 @@ class ParquetWriter:
         folder.compile_checksum()
         self.path = folder.open_folder(path)
         self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # the longest wait of a lock
-        self._pid, self._told = os.getpid(), False
+        self._pid, self._has_warned = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
         parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index))
         self._thread = WriterThread(parts, int(max_queue_size), self._timeout_s)
@@ -135,7 +135,7 @@ class ParquetWriter:
         """
         if self._pid == os.getpid():
             ended = self._thread.end(self._timeout_s)
-            if not self._told:
+            if not self._has_warned:
                 self._check_error()
             if not ended:
                 raise OfflineError(f"the last file in {self.path} was not complete within {self._timeout_s:g} s")
@@ -162,7 +162,7 @@ class ParquetWriter:
     def _check_error(self) -> None:
         error = self._thread.error
         if error is not None:
-            self._told = True
+            self._has_warned = True
             said = str(error) if isinstance(error, OfflineError) else f"{type(error).__name__}: {error}"
             raise OfflineError(f"episodes could not be written to {self.path}: {said}") from error
 

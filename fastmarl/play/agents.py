@@ -194,7 +194,7 @@ class ModuleAgents:
                 raise ConfigError(f"module {self._module_id!r} keeps no state of agents: it is {{}}, got "
                                   f"{state!r:.200}")  # fmt: skip
             return self.act({agent_id: obs}, {}, {agent_id: info}, explore=explore)[agent_id], {}
-        if not self._connectors.tells_lanes:
+        if not self._connectors.knows_lanes:
             raise ConfigError(f"a connector of module {self._module_id!r} does not declare its state by lane, so "
                               f"states can't be carried; give it per_agent_state")  # fmt: skip
         if self._store.rows[0].n >= self._renew_at:

@@ -90,7 +90,7 @@ def _numbered(id_T: Sequence[Hashable], lanes: np.ndarray) -> tuple[np.ndarray, 
     numbers = {agent_id: by_name[name] for agent_id, name in names.items()}
     agent_T = np.fromiter(map(numbers.__getitem__, id_T), np.int64, len(id_T))
     if len(by_name) < len(names):
-        _check_told_apart(lanes, agent_T.tolist(), id_T)
+        _check_distinct(lanes, agent_T.tolist(), id_T)
     return agent_T, list(by_name)
 
 
@@ -103,7 +103,7 @@ def _name(agent_id: Hashable) -> str:
     return name
 
 
-def _check_told_apart(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Hashable]) -> None:
+def _check_distinct(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Hashable]) -> None:
     """Raise RecordingError if different ids in a chunk have the same number."""
     seen: dict[tuple[int, int], Hashable] = {}
     chunk_T = np.repeat(np.arange(len(lanes)), lanes).tolist()

@@ -131,8 +131,8 @@ class Recording:
         pieces: dict[str, list[_Piece]] = {}
         for path in files:
             self._read_file(path, pieces)
-        courses = [course for of_id in pieces.values() for course in _courses(of_id)]
-        self.episodes = [_episode(line) for _, line in sorted(courses, key=operator.itemgetter(0))]
+        histories = [history for of_id in pieces.values() for history in _histories(of_id)]
+        self.episodes = [_episode(line) for _, line in sorted(histories, key=operator.itemgetter(0))]
         self._by_id: dict[str, list[RecordedEpisode]] = {}
         for number, episode in enumerate(self.episodes):
             episode.number = number
@@ -152,7 +152,7 @@ class Recording:
         """Return an episode. Raises RecordingError if none has this number or id, or several have this id."""
         if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
             if len(of_id) > 1:
-                raise RecordingError(f"{self.folder} has several courses of episode {episode!r}, as runners restored "
+                raise RecordingError(f"{self.folder} has several histories of episode {episode!r}, as runners restored "
                                      f"states within it; give one of the numbers "
                                      f"{[each.number for each in of_id]}")  # fmt: skip
             return of_id[0]
@@ -249,10 +249,10 @@ class _Piece:
         return self.end == later.begin and not self.parts[-1].flags
 
 
-def _courses(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
-    """Yield the courses of an episode as (position among all courses, pieces).
+def _histories(pieces: Iterable[_Piece]) -> Iterator[tuple[int, list[_Piece]]]:
+    """Yield the histories of an episode as (position among all histories, pieces).
 
-    There is one course, unless runners restored states in the middle of the episode.
+    There is one history, unless runners restored states in the middle of the episode.
     """
     before: dict[_Piece, _Piece | None] = {}
     places: dict[_Piece, int] = {}

@@ -219,14 +219,14 @@ def add_ones(stats: Any, n: int) -> None:
     """Do `stats.push(1)` n > 0 times; bit-identical if `stats` has only got integers so far."""
     if type(stats) is LifetimeSumStats:
         stats._lifetime_sum += n
-    elif type(stats) is SumStats and stats._window is None and _is_whole(stats.values):
+    elif type(stats) is SumStats and stats._window is None and _are_integers(stats.values):
         # RLlib keeps a first value as it is; sums are int64.
         stats.values = [np.int64(stats.values[0] + n) if stats.values else (1 if n == 1 else np.int64(n))]
     else:
         push_all(stats, [1] * n)
 
 
-def _is_whole(values: Sequence) -> bool:
+def _are_integers(values: Sequence) -> bool:
     return not values or isinstance(values[0], int | np.int64)
 
 
@@ -260,7 +260,7 @@ class RunnerCount(LifetimeSumStats):
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.runners: dict[int, int] = {}
-        self._told = 0
+        self._reported = 0
         self._is_outdated = False
 
     def note(self, worker_index: int, count: int) -> None:
@@ -290,8 +290,8 @@ class RunnerCount(LifetimeSumStats):
         if compile:
             return total
         report = self.clone()
-        report.runners, report._lifetime_sum = dict(self.runners), total - self._told
-        self._told = total
+        report.runners, report._lifetime_sum = dict(self.runners), total - self._reported
+        self._reported = total
         return report
 
     def get_state(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
         self._init_loop_state()
         self._fast: FastSampler | None = None
         self._calls = CallGuard()
-        self._is_whole = True  # true if the last call of `_sample()` ran to its end
+        self._is_intact = True  # true if the last call of `_sample()` ran to its end
         self._kept: list[Any] = []  # episodes that a failed call has built but not returned
         self._unreturned: list[Any] = []  # result of `_sample()`, until `sample()` returns it
         self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes that ended since the last get_metrics()
@@ -120,12 +120,12 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
             "random_actions": random_actions,
             "force_reset": force_reset,
         }
-        if not self._is_whole:  # the parts may be in any state, so rebuild them
+        if not self._is_intact:  # the parts may be in any state, so rebuild them
             self._needs_initial_reset = True
             self._fast = None
         self._choose_path(self._needs_initial_reset or force_reset or num_episodes is not None, explore)
         fast = self._fast
-        self._is_whole = fast is None  # RLlib's own loop has no parts that need rebuilding
+        self._is_intact = fast is None  # RLlib's own loop has no parts that need rebuilding
         if fast is None:
             self._kept += super()._sample(**arguments)
         else:
@@ -133,7 +133,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
                 self._calls.run("sample()", fast.sample, {"kept": self._kept, **arguments})
             finally:
                 self._bulk_metrics.log_call(fast.parts.counts)
-        self._is_whole = True
+        self._is_intact = True
         self.__dict__.update(_unreturned=self._kept, _kept=[])
         return self._unreturned
 

@@ -253,9 +253,9 @@ class BatchPlay(AnyPlay):
     def _look_at_who_is_left(self, out: StepArrays) -> None:
         over = out.terminated | out.truncated
         groups = self._groups.values()
-        somebody = np.any([group.there.any(axis=1) for group in groups], axis=0)
-        somebody_was = np.any([group.seen.any(axis=1) for group in groups], axis=0)
-        for e in np.flatnonzero(~over & ~somebody & somebody_was).tolist():
+        are_there = np.any([group.there.any(axis=1) for group in groups], axis=0)
+        were_there = np.any([group.seen.any(axis=1) for group in groups], axis=0)
+        for e in np.flatnonzero(~over & ~are_there & were_there).tolist():
             self._findings.episode, self._findings.env_t = int(self._episode_E[e]), int(self._t_E[e])
             text = "every agent of an env has ended, but neither out.terminated nor out.truncated: the episode goes on"
             self._findings.note("nobody left", text)

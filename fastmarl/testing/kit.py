@@ -38,7 +38,7 @@ class ClockEnv(MultiAgentEnv):
         """Return the agents observed at `env_t`."""
         return self.possible_agents
 
-    def paid(self, env_t: int) -> dict[Any, float]:
+    def rewards_at(self, env_t: int) -> dict[Any, float]:
         """Return the rewards of the step that leads to `env_t`."""
         return dict.fromkeys(self.observed(env_t - 1), 1.0)
 
@@ -54,7 +54,7 @@ class ClockEnv(MultiAgentEnv):
         self.env_t += 1
         terminateds = {**dict.fromkeys(self.terminated(self.env_t), True), "__all__": False}
         truncateds = {"__all__": self.env_t >= self.episode_length}
-        return self._observations(), self.paid(self.env_t), terminateds, truncateds, {}
+        return self._observations(), self.rewards_at(self.env_t), terminateds, truncateds, {}
 
     def _observations(self) -> dict[Any, np.ndarray]:
         return {agent: np.full(self._obs_size, self.env_t, np.float32) for agent in self.observed(self.env_t)}
@@ -86,7 +86,7 @@ class TurnBasedEnv(CountingEnv):
             return self.possible_agents
         return [self.possible_agents[env_t % len(self.possible_agents)]]
 
-    def paid(self, env_t: int) -> dict[Any, float]:
+    def rewards_at(self, env_t: int) -> dict[Any, float]:
         n = len(self.possible_agents)
         return {self.possible_agents[(env_t - 1) % n]: float(env_t), self.possible_agents[env_t % n]: -0.5}
 
@@ -109,7 +109,7 @@ class DyingAgentsEnv(ClockEnv):
     def observed(self, env_t: int) -> list[Any]:
         return [a for a, stays in self._stays.items() if any(first <= env_t <= last for first, last in stays)]
 
-    def paid(self, env_t: int) -> dict[Any, float]:
+    def rewards_at(self, env_t: int) -> dict[Any, float]:
         stays = self._stays.items()
         return {a: 1.0 for a, spans in stays if any(first < env_t <= last for first, last in spans)}
 

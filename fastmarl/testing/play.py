@@ -75,7 +75,7 @@ class Play(AnyPlay):
         self._acting: dict[Any, Any] = {}  # agent -> the mask of its next action, or None
         self._seen: set[Any] = set()  # in this episode, like the next two attributes
         self._finished: dict[Any, int] = {}  # agent -> env_t
-        self._paid_unseen: set[Any] = set()
+        self._rewarded_unseen: set[Any] = set()
         self._env_t = 0
         self._trace: list[tuple[dict | None, tuple]] = []  # (actions, or None for the reset; results)
 
@@ -134,7 +134,7 @@ class Play(AnyPlay):
             look_at_another(other, self._findings, self._seed, self._trace)
 
     def _look_back_at_episode(self) -> None:
-        for agent in self._paid_unseen - self._seen:
+        for agent in self._rewarded_unseen - self._seen:
             text = "received rewards but was not observed in the whole episode, so no action is rewarded"
             self._findings.note("never observed", text, agent)
 
@@ -167,7 +167,7 @@ class Play(AnyPlay):
 
     def _reset(self, seed: int | None) -> None:
         self._env_t = self._findings.env_t = 0
-        self._seen, self._finished, self._paid_unseen, self._idle_steps = set(), {}, set(), 0
+        self._seen, self._finished, self._rewarded_unseen, self._idle_steps = set(), {}, set(), 0
         obs, infos = self._called("reset", seed=seed)
         if self._findings.episode == 0:
             self._trace.append((None, deepcopy((obs,))))
@@ -260,7 +260,7 @@ class Play(AnyPlay):
                         f'drop it from step(), or set late_rewards="accumulate" or "drop"')  # fmt: skip
                 self._findings.problem("after the end", text, agent, "rewards")
             if agent not in self._seen:
-                self._paid_unseen.add(agent)
+                self._rewarded_unseen.add(agent)
 
     def _look_at_infos(self, infos: dict) -> None:
         for agent, info in infos.items():

@@ -361,12 +361,12 @@ def test_a_state_can_be_taken_by_a_runner_in_the_midst_of_others_and_again():
     other.get_weights()
     state = runner.get_state()
     frozen = copy.deepcopy(without_clock(state))
-    courses = []
+    continuations = []
     for _ in range(2):
         other.set_state(state)
         assert all(part.training for part in other.module["default_policy"].modules())
-        courses.append([chunk.get_return() for chunk in other.sample(num_timesteps=50)])
-    assert courses[0] == courses[1] == [chunk.get_return() for chunk in runner.sample(num_timesteps=50)]
+        continuations.append([chunk.get_return() for chunk in other.sample(num_timesteps=50)])
+    assert continuations[0] == continuations[1] == [chunk.get_return() for chunk in runner.sample(num_timesteps=50)]
     assert_same(without_clock(state), frozen)
 
 

@@ -81,7 +81,7 @@ def played_by_us(env, seed, choice):
 def test_episodes_are_pyspiels(name):
     env = OpenSpielEnv(pyspiel.load_game(name))
     tensor = "information_state_tensor" if name in HIDDEN else "observation_tensor"
-    n_moves = n_paid = 0
+    n_moves = n_rewarded = 0
     for seed in range(EPISODES):
         theirs = played_by_pyspiel(pyspiel.load_game(name), tensor, seed, np.random.default_rng(7))
         ours = played_by_us(env, seed, np.random.default_rng(7))
@@ -102,9 +102,9 @@ def test_episodes_are_pyspiels(name):
             assert list(sums.values()) == pytest.approx(returns, abs=tolerance, rel=0)
         assert list(ours[-1][0]) == env.possible_agents
         n_moves += len(ours) - 1
-        n_paid += sum(any(rewards.values()) for _, rewards in ours[:-1])
+        n_rewarded += sum(any(rewards.values()) for _, rewards in ours[:-1])
     assert n_moves >= EPISODES
-    assert (n_paid > 0) == (name in PAID_ON_THE_WAY)
+    assert (n_rewarded > 0) == (name in PAID_ON_THE_WAY)
 
 
 @pytest.mark.parametrize("name", IN_PYTHON)
@@ -127,14 +127,14 @@ def test_observations_of_games_in_python_hold_nothing_of_other_states(name):
 def test_returns_that_grow_on_the_way_are_paid_on_the_way():
     """This game says that its rewards are terminal, and so do State.rewards(); its returns know better."""
     env = OpenSpielEnv.load("python_ant_foraging")
-    choice, n_paid = np.random.default_rng(1), 0
+    choice, n_rewarded = np.random.default_rng(1), 0
     for _ in range(20):
         rewards = [rewards for _, rewards in played_by_us(env, 0, choice)]
         assert [
             sum(step.get(player, 0) for step in rewards) for player in env.possible_agents
         ] == env.game_state.returns()
-        n_paid += sum(map(bool, rewards[:-1]))
-    assert n_paid > 1
+        n_rewarded += sum(map(bool, rewards[:-1]))
+    assert n_rewarded > 1
 
 
 @pytest.mark.slow

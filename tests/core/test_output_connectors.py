@@ -289,7 +289,7 @@ class PaidByAction(CountingEnv):
     def __init__(self, config):
         super().__init__()
 
-    def paid(self, env_t):
+    def rewards_at(self, env_t):
         return self.actions
 
     def step(self, actions):

@@ -529,7 +529,7 @@ def test_running_episodes_go_on_in_another_runner(tmp_path):
 
 @pytest.mark.parametrize("other_runner", [False, True])
 @pytest.mark.parametrize("worker_indices", [(0, 1, 2), (2, 1, 0)])  # files are read in the order of their names
-def test_runners_that_go_back_to_a_state_record_each_course(other_runner, worker_indices, tmp_path):
+def test_runners_that_go_back_to_a_state_record_each_history(other_runner, worker_indices, tmp_path):
     def runner(worker_index):
         return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=tmp_path,
                            worker_index=worker_index)  # fmt: skip
@@ -538,7 +538,7 @@ def test_runners_that_go_back_to_a_state_record_each_course(other_runner, worker
     begun = resumed.sample(num_timesteps=21)
     state = resumed.get_state()
     del state["random_state"]  # other actions come then
-    courses = {}
+    histories = {}
     for worker_index in worker_indices:
         if worker_index != worker_indices[0]:
             if other_runner:
@@ -547,20 +547,20 @@ def test_runners_that_go_back_to_a_state_record_each_course(other_runner, worker
             resumed.set_state(state)
         parts = by_id([*begun, *resumed.sample(num_timesteps=12), *resumed.sample(num_timesteps=150)])
         for chunk in begun:
-            courses.setdefault(chunk.id_, []).append(whole(parts[chunk.id_]))
+            histories.setdefault(chunk.id_, []).append(whole(parts[chunk.id_]))
     resumed.stop()
     recording = Recording(tmp_path)
     assert [recorded.number for recorded in recording] == list(range(len(recording)))
     assert repr(recording) == f"<Recording of {str(tmp_path)!r}: {len(recording)} episodes>"
-    assert len(courses) == 3
-    for id_, expected in courses.items():
+    assert len(histories) == 3
+    for id_, expected in histories.items():
         found = [recorded for recorded in recording if recorded.id_ == id_]
         assert len(found) == len(expected) == 3
         if worker_indices[0] and other_runner:
             found.reverse()
-        for recorded, course in zip(found, expected, strict=True):
-            assert_same_episode(course, play(recording, recorded.number)[0])
-        with pytest.raises(RecordingError, match=rf"several courses of .* the numbers .*{found[0].number}"):
+        for recorded, history in zip(found, expected, strict=True):
+            assert_same_episode(history, play(recording, recorded.number)[0])
+        with pytest.raises(RecordingError, match=rf"several histories of .* the numbers .*{found[0].number}"):
             fastmarl.replay(recording, id_)
 
 
@@ -600,11 +600,11 @@ def test_a_runner_goes_on_from_any_state_on_record(tmp_path):
         middle_too = play_on(early, 3)
         assert not begun[0].is_done and not middle[0].is_done and not middle_too[0].is_done
         end = play_on(late, 200)
-    courses = [whole([*begun, *parts]) for parts in ([*middle, end[0]], middle_too)]
+    histories = [whole([*begun, *parts]) for parts in ([*middle, end[0]], middle_too)]
     recording = Recording(tmp_path)
     found = [recorded for recorded in recording if recorded.id_ == begun[0].id_]
-    for recorded, course in zip(found, courses, strict=True):
-        assert_same_episode(course, play(recording, recorded.number)[0])
+    for recorded, history in zip(found, histories, strict=True):
+        assert_same_episode(history, play(recording, recorded.number)[0])
 
 
 def test_no_course_goes_on_from_one_that_has_ended(tmp_path):
@@ -621,8 +621,8 @@ def test_no_course_goes_on_from_one_that_has_ended(tmp_path):
         last = runner.sample(num_timesteps=200)[0]
     found = [recorded for recorded in Recording(tmp_path) if recorded.id_ == last.id_]
     replayed = [play(tmp_path, recorded.number)[0] for recorded in found]
-    course = whole([*parts[:n], last])
-    assert_same_episode(course, next(each for each in replayed if len(each) == len(course)))
+    history = whole([*parts[:n], last])
+    assert_same_episode(history, next(each for each in replayed if len(each) == len(history)))
 
 
 def test_modules_of_their_own_connectors_and_scaled_rewards(tmp_path):

@@ -43,7 +43,7 @@ def test_an_episode_that_is_not_read_is_not_made():
     runner = make_runner(on_episode_step=note)
     runner.sample(num_timesteps=2)
     made = []
-    runner._fast.events._episodes.whole = lambda *arguments: made.append(arguments)
+    runner._fast.events._episodes.built = lambda *arguments: made.append(arguments)
     episodes = runner.sample(num_timesteps=40)
     assert len(seen) >= 42 and not made
     assert all(issubclass(kind, MultiAgentEpisode) for *_, kind in seen)
@@ -305,7 +305,7 @@ def test_an_episode_whose_id_is_written_before_it_begins_is_not_made_whole():
     runner = make_runner(on_episode_created=rename)
     runner.sample(num_timesteps=2)
     made = []
-    runner._fast.events._episodes.whole = lambda *arguments: made.append(arguments)
+    runner._fast.events._episodes.built = lambda *arguments: made.append(arguments)
     episodes = runner.sample(num_timesteps=60)
     assert not made
     for episode in episodes:

@@ -74,9 +74,9 @@ class ForagingTwins(Twins):
     def step(self, actions):
         super().step(actions)
         rewards = self.out.groups["agents"].rewards
-        n_paid = (rewards > 0).sum(axis=1)
-        self.loads += (n_paid > 0).sum()
-        self.joint_loads += (n_paid > 1).sum()
+        n_rewarded = (rewards > 0).sum(axis=1)
+        self.loads += (n_rewarded > 0).sum()
+        self.joint_loads += (n_rewarded > 1).sum()
         self.penalties += (rewards < 0).sum()
 
     def forage(self, e, agent, obs):

@@ -330,7 +330,7 @@ NOTES = {
 
 
 class PayingTheAbsent(DyingAgentsEnv):
-    def paid(self, env_t):
+    def rewards_at(self, env_t):
         return {"a": 1.0, "b": 1.0}
 
 

@@ -43,12 +43,12 @@ class BlockRun:
     def actions(self) -> Any:
         return self._block.output(Columns.ACTIONS)
 
-    def paid(self) -> np.ndarray:
+    def raw_rewards(self) -> np.ndarray:
         """Return the received rewards, before `recorded_rewards()` is applied."""
         return self._block.reward_R
 
-    def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
-        return self._block.recorded_rewards(paid)
+    def recorded_rewards(self, raw: np.ndarray) -> np.ndarray:
+        return self._block.recorded_rewards(raw)
 
     def output(self, name: Any) -> Any:
         """Return an output of any name, even that of another column."""
@@ -79,11 +79,11 @@ class SourceRun:
     def actions(self) -> Any:
         return self._source.actions()
 
-    def paid(self) -> np.ndarray:
+    def raw_rewards(self) -> np.ndarray:
         return self._source.rewards()
 
-    def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
-        return paid
+    def recorded_rewards(self, raw: np.ndarray) -> np.ndarray:
+        return raw
 
     def output(self, name: Any) -> Any:
         return self._source.extra(name)

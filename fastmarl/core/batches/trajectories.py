@@ -191,7 +191,7 @@ class Trajectories:
         return self._gathered(name, columns, places)
 
     def _rewards(self, places: Places) -> np.ndarray:
-        rewards: np.ndarray = self._gathered(Columns.REWARDS, [run.paid() for run in self._runs], places)
+        rewards: np.ndarray = self._gathered(Columns.REWARDS, [run.raw_rewards() for run in self._runs], places)
         pieces = np.split(rewards, np.cumsum(places.counts)[:-1])
         for run, piece in zip(self._runs, pieces, strict=True):
             recorded = run.recorded_rewards(piece)

@@ -91,7 +91,7 @@ class ModuleConnectors:
         self._table, self._surroundings = table, surroundings
 
     @property
-    def tells_lanes(self) -> bool:
+    def knows_lanes(self) -> bool:
         """True if all connectors declare which data they keep by lane."""
         return all(connector.per_agent_state is not None for connector in self.connectors)
 

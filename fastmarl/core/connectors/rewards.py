@@ -23,9 +23,9 @@ class RewardConnector:
         elif clip is not None and not isinstance(clip, bool):
             self._bounds = (-clip, clip)
 
-    def __call__(self, paid: np.ndarray) -> np.ndarray:
+    def __call__(self, raw: np.ndarray) -> np.ndarray:
         """Return a new array of the same shape, float64."""
-        rewards = paid * self._scale
+        rewards = raw * self._scale
         if self._sign:
             return np.sign(rewards)
         return rewards if self._bounds is None else np.clip(rewards, *self._bounds)

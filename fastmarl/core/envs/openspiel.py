@@ -64,7 +64,7 @@ class OpenSpielEnv(MultiAgentEnv):
         space = gym.spaces.Dict({"observation": tensor_space, "action_mask": mask_space})
         self.observation_spaces = dict.fromkeys(self.possible_agents, space)
         self.action_spaces = {agent: gym.spaces.Discrete(n_actions) for agent in self.possible_agents}
-        self._paid: list[float] = []  # returns [number of players] already passed on as rewards
+        self._former_returns: list[float] = []  # returns [number of players] already passed on as rewards
         self._legal: dict[int, list[int]] = {}  # legal actions of the players who act next
         self._rng: np.random.Generator | None = None
 
@@ -108,7 +108,7 @@ class OpenSpielEnv(MultiAgentEnv):
         if self._rng is None or seed is not None:
             self._rng = np.random.default_rng(seed)
         self.game_state = self.game.new_initial_state()
-        self._paid = [0.0] * len(self.possible_agents)
+        self._former_returns = [0.0] * len(self.possible_agents)
         return self._observations(self._next_player()), {}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
@@ -162,10 +162,10 @@ class OpenSpielEnv(MultiAgentEnv):
         that is followed by chance.
         """
         returns = self.game_state.returns()
-        if returns == self._paid:
+        if returns == self._former_returns:
             return {}
-        rewards = dict(enumerate(map(operator.sub, returns, self._paid)))
-        self._paid = returns
+        rewards = dict(enumerate(map(operator.sub, returns, self._former_returns)))
+        self._former_returns = returns
         return rewards
 
     def _observations(self, player: int) -> dict[int, dict[str, np.ndarray]]:

@@ -293,7 +293,7 @@ def _from_module(name: str) -> Callable[[dict], Any]:
     except ImportError as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{path}.".startswith(f"{missing}."):
-            raise _unknown(name, f"there is no module {missing}", _modules_beside(path)) from error
+            raise _unknown(name, f"there is no module {missing}", _sibling_modules(path)) from error
         raise _unknown(name, f"importing {path} failed: {error}; {how_to_install(package)}") from error
     return _with_options(_maker_in(module, name), name)
 
@@ -381,7 +381,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _modules_beside(path: str) -> list[str]:
+def _sibling_modules(path: str) -> list[str]:
     """Return the full names of the modules and classes in the parent of `path`; [] if there is no such package."""
     parent = path.rpartition(".")[0]
     try:

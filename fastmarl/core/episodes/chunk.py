@@ -97,11 +97,11 @@ class ChunkLanes:
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
         """Return the rewards since their last action of agents that have acted and wait for an observation."""
-        paid = {}
+        rewards = {}
         for index in waiting_places(self.columns, acting_from):
             row, module = self.columns[index, ROW], self.columns[index, MODULE]
-            paid[self.agent_ids[index]] = self.blocks[module].reward(row)
-        return paid
+            rewards[self.agent_ids[index]] = self.blocks[module].reward(row)
+        return rewards
 
     def open_actions(self, waiting: Collection[Hashable]) -> dict[Hashable, tuple[Any, dict[str, Any]]]:
         """Return actions and extra outputs of agents that have acted and wait for an observation."""

@@ -95,7 +95,7 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
         "is_truncated": episode.is_truncated,
         "common_infos": {},
         "hanging_rewards": {
-            agent: float(paid) for agent, paid in episode._hanging_rewards_end.items() if waiting.get(agent)
+            agent: float(reward) for agent, reward in episode._hanging_rewards_end.items() if waiting.get(agent)
         },
         "custom_data": copy.deepcopy(episode.custom_data),
         "duration_s": 0.0 if episode._start_time is None else episode.get_duration_s(),

@@ -180,12 +180,12 @@ class EpisodeLog:
         that their env has ended have its flags, even if the call failed before closing them.
         """
         notes, table = UnreadChunks(), self.store.table
-        begun = [i for i in env_indices if table.envs[i].is_whole or table.envs[i].env_t]
+        begun = [i for i in env_indices if table.envs[i].is_complete or table.envs[i].env_t]
         notes.add_running(table.records, table.envs, begun, self.clock.now())
         for numbers, env_index in zip(notes.numbers, begun, strict=False):
             env = table.envs[env_index]
-            numbers[ENV_T] -= not env.is_whole
-            numbers[FLAGS] = env.all_done if env.is_whole else 0
+            numbers[ENV_T] -= not env.is_complete
+            numbers[FLAGS] = env.all_done if env.is_complete else 0
         return notes
 
     def finished_ids(self) -> list[tuple[str, int]]:
@@ -197,7 +197,7 @@ class EpisodeLog:
         """Return (indices, `__all__` flags) of the envs that have ended their episodes but were not closed yet."""
         envs = self.store.table.envs
         running = [record.env_index for record in self.store.running()]
-        ended = [i for i in running if envs[i].is_whole and envs[i].all_done]
+        ended = [i for i in running if envs[i].is_complete and envs[i].all_done]
         return ended, [envs[i].all_done for i in ended]
 
     # Counts of the call so far

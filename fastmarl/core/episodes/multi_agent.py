@@ -115,8 +115,10 @@ class MultiAgentEpisode(ReadableEpisode):
         columns: list[Any] = [[] if column is None else column for column in (infos, actions, rewards)]
         outputs = extra_model_outputs or ()
         for i, observed in enumerate(observations or ()):
-            info, acted, paid = (column[i] if i < len(column) else nothing for column in columns)
-            self._take_step(begin - lookback + i, observed, info, acted, paid, outputs[i] if i < len(outputs) else {})
+            info, acted, rewarded = (column[i] if i < len(column) else nothing for column in columns)
+            self._take_step(
+                begin - lookback + i, observed, info, acted, rewarded, outputs[i] if i < len(outputs) else {}
+            )
         for agent, steps in (chunk.agent_episodes or {}).items():
             steps._id = (agent_episode_ids or {}).get(agent)
             steps.t_started = (agent_t_started or {}).get(agent, 0)
@@ -127,7 +129,13 @@ class MultiAgentEpisode(ReadableEpisode):
         self.validate()
 
     def _take_step(
-        self, env_t: int, observed: AgentDict, infos: AgentDict, acted: AgentDict, paid: AgentDict, outputs: AgentDict
+        self,
+        env_t: int,
+        observed: AgentDict,
+        infos: AgentDict,
+        acted: AgentDict,
+        rewarded: AgentDict,
+        outputs: AgentDict,
     ) -> None:
         """Add one env step from the constructor's lists: observations, the actions on them, and their rewards."""
         opened, hanging = self._opened(), self.chunk.hanging_rewards
@@ -145,7 +153,7 @@ class MultiAgentEpisode(ReadableEpisode):
             if agent in acted:
                 opened[agent] = acted[agent], dict(outputs.get(agent) or {})
         for agent in opened:
-            hanging[agent] = hanging.get(agent, 0.0) + float(paid.get(agent) or 0.0)
+            hanging[agent] = hanging.get(agent, 0.0) + float(rewarded.get(agent) or 0.0)
 
     def _opened(self) -> dict[AgentID, tuple[Any, dict[str, Any]]]:
         opened = self.chunk.open_actions
@@ -228,7 +236,7 @@ class MultiAgentEpisode(ReadableEpisode):
         for agent in agents:
             self._check_step(agent, observations, actions, rewards, infos, outputs)
         where = f"episode {self.id_!r}, env step {self.env_t + 1}"
-        paid = {agent: as_reward(reward, f"{where}, reward of agent {agent!r}") for agent, reward in rewards.items()
+        rewarded = {agent: as_reward(reward, f"{where}, reward of agent {agent!r}") for agent, reward in rewards.items()
                 if reward is not None}  # fmt: skip
         chunk = self.chunk
         for agent in agents:
@@ -236,7 +244,7 @@ class MultiAgentEpisode(ReadableEpisode):
             flags = own if any(own) else (bool(terminateds.get(ALL)), bool(truncateds.get(ALL)))
             if agent in actions:
                 self._opened()[agent] = actions[agent], dict(outputs.get(agent) or {})
-            self._add_step_of(agent, observations, paid.get(agent, 0.0), infos.get(agent), flags)
+            self._add_step_of(agent, observations, rewarded.get(agent, 0.0), infos.get(agent), flags)
         chunk.env_t += 1
         chunk.is_terminated, chunk.is_truncated = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
         self._note_infos(infos, observations)
@@ -262,7 +270,7 @@ class MultiAgentEpisode(ReadableEpisode):
         self,
         agent: AgentID,
         observations: AgentDict,
-        paid: float,
+        step_reward: float,
         info: dict[str, Any] | None,
         flags: tuple[bool, bool],
     ) -> None:
@@ -274,19 +282,19 @@ class MultiAgentEpisode(ReadableEpisode):
         if agent in opened and (is_observed or any(flags)):
             assert steps is not None
             action, extras = opened.pop(agent)
-            reward = paid + chunk.hanging_rewards.pop(agent, 0.0) + chunk.early_rewards.pop(agent, 0.0)
+            reward = step_reward + chunk.hanging_rewards.pop(agent, 0.0) + chunk.early_rewards.pop(agent, 0.0)
             observation = observations[agent] if is_observed else steps.get_observations(-1)
             steps.add(observation, env_t, info, action, reward, extras, *flags)
             return
         if agent in opened:
-            chunk.hanging_rewards[agent] = chunk.hanging_rewards.get(agent, 0.0) + paid
+            chunk.hanging_rewards[agent] = chunk.hanging_rewards.get(agent, 0.0) + step_reward
         elif any(flags):
             chunk.early_rewards.pop(agent, None)
             if steps is not None:  # None: the agent appeared and ended within this step
                 steps.is_terminated, steps.is_truncated = flags
             return
         else:
-            chunk.early_rewards[agent] = chunk.early_rewards.get(agent, 0.0) + paid
+            chunk.early_rewards[agent] = chunk.early_rewards.get(agent, 0.0) + step_reward
         if is_observed and steps is None:
             self._join(agent, observations[agent], env_t, info)
 

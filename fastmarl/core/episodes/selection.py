@@ -23,7 +23,7 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         agent_episodes=built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents},
         agent_ids=agent_ids,
         waiting_infos={agent: infos for agent, infos in chunk.waiting_infos.items() if agent in agents},
-        hanging_rewards={agent: paid for agent, paid in chunk.hanging_rewards.items() if agent in agents},
+        hanging_rewards={agent: reward for agent, reward in chunk.hanging_rewards.items() if agent in agents},
         respawned=[agent for agent in chunk.respawned if agent in agents],
         lanes=lanes,
         module_of={},

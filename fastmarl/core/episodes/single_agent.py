@@ -444,8 +444,8 @@ class SingleAgentEpisode(Episode):
         if not self.source.n_obs:
             raise EpisodeError(f"{self._who()} has no observation yet; call add_env_reset() first")
         env_t = int(self.env_ts()[-1]) + 1
-        paid = as_reward(reward, f"{self._who()}, reward")
-        self.add(observation, env_t, infos, action, paid, extra_model_outputs, terminated, truncated)
+        reward = as_reward(reward, f"{self._who()}, reward")
+        self.add(observation, env_t, infos, action, reward, extra_model_outputs, terminated, truncated)
 
     def begin(self, observation: Any, env_t: int, info: dict[str, Any] | None) -> None:
         """Add the first `observation`, made at env step `env_t`, and its `info`."""

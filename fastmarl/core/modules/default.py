@@ -51,7 +51,7 @@ class DefaultRLModule(RLModule):
         self.action_dist_cls = get_action_dist_cls(self.action_space)
         n_logits = self.action_dist_cls.required_input_dim(self.action_space)
         self._mask_key = mask_key(self.observation_space, self.action_space)
-        self._observation_key = _key_beside_mask(self.observation_space, self._mask_key)
+        self._observation_key = _key_next_to_mask(self.observation_space, self._mask_key)
         # A subclass may change the logits after masking.
         is_unchanged = all(getattr(type(self), name) is getattr(DefaultRLModule, name) for name in FORWARDS)
         self.masks_actions = self._mask_key is not None and is_unchanged
@@ -170,7 +170,7 @@ def _sequential(layers: list[nn.Module]) -> nn.Module:
     return layers[0] if len(layers) == 1 else Chain(*layers)
 
 
-def _key_beside_mask(space: gym.Space, key: str | None) -> str | None:
+def _key_next_to_mask(space: gym.Space, key: str | None) -> str | None:
     """Return the key of the actual observation, if it is the only entry besides the mask."""
     if key is None or not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2:
         return None

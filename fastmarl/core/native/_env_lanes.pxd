@@ -7,7 +7,7 @@ cdef class EnvLanes:
     cdef public lane_t env_t                # env steps since reset
     cdef readonly Py_ssize_t n_steps        # env steps since the env was made
     cdef readonly Py_ssize_t n_acting
-    cdef public bint is_whole               # True if all results of step env_t are recorded
+    cdef public bint is_complete            # True if all results of step env_t are recorded
     cdef public int all_done                # flags of `__all__` of step env_t
     cdef size_t[::1] seen_keys, seen_values # scratch: addresses in the dict being read
     cdef Py_ssize_t n_held                  # number of owned addresses; 0: they are borrowed

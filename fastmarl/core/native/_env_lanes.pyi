@@ -8,7 +8,7 @@ class EnvLanes:
     env_t: int
     n_steps: int
     n_acting: int
-    is_whole: bool
+    is_complete: bool
     all_done: int
     order: np.ndarray | None
     def clear(self) -> None: ...

@@ -43,7 +43,7 @@ class ChildProcess:
         """
         raise NotImplementedError
 
-    def _failure(self, told: Any) -> Exception:
+    def _failure(self, failure: Any) -> Exception:
         """Return the error for an answer that reports a failure."""
         raise NotImplementedError
 

@@ -139,9 +139,9 @@ class Block:
             self._row_bytes = [[as_bytes(leaf) for leaf in leaves] for leaves in (self.raw_obs, self.raw_final_obs)]
         return self._row_bytes[0], self._row_bytes[1]
 
-    def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
+    def recorded_rewards(self, raw: np.ndarray) -> np.ndarray:
         """Convert received rewards to recorded ones."""
-        return paid if self._rewards is None else self._rewards(paid)
+        return raw if self._rewards is None else self._rewards(raw)
 
     @property
     def changes_rewards(self) -> bool:

@@ -234,30 +234,30 @@ class RowStore:
             self.table.records[env_index] = None
         env.clear()
 
-    def take_back(self, env_index: int, *, whole_chunk: bool) -> None:
+    def take_back(self, env_index: int, *, entire_chunk: bool) -> None:
         """Subtract a step that an env failed to make, and set `taken_back`.
 
         Args:
             env_index: Index of the env.
-            whole_chunk: Subtract all steps that this call has recorded in the current chunk, which is then discarded.
+            entire_chunk: Subtract all steps that this call has recorded in the current chunk, which is then discarded.
         """
         table, record = self.table, self.table.records[env_index]
         env = table.envs[env_index]
         n_actions = 0
-        for lane in record.lanes if whole_chunk and record else env.lane_of.values():
+        for lane in record.lanes if entire_chunk and record else env.lane_of.values():
             if table.row_L[lane] < 0:
                 continue  # interrupted while it joined
             module, n = int(table.module_L[lane]), int(table.count_L[lane] - table.lookback_L[lane])
             block = self.blocks[module]
-            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), n if whole_chunk else 1)
+            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), n if entire_chunk else 1)
             has_acted = (rows >= self.first_action[module]) & (rows < self.acting_from[module])
-            if not whole_chunk:
+            if not entire_chunk:
                 has_acted &= block.env_t_R[rows] == env.env_t
             n_taken = int(np.count_nonzero(has_acted))
             table.actions_L[lane] -= n_taken
             self._actions_taken_back[module] += n_taken
             n_actions += n_taken
-        self.taken_back = 1 + (env.env_t - record.env_t_started if whole_chunk and record else 0), n_actions
+        self.taken_back = 1 + (env.env_t - record.env_t_started if entire_chunk and record else 0), n_actions
 
     def add_up(self) -> dict[str, int]:
         """Add the call's rewards, steps and actions to the lanes' sums, once. Return the actions by module id."""

@@ -79,7 +79,7 @@ class Failures:
         table = self._store.table
         made = table.envs[env_index].env_t - table.record(env_index).env_t_started
         is_kept = bool(made) and self._keeps_episodes
-        self._store.take_back(env_index, whole_chunk=not is_kept)
+        self._store.take_back(env_index, entire_chunk=not is_kept)
         self._counts["steps_discarded"] += self._store.taken_back[0]
         if is_kept:
             self._store.scatter.interrupt(env_index)

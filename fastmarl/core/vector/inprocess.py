@@ -38,7 +38,7 @@ class InProcessVector(VectorEnv):
         self.num_envs = len(envs)
         self._env_states = parts.env_states
         self._failures = parts.failures
-        self._make_anew = remake
+        self._remake = remake
         self._seeds = parts.seeds
         self._store = parts.store
         self._actions = ActionDicts(parts.store.table, parts.env_actions)
@@ -166,7 +166,7 @@ class InProcessVector(VectorEnv):
         error = as_error(raised)
         error.add_note(f"fastmarl: raised by {call} of env {env_index}")
         try:
-            self._failures.restart([env_index], error, partial(self._make_anew, env_index))
+            self._failures.restart([env_index], error, partial(self._remake, env_index))
         finally:
             del error, raised  # see there
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]

@@ -34,12 +34,12 @@ def minibatches(samples: Any, sgd_minibatch_size: int) -> Iterator[Any]:
         samples.shuffle()
         pieces = [samples[begin : begin + sgd_minibatch_size] for begin in range(0, samples.count, sgd_minibatch_size)]
     else:
-        pieces = list(_of_whole_sequences(samples, sgd_minibatch_size))
+        pieces = list(_of_complete_sequences(samples, sgd_minibatch_size))
     random.shuffle(pieces)
     yield from pieces
 
 
-def _of_whole_sequences(samples: Any, most_steps: int) -> Iterator[Any]:
+def _of_complete_sequences(samples: Any, most_steps: int) -> Iterator[Any]:
     """Yield minibatches of at least one sequence each, and as many as have at most `most_steps` steps in total."""
     ends = np.cumsum(samples[Columns.SEQ_LENS])
     first = begin = 0

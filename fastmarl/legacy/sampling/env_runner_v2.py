@@ -57,7 +57,7 @@ class EnvRunnerV2(InputReader):
         perf_stats_ema_coef: float | None = None,
     ):
         self._runner, self._ema_coef = runner, perf_stats_ema_coef
-        self._wants_whole = runner.config.batch_mode == "complete_episodes"
+        self._wants_complete = runner.config.batch_mode == "complete_episodes"
         self._builder = BatchBuilder(policies, max_seq_len, callbacks)
         self._episodes: dict[str, EpisodeUnderWay] = {}  # by id: running, or with chunks for a batch
         self._sampled: list[MultiAgentEpisode] = []  # chunks to be added to _episodes
@@ -99,7 +99,7 @@ class EnvRunnerV2(InputReader):
         """Sample until `unreturned` is not empty."""
         while not self.unreturned:
             wanted = self._runner.config.get_rollout_fragment_length() * self._runner.num_envs
-            least = wanted // LEAST_SHARE if self._wants_whole else 0
+            least = wanted // LEAST_SHARE if self._wants_complete else 0
             self._advance(max(wanted - self._n_pending(), least, 1))
 
     def step(self) -> list[Any]:
@@ -131,9 +131,12 @@ class EnvRunnerV2(InputReader):
         if self._building is not None and self._building() is not None:
             raise RunnerBusyError("sample()", "postprocess_trajectory()", True)
         self._sampled += self._runner.sample(num_timesteps=num_timesteps)
-        self._take_down()
+        self._sort_chunks()
         config = self._runner.config
-        if not self._wants_whole and self._n_pending() < config.get_rollout_fragment_length() * self._runner.num_envs:
+        if (
+            not self._wants_complete
+            and self._n_pending() < config.get_rollout_fragment_length() * self._runner.num_envs
+        ):
             return
         ready = {id_: episode for id_, episode in self._episodes.items() if self._is_ready(episode)}
         chunks = [chunk for episode in ready.values() for chunk in joined(episode.chunks)]
@@ -146,16 +149,16 @@ class EnvRunnerV2(InputReader):
 
     def _is_ready(self, episode: EpisodeUnderWay) -> bool:
         """Return true if the episode's chunks may become part of a batch."""
-        return bool(episode.chunks) and (episode.chunks[-1].is_done or not self._wants_whole)
+        return bool(episode.chunks) and (episode.chunks[-1].is_done or not self._wants_complete)
 
-    def _take_down(self) -> None:
+    def _sort_chunks(self) -> None:
         """Move all sampled chunks to the episodes under way, in one atomic update."""
         episodes, metrics = dict(self._episodes), list(self._metrics)
         for chunk in self._sampled:
             before = episodes.get(chunk.id_) or EpisodeUnderWay.of(chunk.id_)
             if not before.chunks:
                 episodes.pop(chunk.id_, None)  # in a batch, episodes are in order of their first chunks
-            episodes[chunk.id_] = after = before.with_chunk(chunk, only_whole=self._wants_whole)
+            episodes[chunk.id_] = after = before.with_chunk(chunk, only_complete=self._wants_complete)
             if chunk.is_done and after.env_t is not None:
                 metrics.append(after.metrics(chunk))
         running = self._runner.running_episodes

@@ -72,12 +72,12 @@ class EpisodeV2:
         known = None if env_runner is None else env_runner.under_way(self.episode.id_)
         return known or EpisodeUnderWay.of(self.episode.id_)
 
-    def _whole(self) -> EpisodeUnderWay:
+    def _complete(self) -> EpisodeUnderWay:
         """Return the episode so far; while a batch is built, the chunk is already part of it."""
         before, chunk = self._before, self.episode
         if before.env_t is not None and before.env_t >= chunk.env_t > 0:
             return before
-        return before.with_chunk(chunk, only_whole=False)
+        return before.with_chunk(chunk, only_complete=False)
 
     @property
     def id_(self) -> str:
@@ -134,7 +134,7 @@ class EpisodeV2:
     @property
     def agent_rewards(self) -> dict[tuple[Hashable, str], float]:
         """Sum of rewards by (agent id, policy id)."""
-        return self._whole().agent_rewards
+        return self._complete().agent_rewards
 
     @property
     def total_reward(self) -> float:
@@ -151,27 +151,27 @@ class EpisodeV2:
     @property
     def active_env_steps(self) -> int:
         """Number of env steps that are in no batch yet; -1 before the reset."""
-        return sum(map(len, self._whole().chunks)) if self.episode.is_reset else -1
+        return sum(map(len, self._complete().chunks)) if self.episode.is_reset else -1
 
     @property
     def total_agent_steps(self) -> int:
         """Number of steps of all agents."""
-        return self._whole().agent_steps
+        return self._complete().agent_steps
 
     @property
     def active_agent_steps(self) -> int:
         """Number of steps of all agents that are in no batch yet."""
-        return sum(chunk.agent_steps() for chunk in self._whole().chunks)
+        return sum(chunk.agent_steps() for chunk in self._complete().chunks)
 
     # Agents.
 
     def get_agents(self) -> list[Hashable]:
         """Return the ids of all agents that have appeared."""
-        return list(self._whole().agent_index)
+        return list(self._complete().agent_index)
 
     def agent_index(self, agent_id: Hashable) -> int:
         """Return the index of `agent_id`, in order of appearance; the next free one if it has not appeared."""
-        indices = self._whole().agent_index
+        indices = self._complete().agent_index
         return indices.get(agent_id, len(indices))
 
     def policy_for(self, agent_id: Hashable = ONLY_AGENT, refresh: bool = False) -> str:
@@ -181,13 +181,13 @@ class EpisodeV2:
             agent_id: Id of the agent.
             refresh: Ask the mapping function even if the agent has appeared; the agent's policy stays as it is.
         """
-        if agent_id in self._whole().agent_index and not refresh:
+        if agent_id in self._complete().agent_index and not refresh:
             return str(self.episode.module_for(agent_id))
         return str(self.worker.mapped(agent_id, self))
 
     def has_init_obs(self, agent_id: Hashable | None = None) -> bool:
         """Return true if the agent `agent_id`, or with None any agent, has an observation."""
-        agents = self._whole().agent_index
+        agents = self._complete().agent_index
         return bool(agents) if agent_id is None else agent_id in agents
 
     def last_info_for(self, agent_id: Hashable = ONLY_AGENT) -> dict[str, Any] | None:

@@ -71,10 +71,10 @@ class EpisodeUnderWay:
         """Make an episode without chunks."""
         return cls(int.from_bytes(blake2b(episode_id.encode(), digest_size=7).digest(), "big"))
 
-    def with_chunk(self, chunk: MultiAgentEpisode, *, only_whole: bool) -> Self:
+    def with_chunk(self, chunk: MultiAgentEpisode, *, only_complete: bool) -> Self:
         """Return the episode with a chunk added.
 
-        With `only_whole`, an episode that lacks a chunk keeps none for a batch.
+        With `only_complete`, an episode that lacks a chunk keeps none for a batch.
         """
         follows = self.env_t == chunk.env_t_started
         agent_index, agent_rewards = dict(self.agent_index), dict(self.agent_rewards)
@@ -89,7 +89,7 @@ class EpisodeUnderWay:
             agent_index=agent_index,
             agent_rewards=agent_rewards,
             agent_steps=self.agent_steps + chunk.agent_steps(),
-            chunks=(*self.chunks, chunk) if follows or not only_whole else (),
+            chunks=(*self.chunks, chunk) if follows or not only_complete else (),
         )
 
     def metrics(self, last: MultiAgentEpisode) -> RolloutMetrics:

@@ -37,7 +37,7 @@ class FlattenedColumns(ColumnConnector):
 
     def _common_parts(self, newest: Newest) -> Parts:
         """Return the parts that all these agents have in common, or an empty list if they differ."""
-        if newest.layout.whole:
+        if newest.layout.has_objects:
             return []
         parts: Parts | None = None
         for agent_id in dict.fromkeys(newest.agents):

@@ -82,6 +82,6 @@ class StackedFrames:
             zeros = 0.0 if space is None else get_dummy_batch_for_space(space, fill_value=0.0, batch_size=0)
             known = [row for row in rows if row >= 0]
             leaves = [leaf[known] for leaf in block.obs]
-            items = block.layout.items(leaves[0] if block.layout.whole else block.layout.nest(leaves))
+            items = block.layout.items(leaves[0] if block.layout.has_objects else block.layout.nest(leaves))
             frames = [zeros] * (len(rows) - len(known)) + items
         return tree.map_structure(lambda *parts: np.concatenate(parts, axis=FRAME_AXES - 1), *frames)

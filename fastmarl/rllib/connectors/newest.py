@@ -90,7 +90,7 @@ class Newest:
 
     def items(self) -> list[Any]:
         """Return the observations as a list of items, [n]."""
-        return self.layout.items(self.leaves[0] if self.layout.whole else self.layout.nest(self.leaves))
+        return self.layout.items(self.leaves[0] if self.layout.has_objects else self.layout.nest(self.leaves))
 
     def rewrite_items(self, items: list[Any]) -> None:
         """Replace the observations by a list of items, [n]."""

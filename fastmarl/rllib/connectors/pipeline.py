@@ -33,7 +33,7 @@ class Episodes(Protocol):
     def run(self, piece: Any, newest: list[Newest], batch: Batch, *, has_ended: bool) -> Batch:
         """Call a piece itself on the newest observations, of episodes that have ended or of those that continue."""
 
-    def whole_parts(self, *, has_ended: bool) -> Parts:
+    def built_parts(self, *, has_ended: bool) -> Parts:
         """Return the episodes that callbacks or pieces have caused to be built, and may have modified."""
 
 
@@ -87,7 +87,7 @@ class Connectors:
             if has_ended:
                 pass_ended()
         if self.frames is not None:
-            whole = episodes.whole_parts(has_ended=False)
+            whole = episodes.built_parts(has_ended=False)
             for each in newest:
                 self.frames.stack(each, whole)
         for block in self._store.blocks:
@@ -103,7 +103,7 @@ class Connectors:
         has_ended: bool,
         episodes: Episodes,
     ) -> Batch:
-        whole, change = episodes.whole_parts(has_ended=has_ended), None
+        whole, change = episodes.built_parts(has_ended=has_ended), None
         if by_columns is not None and not (by_columns.reads_steps and whole):
             change = by_columns.rewrite(newest)
         if by_columns is None or change is None:

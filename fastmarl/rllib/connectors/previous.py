@@ -33,7 +33,7 @@ class ColumnsWithPrevious(ColumnConnector):
 
     def rewrite_module(self, newest: Newest) -> Change | None:
         piece, block = self.piece, newest.block
-        if newest.layout.whole or block.former or not piece.n_prev_actions or not piece.n_prev_rewards:
+        if newest.layout.has_objects or block.former or not piece.n_prev_actions or not piece.n_prev_rewards:
             return None
         rows = self._rows(newest, max(piece.n_prev_actions, piece.n_prev_rewards))
         if not FLOAT64_KINDS[block.kind_R[rows[rows >= 0]]].all():
@@ -42,7 +42,7 @@ class ColumnsWithPrevious(ColumnConnector):
         if actions is None:
             return None
         rewards = _rewards(block, rows[:, len(rows[0]) - piece.n_prev_rewards :])
-        return partial(self._put_beside, newest, actions, rewards)
+        return partial(self._append, newest, actions, rewards)
 
     def _rows(self, newest: Newest, n: int) -> np.ndarray:
         """Return the rows of each agent's last n steps in order, int64 [len(newest), n]; -1 where there were fewer."""
@@ -76,7 +76,7 @@ class ColumnsWithPrevious(ColumnConnector):
             numbers = {self._n_choices[who] for who in newest.who}
         return numbers.pop() if len(numbers) == 1 else 0
 
-    def _put_beside(self, newest: Newest, actions: np.ndarray, rewards: np.ndarray) -> None:
+    def _append(self, newest: Newest, actions: np.ndarray, rewards: np.ndarray) -> None:
         layout = self._layouts.get(newest.layout)
         if layout is None or layout.leaves[-2].shape != actions.shape[1:]:
             layout = ObservationLayout.of(self._together(newest.items()[0], actions[0], rewards[0]))

@@ -97,7 +97,7 @@ class ChunkMeta:
     lookback: int
     flags: tuple[Any, Any]
     mapping: dict[Hashable, str]
-    paid_early: dict[Hashable, Any]
+    unobserved_rewards: dict[Hashable, Any]
     """Rewards that agents received before their first observation."""
     custom_data: dict
     clock: tuple[float, float]
@@ -150,7 +150,7 @@ class SampleBlock:
         episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
         rewards = {agent_id: reward for agent_id, (_, _, reward) in chunk.hanging.items()}
         episode._hanging_rewards_end = defaultdict(float, rewards)
-        episode._hanging_rewards_begin = defaultdict(float, chunk.paid_early)
+        episode._hanging_rewards_begin = defaultdict(float, chunk.unobserved_rewards)
         episode.is_terminated, episode.is_truncated = chunk.flags
         episode._custom_data = chunk.custom_data
         episode._start_time, episode._last_step_time = chunk.clock

@@ -76,7 +76,7 @@ class ExactInference:
         Not needed after modules, layers or parameters were added, removed or replaced, which is noticed.
         """
         module = self._module
-        self._runs_whole = any(
+        self._runs_as_one = any(
             getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
             for name in WHOLE_FORWARDS
         )
@@ -88,13 +88,13 @@ class ExactInference:
         watched = {module_id: (part, _watch(part, switches[module_id])) for module_id, part in module.items()}
         # Entering a mode costs a tenth of a small network's forward pass, so it is entered once for all modules if
         # possible, and not at all for modules that run without torch.
-        all_quick = not self._runs_whole and None not in functions.values() and self._rng is None
+        all_quick = not self._runs_as_one and None not in functions.values() and self._rng is None
         self._mode: Any = torch.inference_mode() if all_quick else nullcontext()
         mode = nullcontext() if all_quick else torch.inference_mode()
         former, self._parts = self._parts, {}
         for module_id, part in module.items():
             native = None
-            if self._rng is not None and not self._runs_whole:
+            if self._rng is not None and not self._runs_as_one:
                 native = NativeActor(part, self._device, former[module_id].native if module_id in former else None)
             self._parts[module_id] = ModulePart(
                 module_id, part, functions[module_id], switches[module_id], self._device, mode, native, self._rng
@@ -104,7 +104,7 @@ class ExactInference:
     @property
     def backends(self) -> dict[str, str]:
         """Backend of each module: "native", or "torch" with the reason."""
-        why = "MultiRLModule's forward methods are overridden" if self._runs_whole else "draws are to be RLlib's"
+        why = "MultiRLModule's forward methods are overridden" if self._runs_as_one else "draws are to be RLlib's"
         return {
             module_id: part.native.backend if part.native else f"torch: {why}"
             for module_id, part in self._parts.items()
@@ -119,7 +119,7 @@ class ExactInference:
     def leaves_input_untouched(self, module_id: str) -> bool:
         """Return true if the module, as it was when it last acted, neither writes to nor keeps its input tensors."""
         part = self._parts.get(module_id)
-        return part is not None and part.is_quick and not self._runs_whole
+        return part is not None and part.is_quick and not self._runs_as_one
 
     def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
         """Return true if `answer()` should get n rows of the module's observations as they lie in memory."""
@@ -150,7 +150,7 @@ class ExactInference:
             batches = {module_id: map_struct(_own, batch) for module_id, batch in batches.items()}
         parts = self._parts
         with self._mode:
-            if self._runs_whole:
+            if self._runs_as_one:
                 module = self._module
                 outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
             else:

@@ -46,7 +46,7 @@ class Acting:
             batches = self._to_module.next_batches()
             order = [ids.index(module_id) for module_id in batches]
         else:
-            order, is_shown = parts.store.scatter.acting_modules(parts.store.acting_from), self._to_env.runs_whole
+            order, is_shown = parts.store.scatter.acting_modules(parts.store.acting_from), self._to_env.runs_as_one
             batches = {ids[module]: self._inputs.batch(module, is_shown=is_shown) for module in order}
         if not batches:
             nothing: list[dict] = [{} for _ in parts.table.envs]

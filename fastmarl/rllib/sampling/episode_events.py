@@ -59,9 +59,9 @@ class EpisodeEvents:
         self.listened = frozenset(event for event in EVENTS if listeners(self._parts.runner, event))
 
     @property
-    def has_whole(self) -> bool:
+    def has_built(self) -> bool:
         """True if callbacks or connectors have caused running episodes to be built."""
-        return any(view.is_whole for view in self._views.values())
+        return any(view.is_built for view in self._views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
         """Return the view of the env's running episode, or None if there is none yet."""
@@ -77,7 +77,7 @@ class EpisodeEvents:
         """Cut all built running episodes; returns the next chunks by env."""
         successors = {}
         for env_index, view in sorted(self._views.items()):
-            if view.is_whole:
+            if view.is_built:
                 record = self._parts.record_of(env_index)
                 episode, mapping = view.episode, record.mapping
                 # The mapping function is called elsewhere, and its result at a cut is not used.
@@ -151,7 +151,7 @@ class EpisodeEvents:
 
     def _take_over(self, view: EpisodeInView, event: str, *, is_late: bool) -> None:
         """Take over what callbacks have written to an episode."""
-        if not view.is_whole:
+        if not view.is_built:
             return
         record = view.record
         if event != END and view.episode.is_done and not (record.is_terminated or record.is_truncated):
@@ -219,15 +219,15 @@ class EpisodeEvents:
             self.write_back(self._views[env_index])
         self._late.clear()
 
-    def whole_episode(self, record: RLlibRecord) -> Any:
+    def built_episode(self, record: RLlibRecord) -> Any:
         """Return the running episode as RLlib's loop has it."""
-        return self.view_of_running(record).whole()
+        return self.view_of_running(record).built()
 
     def view_of_ended(self, chunk: RLlibChunk) -> EpisodeInView:
         """Return the view of an episode that has ended, for callbacks and connectors."""
         if chunk.view is None:
             chunk.view = EpisodeInView(self._episodes, chunk.record)
-        elif chunk.view.is_whole and chunk.view.ended is None:
+        elif chunk.view.is_built and chunk.view.ended is None:
             prune(chunk.view.episode)
         chunk.view.ended = chunk
         return chunk.view
@@ -250,13 +250,13 @@ class EpisodeEvents:
                 for agent_id in actions[env_index]
             }
             for env_index, view in sorted(self._views.items())
-            if view.is_whole
+            if view.is_built
         }
 
     def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
         """Add an env's reset to its episode, if that has been built."""
         view = self._views.get(env_index)
-        if view is not None and view.is_whole:
+        if view is not None and view.is_built:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
 
     def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:

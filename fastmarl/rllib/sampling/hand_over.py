@@ -25,7 +25,7 @@ def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_mod
     """
     runner = parts.runner
     give_back(runner)
-    runner._ongoing_episodes = [events.whole_episode(record) for record in parts.running()]
+    runner._ongoing_episodes = [events.built_episode(record) for record in parts.running()]
     for episode in runner._ongoing_episodes:
         episode.resume_clock()
     for record in parts.running():

@@ -50,7 +50,7 @@ class AgentToModuleMapping:
 
         def replay(function: MappingFn) -> None:
             obs, acting, rewards, infos, terminateds, truncateds = step
-            episode = self._episodes.whole(self._episodes.chunk_of(record), function)
+            episode = self._episodes.built(self._episodes.chunk_of(record), function)
             acted = {agent_id: _acted(episode, agent_id) for agent_id in acting}
             actions = {agent_id: action for agent_id, (action, _) in acted.items()}
             outputs = {agent_id: extras for agent_id, (_, extras) in acted.items() if extras}
@@ -71,7 +71,7 @@ class AgentToModuleMapping:
         env_t = self._parts.table.envs[record.env_index].env_t
 
         def cut(function: MappingFn) -> Any:
-            return self._episodes.whole(self._episodes.chunk_of(record), function).cut(horizon)
+            return self._episodes.built(self._episodes.chunk_of(record), function).cut(horizon)
 
         self._ask(record, window.order, env_t, env_t, cut, {})
         ended = {}

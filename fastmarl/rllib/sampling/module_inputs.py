@@ -47,7 +47,7 @@ class ModuleInputs:
             obs: Any = map_struct(self._own_tensor, frames.of(module))
         elif block.layout.is_array:
             obs = self._tensor(block.obs[0], first, end, shares)
-        elif block.layout.whole:
+        elif block.layout.has_objects:
             obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
         else:
             obs = block.layout.nest([self._tensor(leaf, first, end, shares) for leaf in block.obs])

@@ -129,7 +129,7 @@ class Parts:
         """Add the episode's observations so far to the call's counts; RLlib counts them as steps."""
         if not self.counts_actions:
             counts, env = self.counts, self.table.envs[record.env_index]
-            env_t = env.env_t - (not env.is_whole)  # without a step that failed halfway
+            env_t = env.env_t - (not env.is_complete)  # without a step that failed halfway
             record.count_observations(env_t, counts.agent_observations, counts.module_observations)
 
     def log_counts(self) -> None:

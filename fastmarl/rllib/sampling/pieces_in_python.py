@@ -36,7 +36,7 @@ class PiecesInPython:
         self.explore = True
         self.ended: list[RLlibChunk] = []
         self._seconds: dict[str, float] = defaultdict(float)  # by name of the piece, in this call of sample()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def run(self, piece: Any, newest: list[Newest], batch: dict[str, Any], *, has_ended: bool) -> dict[str, Any]:
         """Call a piece to rewrite the newest observations; returns the batch that it returned.
@@ -57,7 +57,7 @@ class PiecesInPython:
             for each, lanes, items in given:
                 made = []
                 for lane, (env_index, agent_id) in zip(lanes, each.who, strict=True):
-                    if views[env_index].is_whole:
+                    if views[env_index].is_built:
                         made.append(views[env_index].episode.agent_episodes[agent_id].observations.data[-1])
                     else:
                         made.append(passing[lane])
@@ -75,7 +75,7 @@ class PiecesInPython:
             batch = self._call(piece, batch, views, has_ended=has_ended)
             for view in views.values():
                 view.write_back()
-                if view.is_whole and not has_ended:
+                if view.is_built and not has_ended:
                     self._events.write_back(view)
         finally:
             self._seconds[type(piece).__name__] += perf_counter() - began
@@ -108,16 +108,16 @@ class PiecesInPython:
             raise ConnectorError("of all", type(piece).__name__, f"expected the batch to be returned, got {made!r}")
         return made
 
-    def tell(self, seconds: float) -> None:
+    def log_slow_pieces(self, seconds: float) -> None:
         """Log once for each piece that it runs in Python, with its share of the call's `seconds`."""
         for name, own in self._seconds.items():
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._warned:
+                self._warned.add(name)
                 share = f"{100 * own / seconds:.0f} %"
                 logger.warning("The connector piece %s runs in Python: %s of the time of this sample().", name, share)
         self._seconds.clear()
 
-    def whole_parts(self, *, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
+    def built_parts(self, *, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
         """Return the agent episodes in episodes that have been built, by (env index, agent id)."""
         views = {record.env_index: self._events.view_of(record.env_index) for record in self._parts.running()}
         if has_ended:
@@ -125,6 +125,6 @@ class PiecesInPython:
         return {
             (env_index, agent_id): part
             for env_index, view in views.items()
-            if view is not None and view.is_whole
+            if view is not None and view.is_built
             for agent_id, part in view.episode.agent_episodes.items()
         }

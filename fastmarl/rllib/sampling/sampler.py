@@ -58,7 +58,7 @@ class FastSampler:
         self._autoreset = [False] * runner.num_envs  # true if the env's episode has ended: reset instead of step
         self._idle: set[int] = set()  # envs that have finished their episodes of this call (59)
         self._n_wanted = 0  # episodes that have yet to begin in this call (59)
-        self._all_anew = False  # true if all envs were created again in this tick
+        self._all_recreated = False  # true if all envs were created again in this tick
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[RLlibChunk] = []
         self._finished_numbers = finished
@@ -117,7 +117,7 @@ class FastSampler:
             self.events.is_in_tick = False
             self.parts.counts.lost_reward = self.parts.table.unattributed_reward
             self.parts.table.unattributed_reward = 0.0
-        self._in_python.tell(time.perf_counter() - began)
+        self._in_python.log_slow_pieces(time.perf_counter() - began)
         self._end_call(running, kept[len(kept) - len(running) :], cut=num_episodes is None)
         self.events.go_on(successors)
 
@@ -139,17 +139,17 @@ class FastSampler:
         if self.parts.counts_actions:
             self._agent_ts += self.parts.count_actions(actions)
         self.parts.store.advance()
-        self._all_anew = False
+        self._all_recreated = False
         done, n_finished = self._step_envs(actions, for_env), len(self._finished)
         if num_episodes is None:
             self.parts.counts.episodes += len(done)  # before callbacks, which may read it
-        if self._all_anew:  # connectors run before callbacks if all envs were reset
+        if self._all_recreated:  # connectors run before callbacks if all envs were reset
             self._connect(n_finished)
         if self.events.listened:
             self._call_back(done, num_episodes)
         elif done:
             self._end_episodes(done, num_episodes)
-        if not self._all_anew:
+        if not self._all_recreated:
             self._connect(n_finished)
         counts = self.parts.counts
         counts.ticks += 1
@@ -219,11 +219,11 @@ class FastSampler:
         self._stepped_at = stepped
         self._resets.clear()
         self._as_steps.clear()
-        acted = self.events.acted(actions) if self.events.has_whole else {}
+        acted = self.events.acted(actions) if self.events.has_built else {}
         done, n_steps, n_observed = record_steps(
             self, self._recording, parts.store.scatter, parts.table.records, actions, results, over, resets, stepped
         )
-        if self.events.has_whole:
+        if self.events.has_built:
             for env_index, (obs, infos) in self._resets.items():
                 self.events.add_reset(env_index, obs, infos)
         for env_index, of_env in acted.items():
@@ -250,7 +250,7 @@ class FastSampler:
             self._recording.begin_episode(env_index, result[0], result[-1])
         return None
 
-    def begin_anew(self, env_index: int) -> None:
+    def restart_episode(self, env_index: int) -> None:
         """Drop the episode of a failed env, which was created again, and begin another; other episodes continue."""
         parts, env = self.parts, self.parts.table.envs[env_index]
         record = parts.record_of(env_index)
@@ -262,7 +262,7 @@ class FastSampler:
             self._runner._loop["_ongoing_episodes_for_metrics"].pop(record.id_, None)
         else:  # RLlib resets its counts, too
             self._env_ts = self._agent_ts = 0
-            self._all_anew = True
+            self._all_recreated = True
             parts.shared_data.reset()
             self._forget_earlier_chunks()
         parts.store.drop_episode(env_index)
@@ -282,7 +282,7 @@ class FastSampler:
         for env_index in range(self._runner.num_envs):
             if env_index in self._idle:
                 continue
-            self.events.fire(START if env_index in self._resets else STEP, env_index, is_late=self._all_anew)
+            self.events.fire(START if env_index in self._resets else STEP, env_index, is_late=self._all_recreated)
             if env_index in done:
                 self.events.fire(END, env_index)
                 if self._end_episodes([env_index], num_episodes):
@@ -313,13 +313,13 @@ class FastSampler:
 
     def _episodes(self, chunks: list[RLlibChunk]) -> list[Any]:
         """Build the episodes of chunks that have ended, keeping the objects that callbacks have seen."""
-        to_build = [chunk for chunk in chunks if chunk.view is None or not chunk.view.is_whole]
+        to_build = [chunk for chunk in chunks if chunk.view is None or not chunk.view.is_built]
         built = iter(self._builder.build(to_build))
         episodes = []
         for chunk in chunks:
             if chunk.view is None:
                 chunk.numbers.follow(episode := next(built))
-            elif chunk.view.is_whole:
+            elif chunk.view.is_built:
                 episode = chunk.view.episode
                 self._runner._prune_zero_len_sa_episodes(episode)
                 chunk.view.to_numpy()

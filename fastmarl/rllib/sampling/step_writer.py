@@ -71,7 +71,7 @@ class StepWriter:
         Returns the observations to record.
         """
         self._parts.count(record)
-        self._check_paid(record, actions, obs, rewards)
+        self._check_rewarded(record, actions, obs, rewards)
         given, all_joined = obs, True
         fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
         if not fewer and names_others(known := set(record.order), obs, actions, rewards, terminateds, truncateds):
@@ -88,7 +88,7 @@ class StepWriter:
             record.keys.forget()
         return obs
 
-    def _check_paid(self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict) -> None:
+    def _check_rewarded(self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict) -> None:
         """Raise MultiAgentEnvError if an agent that acted and was observed has no reward, as RLlib does."""
         for agent_id in actions:
             if agent_id in obs and agent_id not in rewards:
@@ -141,12 +141,12 @@ class StepWriter:
             actions: Actions of the step.
             said: Observations, rewards, terminateds and truncateds of the step.
         """
-        for agent_id in list(record.paid_early):
+        for agent_id in list(record.unobserved_rewards):
             is_done = any(flags.get(agent_id) for flags in said[2:])
             # As in RLlib, the end of the episode ends an agent not observed yet only if it occurs in this step.
             is_there = agent_id in record.lane_of or any(agent_id in part for part in (actions, *said))
             if is_done or (all_done and is_there):
-                del record.paid_early[agent_id]
+                del record.unobserved_rewards[agent_id]
 
     def note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
         """Keep the flags of agents that have ended, as the env returned them."""

@@ -50,7 +50,7 @@ class ToEnv:
 
     Attributes:
         is_own: True if the pipeline has custom pieces.
-        runs_whole: True if modules must run by their own methods, because pieces see all their outputs.
+        runs_as_one: True if modules must run by their own methods, because pieces see all their outputs.
     """
 
     def __init__(self, parts: Parts, in_python: PiecesInPython):
@@ -62,7 +62,7 @@ class ToEnv:
         self._n_head = kinds.index(MODULE_TO_ENV[0])
         n_known = self._n_head + MODULE_TO_ENV.index(module_to_env.NormalizeAndClipActions)
         self._is_usual = kinds[self._n_head : n_known] == MODULE_TO_ENV[:-2]  # no custom pieces in this range
-        self.runs_whole = self._n_head > 0 or not self._is_usual
+        self.runs_as_one = self._n_head > 0 or not self._is_usual
         self._last = self._pieces[n_known:]
         self._by_columns: dict[type, Callable[[dict], dict]] = {
             module_to_env.NormalizeAndClipActions: self._normalize,
@@ -79,7 +79,7 @@ class ToEnv:
             explore, t: See `ExactInference.answer()`.
         """
         inference, answers, given = self._parts.inference, None, Given()
-        if self.runs_whole:
+        if self.runs_as_one:
             batch = self._run(self._pieces[: self._n_head], inference.forward(batches, explore=explore, t=t))
             if self._is_usual and self._is_regular(batch, mapped):
                 answers = inference.act(batch, explore=explore)

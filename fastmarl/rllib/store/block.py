@@ -74,18 +74,18 @@ class RLlibBlock(Block):
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
         take = partial(
-            self._take_whole, "raw_final_obs" if arrays is getattr(self, "raw_final_obs", None) else "raw_obs"
+            self._take_as_object, "raw_final_obs" if arrays is getattr(self, "raw_final_obs", None) else "raw_obs"
         )
         return [
             ExactLeafRows(array, leaf.path, leaf.sizes, take)
             for array, leaf in zip(arrays, self.env_layout.leaves, strict=True)
         ]
 
-    def _take_whole(self, name: str, row: int, value: Any) -> None:
+    def _take_as_object(self, name: str, row: int, value: Any) -> None:
         """Switch to storing each observation as an object, because one differs in dtype or shape; store this one."""
         if value is None:
             raise UnfitValueError("got None; leave agents that are not observed out of the dict")
-        if not self.env_layout.whole:
+        if not self.env_layout.has_objects:
             rows = _one_by_one(self.env_layout, self.raw_obs, self.rows.n)
             finals = _one_by_one(self.env_layout, self.raw_final_obs, self.rows.n_finals)
             self.lay_out(WHOLE)
@@ -108,8 +108,11 @@ class RLlibBlock(Block):
 
     def _overwrite_raw(self, name: str, place: int, observation: Any) -> None:
         for part, array in zip(self.env_layout.leaves_of(observation), getattr(self, name), strict=True):
-            if not self.env_layout.whole and (np.asarray(part).dtype, np.shape(part)) != (array.dtype, array.shape[1:]):
-                self._take_whole(name, place, observation)
+            if not self.env_layout.has_objects and (np.asarray(part).dtype, np.shape(part)) != (
+                array.dtype,
+                array.shape[1:],
+            ):
+                self._take_as_object(name, place, observation)
                 return
             array[place] = part
 
@@ -134,10 +137,10 @@ class RLlibBlock(Block):
         if not layout.same(self.layout):
             if not self._has_record:
                 self._record_as(layout)
-            elif not self.layout.whole:
-                self._record_whole()
+            elif not self.layout.has_objects:
+                self._record_as_objects()
         self._has_record = True
-        if self.layout.whole and not layout.whole:
+        if self.layout.has_objects and not layout.has_objects:
             leaves = self.layout.columns(layout.items(layout.nest(leaves)))
         for array, final_array, leaf in zip(self.obs, self.final_obs, leaves, strict=True):
             array[rows] = leaf[: len(rows)]
@@ -153,7 +156,7 @@ class RLlibBlock(Block):
         """
         leaves, place = (self.raw_obs, row) if final < 0 else (self.raw_final_obs, final)
         parts = [leaf[place : place + 1].copy() for leaf in leaves]
-        return self.env_layout.items(parts[0] if self.env_layout.whole else self.env_layout.nest(parts))[0]
+        return self.env_layout.items(parts[0] if self.env_layout.has_objects else self.env_layout.nest(parts))[0]
 
     def awaits_connectors(self, row: int, final: int) -> bool:
         """Return true if the connectors have yet to run on a lane's newest observation; see raw_newest()."""
@@ -168,7 +171,7 @@ class RLlibBlock(Block):
         self.obs = self._leaves("obs", layout, self.rows.capacity, 0)  # type: ignore[arg-type]
         self.final_obs = self._leaves("final", layout, self.rows.final_capacity, 0)  # type: ignore[arg-type]
 
-    def _record_whole(self) -> None:
+    def _record_as_objects(self) -> None:
         """Switch to storing each observation as an object, because the layout has changed."""
         layout, n_recorded = self.layout, (self.n_connected, self.n_finals_connected)
         former = [

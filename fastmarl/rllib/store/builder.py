@@ -131,7 +131,7 @@ class Builder:
         begins = step_ends - n_steps
         totals = np.empty(len(lanes))
         sum_spans(columns.rewards, begins + table.lookback_L[lanes], step_ends, totals)
-        has_odd = block.layout.whole or len(block.former) > 0 or not FLOAT64_KINDS[kinds].all()
+        has_odd = block.layout.has_objects or len(block.former) > 0 or not FLOAT64_KINDS[kinds].all()
         obs_begins = begins + np.arange(len(lanes))
         bounds = (row_ends - counts, row_ends, begins, step_ends, obs_begins, columns.env_ts[row_ends - counts])
         for lane, total, row_begin, row_end, begin, end, obs_begin, first_env_t in zip(
@@ -144,7 +144,7 @@ class Builder:
                 if odd and "rewards" in odd:
                     total = sum(odd["rewards"][table.lookback_L[lane] :])
             extents[lane] = LaneExtent(columns, (row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
-        if block.layout.whole:
+        if block.layout.has_objects:
             columns.leaves = []  # the lanes have their own observations
         return columns
 
@@ -161,7 +161,7 @@ class Builder:
         """Return a lane's columns that are not slices of its module's, or None."""
         odd: dict[str, Any] = {}
         begin, end = steps
-        if block.layout.whole:
+        if block.layout.has_objects:
             observations = list(columns.obs[0][obs_begin : obs_begin + end - begin + 1])
             newest = int(rows[-1]), int(self._store.table.final_L[lane])
             if block.awaits_connectors(*newest):  # running_episodes.py makes the list; these may not stack
@@ -190,7 +190,7 @@ class Builder:
             lookback=record.lookback,
             flags=(record.is_terminated, record.is_truncated),
             mapping=record.mapping,
-            paid_early=record.paid_early,
+            unobserved_rewards=record.unobserved_rewards,
             custom_data=deepcopy(record.custom_data) if record.custom_data else {},
             clock=clock,
             map_order=carried and [*carried, *(a for a in record.lane_of if a not in record.carried)],

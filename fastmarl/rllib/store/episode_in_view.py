@@ -42,13 +42,13 @@ class EpisodeInView:
 
     Attributes:
         episode: The object that callbacks get.
-        is_whole: True if the whole episode has been built.
+        is_built: True if the whole episode has been built.
         ended: The episode's last chunk once it has ended, else None.
         passing: Lane -> its newest observation, while a connector runs on it.
     """
 
     def __init__(self, episodes: RunningEpisodes, record: RLlibRecord, whole: Any = None):
-        self.is_whole = whole is not None
+        self.is_built = whole is not None
         self.episode = episodes.outline(record, record.env_t_started, record.env_t_started) if whole is None else whole
         self.ended: RLlibChunk | None = None
         self.passing = episodes.passing
@@ -60,7 +60,7 @@ class EpisodeInView:
         self._is_open = False
         self._parts = AgentsInView(self)
         self._parts_at: tuple[RLlibChunk | None, int] | None = None  # (last chunk, number of agents) when made
-        if not self.is_whole:
+        if not self.is_built:
             self.episode.__class__ = in_view_kind(self._kind)  # type: ignore[arg-type]
             self.episode._origin = (self, 0)
 
@@ -86,15 +86,15 @@ class EpisodeInView:
 
     # The whole episode.
 
-    def whole(self) -> Any:
+    def built(self) -> Any:
         """Build the whole episode, if necessary, and return it."""
         with self as episode:
-            self.make_whole()
+            self.build()
         return episode
 
-    def make_whole(self) -> None:
+    def build(self) -> None:
         """Build the whole episode in its current state."""
-        if self.is_whole:
+        if self.is_built:
             return
         self.check_open()
         made, record = self._made(), self.record
@@ -118,11 +118,11 @@ class EpisodeInView:
         record, episodes = self.record, self._episodes
         if record.awaits_reset:
             return episodes.empty(record, record.policy_mapping_fn)
-        return episodes.whole(self.ended or episodes.chunk_of(record), record.policy_mapping_fn, self._arrays)
+        return episodes.built(self.ended or episodes.chunk_of(record), record.policy_mapping_fn, self._arrays)
 
-    def make_agent_whole(self, part: Any) -> None:
+    def build_agent(self, part: Any) -> None:
         """Turn a view of an agent's episode into the whole agent episode."""
-        self.make_whole()
+        self.build()
         if type(part) is SingleAgentEpisode:
             return
         made = self.episode.agent_episodes.get(part.agent_id)  # if sample() has returned it, this builds it
@@ -133,7 +133,7 @@ class EpisodeInView:
     def become(self, made: Any) -> Any:
         """Give the callbacks' object the content of `made`, an episode of the same class, and return it."""
         episode = self.episode
-        self.is_whole = True
+        self.is_built = True
         episode.__class__ = self._kind
         for name in RLlibEpisode.__slots__:
             if name not in OWN and is_set(made, name):
@@ -143,7 +143,7 @@ class EpisodeInView:
 
     def late_attributes(self, _: int) -> dict[str, Any]:
         """Build the whole episode, which fills all slots, so that none is left to return."""
-        self.make_whole()
+        self.build()
         return {}
 
     def to_numpy(self) -> Any:
@@ -166,7 +166,7 @@ class EpisodeInView:
 
     def write_back(self) -> None:
         """Copy to the record the values that were assigned to the whole episode."""
-        for name in OF_RECORD if self.is_whole else ():
+        for name in OF_RECORD if self.is_built else ():
             self.adopt(name, getattr(self.episode, name))
 
     def takes(self, name: str, value: Any) -> bool:

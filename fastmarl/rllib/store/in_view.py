@@ -25,7 +25,7 @@ def _getter(name: str) -> Callable[..., Any]:
 
     def get(self: Any, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
         answer = self._origin[0].get(name, indices, agent_ids, options) if isinstance(self, _InView) else None
-        return getattr(_whole(self), f"get_{name}")(indices, agent_ids, **options) if answer is None else answer
+        return getattr(_built(self), f"get_{name}")(indices, agent_ids, **options) if answer is None else answer
 
     return get
 
@@ -45,40 +45,40 @@ class _InView:
     def agent_episodes(self) -> Any:
         """Agent episodes, or views of them, by agent id."""
         agents = self._origin[0].agent_episodes()
-        return _whole(self).agent_episodes if agents is None else agents
+        return _built(self).agent_episodes if agents is None else agents
 
     def get_return(self, include_hanging_rewards: bool = False) -> Any:
         known = self._origin[0].get_return() if isinstance(self, _InView) and not include_hanging_rewards else None
-        return _whole(self).get_return(include_hanging_rewards) if known is None else known
+        return _built(self).get_return(include_hanging_rewards) if known is None else known
 
     def get_duration_s(self) -> float:
-        return self._origin[0].get_duration_s() if isinstance(self, _InView) else _whole(self).get_duration_s()
+        return self._origin[0].get_duration_s() if isinstance(self, _InView) else _built(self).get_duration_s()
 
     def get_agents_that_stepped(self) -> set[Hashable]:
         known = self._origin[0].get_agents_that_stepped() if isinstance(self, _InView) else None
-        return _whole(self).get_agents_that_stepped() if known is None else known
+        return _built(self).get_agents_that_stepped() if known is None else known
 
     def get_agents_to_act(self) -> set[Hashable]:
         """Return the agents observed in the last env step that have not ended."""
         known = self._origin[0].get_agents_to_act() if isinstance(self, _InView) else None
-        return _whole(self).get_agents_to_act() if known is None else known
+        return _built(self).get_agents_to_act() if known is None else known
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_origin") and name in RLlibEpisode.__slots__ and not self._origin[0].takes(name, value):
-            _whole(self)
+            _built(self)
         object.__setattr__(self, name, value)
 
     def __deepcopy__(self, memo: dict) -> Any:
-        return _whole(self).__deepcopy__(memo)
+        return _built(self).__deepcopy__(memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _whole(self).__reduce_ex__(protocol)
+        return _built(self).__reduce_ex__(protocol)
 
 
-def _whole(episode: Any) -> Any:
+def _built(episode: Any) -> Any:
     """Build the whole episode if it is a view, which changes the object's class, and return it."""
     if isinstance(episode, _InView):
-        episode._origin[0].make_whole()
+        episode._origin[0].build()
     return episode
 
 
@@ -106,7 +106,7 @@ class AgentsInView(dict[Hashable, Any]):
 
     def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the whole episode's dict, and take over its content."""
-        self._view.make_whole()
+        self._view.build()
         agents = self._view.episode.agent_episodes
         answer = getattr(agents, method)(*arguments, **named)
         self.show(agents)
@@ -160,7 +160,7 @@ def _agent_answer(name: str, answer: Callable[[Any, int], Any]) -> property:
 
     def get(episode: Any) -> Any:
         place = _running(episode)
-        return getattr(_whole_agent(episode), name) if place is None else answer(*place)
+        return getattr(_built_agent(episode), name) if place is None else answer(*place)
 
     return property(get, doc="See RLlib's class.")
 
@@ -170,7 +170,7 @@ class _AgentInView(SingleAgentEpisode):
 
     __slots__ = ()
 
-    observations = property(lambda episode: _whole_agent(episode).observations)
+    observations = property(lambda episode: _built_agent(episode).observations)
     observation_space = _agent_answer("observation_space", lambda view, lane: view.space_of(lane))
     t = _agent_answer("t", lambda view, lane: int(view.store.table.t_started_L[lane]) + view.n_steps(lane))
     t_started = _agent_answer("t_started", lambda view, lane: int(view.store.table.t_started_L[lane]))
@@ -181,20 +181,20 @@ class _AgentInView(SingleAgentEpisode):
     def __getattr__(self, name: str) -> Any:  # called for empty slots
         if name not in SingleAgentEpisode.__slots__:
             raise AttributeError(f"{SingleAgentEpisode.__name__!r} object has no attribute {name!r}")
-        return getattr(_whole_agent(self), name)
+        return getattr(_built_agent(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "observation_space" and (place := _running(self)):
             view, lane = place
             view.store.spaces[lane] = value
         else:
-            setattr(_whole_agent(self), name, value)
+            setattr(_built_agent(self), name, value)
 
     def __len__(self) -> int:
         if place := _running(self):
             view, lane = place
             return view.n_steps(lane)
-        return len(_whole_agent(self))
+        return len(_built_agent(self))
 
     def get_return(self) -> Any:
         return sum(self.get_rewards())
@@ -204,7 +204,7 @@ class _AgentInView(SingleAgentEpisode):
             view, lane = place
             if lane in view.passing:
                 return view.passing[lane]
-        return _whole_agent(self).get_observations(indices, **options)
+        return _built_agent(self).get_observations(indices, **options)
 
     def set_observations(self, *, new_data: Any, at_indices: Any = None, **options: Any) -> None:
         if is_last(at_indices) and not options and (place := _running(self)):
@@ -212,7 +212,7 @@ class _AgentInView(SingleAgentEpisode):
             if lane in view.passing:
                 view.passing[lane] = new_data
                 return
-        _whole_agent(self).set_observations(new_data=new_data, at_indices=at_indices, **options)
+        _built_agent(self).set_observations(new_data=new_data, at_indices=at_indices, **options)
 
     def get_rewards(self, indices: Any = None, **options: Any) -> Any:
         if not options and (indices is None or is_last(indices)) and (place := _running(self)):
@@ -220,7 +220,7 @@ class _AgentInView(SingleAgentEpisode):
             rewards = rewards_of(view.store, lane) if indices is None else last_reward_of(view.store, lane)
             if rewards:
                 return _chosen(rewards, indices, *place)
-        return _whole_agent(self).get_rewards(indices, **options)
+        return _built_agent(self).get_rewards(indices, **options)
 
     def get_actions(self, indices: Any = None, **options: Any) -> Any:
         if not options and (indices is None or is_last(indices)) and (place := _running(self)):
@@ -228,20 +228,20 @@ class _AgentInView(SingleAgentEpisode):
             actions = actions_of(view.store, lane) if indices is None else last_action_of(view.store, lane)
             if actions:
                 return _chosen(actions, indices, *place)
-        return _whole_agent(self).get_actions(indices, **options)
+        return _built_agent(self).get_actions(indices, **options)
 
     def get_infos(self, indices: Any = None, **options: Any) -> Any:
         if is_last(indices) and not options and (place := _running(self)):
             view, lane = place
             if (info := view.info_of(lane)) is not None:
                 return info
-        return _whole_agent(self).get_infos(indices, **options)
+        return _built_agent(self).get_infos(indices, **options)
 
     def __deepcopy__(self, memo: dict) -> Any:
-        return deepcopy(_whole_agent(self), memo)
+        return deepcopy(_built_agent(self), memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _whole_agent(self).__reduce_ex__(protocol)
+        return _built_agent(self).__reduce_ex__(protocol)
 
 
 def is_last(indices: Any) -> bool:
@@ -260,15 +260,15 @@ def _running(episode: Any) -> tuple[Any, int] | None:
         return None
     place: tuple[Any, int] = _place.__get__(episode)
     view, _ = place
-    if view.is_whole:
+    if view.is_built:
         return None
     view.check_open()
     return place
 
 
-def _whole_agent(episode: Any) -> Any:
+def _built_agent(episode: Any) -> Any:
     """Build the whole agent episode if it is a view, which changes the object's class, and return it."""
     if isinstance(episode, _AgentInView):
         view, _ = _place.__get__(episode)
-        view.make_agent_whole(episode)
+        view.build_agent(episode)
     return episode

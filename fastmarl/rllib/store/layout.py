@@ -25,8 +25,8 @@ class ObservationLayout:
 
     def __init__(self, leaves: tuple[Leaf, ...], types: Any):
         self.leaves = leaves
-        self.whole = leaves[0].dtype == object
-        self.is_array = not self.whole and not leaves[0].path
+        self.has_objects = leaves[0].dtype == object
+        self.is_array = not self.has_objects and not leaves[0].path
         self._types = types
 
     @classmethod
@@ -54,7 +54,7 @@ class ObservationLayout:
 
     def columns(self, observations: list[Any]) -> list[np.ndarray]:
         """Stack the leaves of observations of this layout, [n, ...] each; observations stored as objects are copied."""
-        if self.whole:
+        if self.has_objects:
             return [_objects([kept(observation) for observation in observations])]
         columns = zip(*map(self.leaves_of, observations), strict=True)
         return [np.stack(column, dtype=leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)]
@@ -70,7 +70,7 @@ class ObservationLayout:
 
     def items(self, observations: Any) -> list[Any]:
         """Return the observations in a nest of arrays as a list, with numbers of the types in the first observation."""
-        return list(observations) if self.whole else items_of(observations, self._types)
+        return list(observations) if self.has_objects else items_of(observations, self._types)
 
 
 def _objects(values: list[Any]) -> np.ndarray:

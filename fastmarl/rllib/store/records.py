@@ -193,7 +193,7 @@ class RLlibRecord(EpisodeRecord):
         self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) in the env's types
         self.unseen: set[int] = set()  # lanes that ended without an observation
         self.earlier: list[ChunkNumbers] = []
-        self.paid_early: dict[Hashable, Any] = {}  # rewards in this chunk before an agent's first observation
+        self.unobserved_rewards: dict[Hashable, Any] = {}  # rewards in this chunk before an agent's first observation
         self.is_terminated: Any = False
         self.is_truncated: Any = False
         self.has_flags = False  # true if they are the env's
@@ -231,7 +231,7 @@ class RLlibRecord(EpisodeRecord):
         self.finished = {agent_id: -1 for agent_id in order if agent_id not in live}
         for agent_id in self.agent_episode_ids.keys() - order:
             del self.agent_episode_ids[agent_id]
-        self.flags, self.unseen, self.paid_early = {}, set(), {}
+        self.flags, self.unseen, self.unobserved_rewards = {}, set(), {}
         self.keys.forget()
         if len(self.earlier) > MOST_CHUNKS and all(chunk.episode is None for chunk in self.earlier):
             self.earlier = [_joined(self.earlier)]
@@ -252,7 +252,7 @@ class RLlibLanes(LaneTable):
         if lane < 0:
             self.unattributed_reward += float(np.sum(reward))  # a reward may be an array of one number
         if agent_id not in record.finished:
-            record.paid_early[agent_id] = record.paid_early.get(agent_id, 0.0) + reward
+            record.unobserved_rewards[agent_id] = record.unobserved_rewards.get(agent_id, 0.0) + reward
         return lane
 
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:

@@ -51,7 +51,7 @@ class RunningEpisodes:
         env = self.store.table.envs[record.env_index]
         return RLlibChunk(record, env.env_t, env.infos, is_running=True)
 
-    def whole(self, chunk: RLlibChunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
+    def built(self, chunk: RLlibChunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
         """Build an episode's chunk in lists, as RLlib's loop has it. Agents that have just acted count as waiting.
 
         Args:
@@ -89,7 +89,7 @@ class RunningEpisodes:
         if is_raw:
             items[-1] = raw
         agent_episode._last_added_observation = raw
-        _list_column(observations, items, None if block.layout.whole or is_raw else arrays)
+        _list_column(observations, items, None if block.layout.has_objects or is_raw else arrays)
         if len(rewards.data):
             if is_plain:
                 _list_column(rewards, rewards.data.tolist(), arrays)
@@ -106,7 +106,7 @@ class RunningEpisodes:
         table, rows = self.store.table, self.store.rows_of(lane)
         block, final = self.store.blocks[table.module_L[lane]], table.final_L[lane]
         layout = block.layout
-        if layout.whole:
+        if layout.has_objects:
             items = list(block.obs[0][rows])
             if final >= 0:
                 items.append(block.final_obs[0][final])

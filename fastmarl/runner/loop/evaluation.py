@@ -54,7 +54,7 @@ class Evaluator:
             rollout.log.sum_up()
             rollout.log.end_call()
             rollout.policies.tidy()
-        sampling.is_whole = True
+        sampling.is_intact = True
 
     @contextmanager
     def _apart(self, goal: Goal, seeds: list[int] | None) -> Iterator[None]:

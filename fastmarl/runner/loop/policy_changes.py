@@ -97,14 +97,14 @@ class PolicyChanges:
         """Apply `Resources.put_module()`; if it is interrupted, the next call of any kind completes it."""
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
         policy = None if module is None else rollout.make_policy(module_id, module, connectors)
-        was_whole, sampling.is_whole = sampling.is_whole, False
+        was_intact, sampling.is_intact = sampling.is_intact, False
         resources.change = partial(resources.put_module, module_id, module, connectors, config)
         if module_id in resources.module:
             rollout.policies.remove(module_id)
         if policy is not None:
             rollout.policies.add(policy)
         resources.finish_change()
-        sampling.is_whole = was_whole
+        sampling.is_intact = was_intact
 
     def _changed(
         self, policies: dict[str, Any], mapping_fn: MappingFn | None, to_train: ToTrain | None

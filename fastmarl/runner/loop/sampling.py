@@ -30,30 +30,30 @@ class Sampling:
         self._kept = KeptChunks()
         self._rescued: list[MultiAgentEpisode] = []  # by a failed call, or one in its last steps
         self.rollout = Rollout(resources, listeners)
-        self.is_whole = True
+        self.is_intact = True
 
     def make_env(self) -> None:
         """Close the envs and create new ones."""
         resources = self.resources
         config = in_force(resources.config, resources.wanted, MAKE_ENV | ANY_MAKE)
-        self.is_whole = False
+        self.is_intact = False
         resources.make_envs(config)
         self.rollout = Rollout(resources, self.listeners)
-        resources.has_envs = self.is_whole = True
+        resources.has_envs = self.is_intact = True
         self.announce_envs()
 
     def make_module(self) -> None:
         """Replace the modules by new ones."""
         resources = self.resources
         config = in_force(resources.config, resources.wanted, MAKE_MODULE | ANY_MAKE)
-        was_whole, self.is_whole = self.is_whole, False
+        was_intact, self.is_intact = self.is_intact, False
         try:
             resources.make_modules(config)
         except Exception:
-            self.is_whole = was_whole
+            self.is_intact = was_intact
             raise
         self.rollout = Rollout(resources, self.listeners)
-        self.is_whole = True
+        self.is_intact = True
 
     def announce_envs(self) -> None:
         contexts = self.resources.envs.contexts
@@ -73,7 +73,7 @@ class Sampling:
 
     def running_episodes(self) -> set[str]:
         """Return the ids of the episodes that the next call continues; none after a failed call."""
-        return {record.id_ for record in self.rollout.store.running()} if self.is_whole else set()
+        return {record.id_ for record in self.rollout.store.running()} if self.is_intact else set()
 
     def begin_call(self) -> None:
         """Mark a call as under way, and rebuild the rollout if the last one did not finish.
@@ -84,8 +84,8 @@ class Sampling:
         """
         self.resources.check_envs()
         self.resources.check_modules()
-        was_whole, self.is_whole = self.is_whole, False
-        if not was_whole:
+        was_intact, self.is_intact = self.is_intact, False
+        if not was_intact:
             self.rebuild_rollout()
 
     def sample(
@@ -115,7 +115,7 @@ class Sampling:
         resources.counts.watch_call(goal, rollout.log)
         try:
             chunks = rollout.play(goal, begin, explore)
-            self._take_down()
+            self._buffer_record()
             self._rescued += chunks
         except BaseException as error:
             self._keep_finished(goal)
@@ -126,7 +126,7 @@ class Sampling:
         rollout.log.end_call()
         rollout.policies.tidy()
         self.listeners.remember(chunks, {record.id_ for record in rollout.store.running()})
-        self.is_whole = True
+        self.is_intact = True
         self._write_record()
         samples = self._rescued
         if resources.config.return_only_policies_to_train:
@@ -144,12 +144,12 @@ class Sampling:
         rollout = self.rollout
         self._rescued += rollout.rescued(self._rescued)
         for env_index in range(self.resources.num_envs):
-            rollout.store.take_back(env_index, whole_chunk=False)
+            rollout.store.take_back(env_index, entire_chunk=False)
         goal.env_steps -= rollout.env.n_stepping  # the results of these steps are discarded
         self.resources.counts.add_call(goal, rollout.log.sum_up())
         rollout.env.forget()
 
-    def _take_down(self, *, has_failed: bool = False) -> None:
+    def _buffer_record(self, *, has_failed: bool = False) -> None:
         """Buffer this call's part of the record of actions, if there is one, for `_write_record()`."""
         recorder, rollout = self.resources.recorder, self.rollout
         if recorder is not None:
@@ -172,7 +172,7 @@ class Sampling:
         if recorder is not None:
             try:
                 if not recorder.has_unwritten:
-                    self._take_down(has_failed=True)
+                    self._buffer_record(has_failed=True)
                 recorder.write()
             except RecordingError as another:
                 error.add_note(f"fastmarl: {another}")

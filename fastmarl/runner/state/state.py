@@ -229,11 +229,11 @@ class RunnerState:
         running = [
             env_index
             for env_index, record in enumerate(rollout.table.records)
-            if sampling.is_whole and record is not None and env_index not in rollout.to_reset
+            if sampling.is_intact and record is not None and env_index not in rollout.to_reset
         ]
         known = [env_index for env_index, number in enumerate(resources.seeds.numbers) if number]
-        states = states_of_envs(resources.envs, known) if sampling.is_whole else {}
-        all_have_lanes = all(connectors.tells_lanes for connectors in resources.env_to_module.values())
+        states = states_of_envs(resources.envs, known) if sampling.is_intact else {}
+        all_have_lanes = all(connectors.knows_lanes for connectors in resources.env_to_module.values())
         if running and not (states and all_have_lanes):
             return {}
         if not states:  # the next call begins all episodes
@@ -281,7 +281,7 @@ class RunnerState:
         has_begun = any(record is not None for record in sampling.rollout.table.records)
         if not (state["envs"] or state["episodes"] or has_begun):
             return
-        sampling.is_whole = False  # until all is done: an interrupt makes the next call rebuild the rollout
+        sampling.is_intact = False  # until all is done: an interrupt makes the next call rebuild the rollout
         sampling.rebuild_rollout()
         copied = {name: value if name == "envs" else deepcopy(value) for name, value in state.items()}
         found = self._checked_episodes(copied)  # for the new rollout, where modules may have other indices
@@ -291,7 +291,7 @@ class RunnerState:
         found.put(resources.config.policy_mapping_fn)
         rollout.env.resume(found.env_indices, state["turns"])
         rollout.to_reset.difference_update(found.env_indices)
-        sampling.is_whole = True
+        sampling.is_intact = True
 
 
 def _outline(connectors: Any) -> dict[str, list[str]]:

@@ -66,7 +66,7 @@ class ArrayGroup:
         self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
         self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
         # Scratch arrays of positions, envs and lanes.
-        self._kept, self._ended, self._paid, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
+        self._kept, self._ended, self._rewarded, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
         self._lanes = np.empty(n_positions, np.int32)
         self._n_newcomers = 0
 
@@ -202,11 +202,13 @@ class ArrayGroup:
 
     def welcome(self, all_done_E: np.ndarray) -> None:
         """Credit rewards of agents without a lane, and create lanes for those that are observed."""
-        n_paid, n_observed = find_absent(self._lane_P, self._reward_P, self._present_P, self._paid, self._newcomers)
+        n_rewarded, n_observed = find_absent(
+            self._lane_P, self._reward_P, self._present_P, self._rewarded, self._newcomers
+        )
         self._n_newcomers = 0
-        if not (n_paid or n_observed):
+        if not (n_rewarded or n_observed):
             return
-        for position in self._paid[:n_paid].tolist():
+        for position in self._rewarded[:n_rewarded].tolist():
             self._pay_absent(position, float(self._reward_P[position]), all_done_E)
         for position in self._newcomers[:n_observed].tolist():
             agent_id, env_index = self._who(position)

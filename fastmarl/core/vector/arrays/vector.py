@@ -150,7 +150,7 @@ class BatchStepper:
             self._scatter.forget(own, out)
         return self._scatter.write_step(self._given[1])
 
-    def tell(self, after_step: AfterStep, after_each: bool, flags: Flags) -> None:
+    def announce(self, after_step: AfterStep, after_each: bool, flags: Flags) -> None:
         """Call `after_step` for the recorded step, see `InProcessVector.recv`."""
         all_done_E, ended_envs = flags
         if after_each:
@@ -243,7 +243,7 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
         self.n_stepping -= len(batch.awake)
         self._seconds["timed_scatter"] += perf_counter() - stepped
         self._seconds["timed_env"] += stepped - begun
-        batch.tell(after_step, after_each, flags)
+        batch.announce(after_step, after_each, flags)
 
     def forget(self) -> None:
         """Wait for steps under way after an error, and drop them. All envs will be reset."""

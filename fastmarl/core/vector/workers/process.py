@@ -137,9 +137,9 @@ class WorkerProcess(ChildProcess):
         super().end()
         self._memory = None
 
-    def _failure(self, told: EnvFailure) -> Exception:
-        error = error_of(told)
-        if told.call == "constructor" and not self._has_script:
+    def _failure(self, failure: EnvFailure) -> Exception:
+        error = error_of(failure)
+        if failure.call == "constructor" and not self._has_script:
             error.add_note("its worker process has not imported the script, as nothing sent to it refers to that")
         return error
 

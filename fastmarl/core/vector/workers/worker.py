@@ -26,7 +26,7 @@ from fastmarl.core.envs.resumable import supports_checkpoint
 from fastmarl.core.envs.states import state_space_of
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.exits import as_error, exits_as_errors
-from fastmarl.core.native._slots import tells
+from fastmarl.core.native._slots import has_any_info
 from fastmarl.core.processes.channel import Channel
 from fastmarl.core.processes.protocol import CLOSE, DONE, FAILED, FIRST, end_with, pickled_error
 from fastmarl.core.processes.scriptless import import_script, mentions_script
@@ -246,14 +246,14 @@ class Worker:
     def _extra(self, index: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
         """Write a result, which should be a tuple of this size, to the memory; return the parts that don't fit."""
         fits = type(result) is tuple and len(result) == size and isinstance(result[-1], dict) and write(result)
-        tells_infos = fits and tells(result[-1])
+        has_infos = fits and has_any_info(result[-1])
         state = None
         if self._plan.records_states:
-            told = self._envs[index].state()
-            state = None if self._memory.slots[index].results.write_state(told) else (told,)
-        if fits and not tells_infos and state is None:
+            env_state = self._envs[index].state()
+            state = None if self._memory.slots[index].results.write_state(env_state) else (env_state,)
+        if fits and not has_infos and state is None:
             return None
-        return Extra(None if fits else (result,), result[-1] if tells_infos else None, state)
+        return Extra(None if fits else (result,), result[-1] if has_infos else None, state)
 
     def _call(self, message: bytes) -> tuple[Any]:
         """Call a method of an env, or get an attribute."""
