@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastmarl.core.checkpoint.states import whole_number
+from fastmarl.core.errors.states import whole_number
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.distributed.fleet import COUNTED, Fleet
 from fastmarl.distributed.parts import SamplePart

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checkpoint.states import check_keys, column_of
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, column_of
 from fastmarl.core.kernels import Deferral as Deferral
 
 ANY = None  # limits of numbers that compiled code only calculates with

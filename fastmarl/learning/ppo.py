@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.core.envs.arrays import choice_ranges
 from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.structs import flatten_struct
+from fastmarl.core.spaces.values import choice_ranges
 from fastmarl.learning.one_module import one_module
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.checkpoint.states import check_keys, check_mapping, whole_number
 from fastmarl.core.config import EnvRunnerConfig, renamed
 from fastmarl.core.connectors.base import ConnectorPiece
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.checks import for_each
+from fastmarl.core.errors.states import check_keys, check_mapping, whole_number
 from fastmarl.core.modules.base import AdaptedModule, RLModule, as_rl_module, copied
 from fastmarl.core.modules.default import DefaultRLModule
 from fastmarl.core.spaces.plain import space_from_plain

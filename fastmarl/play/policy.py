@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from fastmarl.core.checkpoint.folder import load_state
-from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.base import ConnectorPiece
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
@@ -24,6 +23,7 @@ from fastmarl.core.errors import (
 )
 from fastmarl.core.errors.checks import is_integer
 from fastmarl.core.errors.exits import as_error
+from fastmarl.core.errors.states import check_mapping
 from fastmarl.core.objects.public import public
 from fastmarl.core.store.lanes import Guest
 from fastmarl.play.agents import ModuleAgents

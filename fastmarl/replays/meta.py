@@ -11,13 +11,13 @@ from typing import Any
 
 from fastmarl.core import __version__
 from fastmarl.core.checkpoint.sealed_json import check_seal
-from fastmarl.core.checkpoint.states import is_plain
 from fastmarl.core.config import EnvRunnerConfig, renamed
 from fastmarl.core.envs.form import class_of
 from fastmarl.core.envs.registry import env_name
 from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.envs.time_limit import TimeLimit
 from fastmarl.core.errors import RecordingError
+from fastmarl.core.errors.states import is_plain
 
 FORMAT = 4
 IN_LITERALS = (bytes, complex, set)  # in addition to plain data

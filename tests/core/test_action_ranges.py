@@ -8,8 +8,9 @@ from support.exhaustive import further
 from support.replayed import record
 
 import fastmarl
-from fastmarl.core.envs.arrays import ArrayEnv, choice_ranges
+from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.native._finite import first_outside
+from fastmarl.core.spaces.values import choice_ranges
 from fastmarl.errors import ModuleOutputError, RecordingError
 from fastmarl.testing import CountingEnv
 

@@ -5,7 +5,6 @@ from copy import deepcopy
 from itertools import groupby
 from typing import Any
 
-from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.connectors.base import (
     ConnectorPiece,
     EnvToModuleConnector,
@@ -16,6 +15,7 @@ from fastmarl.core.connectors.base import (
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.rllib_pieces import EnvToModulePieces, ModuleToEnvPiece, class_name, is_rllib_piece
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_mapping
 from fastmarl.core.objects.public import public
 
 KINDS: dict[str, type[ConnectorPiece]] = {

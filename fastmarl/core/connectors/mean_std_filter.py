@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checkpoint.states import check_keys
 from fastmarl.core.connectors.base import EnvToModuleConnector, Rows, are_boxes
 from fastmarl.core.connectors.moments import RunningMeanStd
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 

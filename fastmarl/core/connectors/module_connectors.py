@@ -7,11 +7,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.checkpoint.states import check_keys, column_of
 from fastmarl.core.connectors.base import ConnectorPiece, EnvToModuleConnector, ModuleToEnvConnector, Rows, Surroundings
 from fastmarl.core.connectors.module_to_env import OutputConnectors
 from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError, ConnectorError
+from fastmarl.core.errors.states import check_keys, column_of
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.values import can_hold, described
 from fastmarl.core.store.block import Block

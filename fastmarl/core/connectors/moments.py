@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from fastmarl.core.checkpoint.states import check_keys, float_array, whole_number
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, float_array, whole_number
 from fastmarl.core.kernels.moments import update_moments
 from fastmarl.core.kernels.normalize import count_and_normalize
 from fastmarl.core.objects.public import public

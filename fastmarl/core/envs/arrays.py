@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -77,21 +76,6 @@ def write_observations(
         problem = f"observation: expected {column.dtype}, got {described(given[row])}; correct it or its space"
         raise ObservationError(int(env_indices[row]), agent_id, 0, problem)
     column[env_indices] = given
-
-
-def choice_ranges(space: gym.Space) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the least and greatest value of each element of a Discrete, MultiDiscrete or MultiBinary action.
-
-    Both are int64 [elements]. Returns None for a Box, where the options `normalize_actions` and `clip_actions` decide.
-    """
-    if isinstance(space, gym.spaces.MultiBinary):
-        least = np.zeros(math.prod(space.shape), np.int64)
-        return least, least + 1
-    if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
-        numbers = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
-        least = np.array(space.start, np.int64).reshape(-1)
-        return least, least + np.array(numbers, np.int64).reshape(-1) - 1
-    return None
 
 
 def group_by_spaces(

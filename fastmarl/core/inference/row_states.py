@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checkpoint.states import check_keys, column_of, whole_number
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, column_of, whole_number
 from fastmarl.core.inference.actors import Actor
 from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.layout import Leaf

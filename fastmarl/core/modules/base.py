@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_mapping
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.distributions.nested import get_action_dist_cls
 from fastmarl.core.modules.masking import masked_outputs

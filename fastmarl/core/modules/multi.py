@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import torch
 
-from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.checks import for_each
+from fastmarl.core.errors.states import check_mapping
 from fastmarl.core.modules.base import RLModule, as_rl_module, training_only
 from fastmarl.core.objects.public import public
 

@@ -1,7 +1,8 @@
-"""Checks of the values that a dtype can hold."""
+"""Values that a dtype can hold or a space has."""
 
 import math
 
+import gymnasium as gym
 import numpy as np
 
 NUMBERS = "biufc"  # kinds of dtypes
@@ -90,3 +91,18 @@ def narrowest(low: int, high: int) -> np.dtype:
     """Return the smallest integer dtype that holds all values from `low` to `high`."""
     kinds = (np.uint8, np.uint16, np.uint32, np.uint64) if low >= 0 else (np.int8, np.int16, np.int32, np.int64)
     return np.dtype(next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max))
+
+
+def choice_ranges(space: gym.Space) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the least and greatest value of each element of a Discrete, MultiDiscrete or MultiBinary action.
+
+    Both are int64 [elements]. Returns None for a Box, where the options `normalize_actions` and `clip_actions` decide.
+    """
+    if isinstance(space, gym.spaces.MultiBinary):
+        least = np.zeros(math.prod(space.shape), np.int64)
+        return least, least + 1
+    if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        numbers = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
+        least = np.array(space.start, np.int64).reshape(-1)
+        return least, least + np.array(numbers, np.int64).reshape(-1) - 1
+    return None

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.checkpoint.states import whole_number
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import whole_number
 from fastmarl.core.native._reset_seeds import Children, take_seeds
 
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.checkpoint.states import check_keys, check_mapping, whole_number
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.episodes.summaries import CallSummary, EpisodeSummary
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, check_mapping, whole_number
 from fastmarl.runner.loop.goals import Goal
 from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 from fastmarl.runner.metrics.nested import merged

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.checkpoint.folder import is_key, stored_key
-from fastmarl.core.checkpoint.states import check_keys, check_mapping, column_of, whole_number
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, check_mapping, column_of, whole_number
 from fastmarl.core.inference.actors import MappingFn, Policies
 from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
 from fastmarl.core.store.store import INACTIVE

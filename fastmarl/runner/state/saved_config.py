@@ -8,10 +8,10 @@ from collections.abc import Mapping, Set
 from dataclasses import fields
 from typing import Any
 
-from fastmarl.core.checkpoint.states import check_keys, check_mapping, is_plain
 from fastmarl.core.config import DEFAULTS, EnvRunnerConfig, renamed
 from fastmarl.core.envs.registry import env_name, may_be_named_by_a_file
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, check_mapping, is_plain
 
 CONFIG = "config"  # key in a runner's checkpoint, beside the runner's own state
 KEYS = ("options", "left_out")

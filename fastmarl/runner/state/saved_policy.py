@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from fastmarl.core.checkpoint.folder import stored_key
-from fastmarl.core.checkpoint.states import check_keys, check_mapping
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.agent_indicator import AgentIndicator
 from fastmarl.core.connectors.base import ConnectorPiece, GetActions, NormalizeAndClipActions
@@ -25,6 +24,7 @@ from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRe
 from fastmarl.core.connectors.rewards import Clip
 from fastmarl.core.connectors.rllib_pieces import class_name
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, check_mapping
 from fastmarl.core.modules.base import RLModule, copied
 from fastmarl.core.modules.default import DefaultRLModule
 from fastmarl.core.modules.model_config import DefaultModelConfig

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.checkpoint.folder import load_state, save_state
-from fastmarl.core.checkpoint.states import (
+from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
+from fastmarl.core.envs.resumable import supports_checkpoint
+from fastmarl.core.errors import CheckpointError, ConfigError, EnvWorkerError
+from fastmarl.core.errors.exits import exits_as_errors
+from fastmarl.core.errors.states import (
     check_keys,
     check_mapping,
     check_numpy_state,
@@ -19,10 +23,6 @@ from fastmarl.core.checkpoint.states import (
     torch_state_for,
     whole_number,
 )
-from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
-from fastmarl.core.envs.resumable import supports_checkpoint
-from fastmarl.core.errors import CheckpointError, ConfigError, EnvWorkerError
-from fastmarl.core.errors.exits import exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.runner.loop.envs import Envs
 from fastmarl.runner.loop.sampling import Sampling

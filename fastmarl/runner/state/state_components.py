@@ -4,9 +4,9 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fastmarl.core.checkpoint.states import check_mapping
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_mapping
 from fastmarl.core.objects.rllib_classes import fetched
 
 OF_MODULES = "rl_module"

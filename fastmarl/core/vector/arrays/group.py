@@ -10,13 +10,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.envs.arrays import GroupArrays, choice_ranges
+from fastmarl.core.envs.arrays import GroupArrays
 from fastmarl.core.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
 from fastmarl.core.kernels.array_steps import NO_POSITION, append_rows, begin_step, end_lanes, find_absent, settle_step
 from fastmarl.core.kernels.rows import as_bytes, put_rows, take_finals, take_rows
 from fastmarl.core.native._finite import first_outside
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
-from fastmarl.core.spaces.values import described, first_unheld
+from fastmarl.core.spaces.values import choice_ranges, described, first_unheld
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.store import INACTIVE, RowStore
