@@ -1,1 +1,1 @@
-"""RLlib's API as rows of a table, each with a check that runs it on both faces; `page.py` makes docs/rllib_api.md."""
+"""RLlib's API as rows of a table, each with a check that runs it on both faces."""
