@@ -53,10 +53,9 @@ LAYERS = {  # from the ground up: rooms of one layer don't import from each othe
     "rllib": [
         ["episodes", "fixes"],
         ["stand_in", "store"],
-        ["connectors", "inference", "metrics"],
+        ["connectors", "inference"],
         ["learner", "old_stack", "sampling"],
-        ["fast_path"],
-        ["loop_state"],
+        ["metrics"],
         ["runner"],
         ["__init__"],
         ["check"],
@@ -75,7 +74,7 @@ SHARED = {  # files of the core that both runners stand on; the drop-in uses no 
     "nets": ["dense_layers", "forward_errors", "output_checks", "recurrent_state", "transfer"],
     "objects": ["public", "weakly"],
     "spaces": ["columns", "layout", "masks", "structs", "values"],
-    "store": ["block", "lanes", "memory", "room", "store"],
+    "store": ["block", "lanes", "memory", "request", "room", "store"],
 }
 OPTIONAL = {
     "ray",

@@ -19,6 +19,7 @@ from fastmarl.core.errors.checks import check_integer, check_timeout
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.objects.public import public
 from fastmarl.core.processes.child import START_TIMEOUT_S
+from fastmarl.core.store.request import Request
 from fastmarl.distributed.fleet import Fleet
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.owner import FleetOwner
@@ -129,11 +130,11 @@ class BackgroundSampler(FleetOwner):
         begun = perf_counter()
         with self._closing_on_errors():
             self._fleet.restart_timeouts(timeout_s)
-            self._fleet.feed(self._fleet.runners, {}, max(1, self._max_policy_lag))
+            self._fleet.feed(self._fleet.runners, Request(), max(1, self._max_policy_lag))
             reports = [self._fresh(runner) for runner in self._fleet.runners]
             self._version_of_batch = min(report.weights_seq_no for report in reports)
             batch = self._join([report.batch for report in reports])
-            self._fleet.feed(self._fleet.runners, {}, self._max_policy_lag)
+            self._fleet.feed(self._fleet.runners, Request(), self._max_policy_lag)
         self._seconds_waited += perf_counter() - begun
         return batch
 
@@ -216,7 +217,7 @@ class BackgroundSampler(FleetOwner):
         """Return the runner's next batch, even if it is old."""
         while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
             self._check_open()  # a signal handler may have closed it
-            self._fleet.feed([runner], {}, max(1, self._max_policy_lag))
+            self._fleet.feed([runner], Request(), max(1, self._max_policy_lag))
             self._fleet.take_results()
         if isinstance(arrival.came, Exception):
             raise arrival.came

@@ -10,6 +10,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import EnvRunnerLostError
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
+from fastmarl.core.store.request import Request
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.calls import Arrival, Arrivals, Call, CallsInFlight
 from fastmarl.distributed.host import ENV_STEPS, HostFailure, HostReport, MakeBatch, RunnerPlan
@@ -127,11 +128,11 @@ class Fleet:
             runner.sent_seq_no = seq_no
         return call
 
-    def feed(self, runners: Iterable[RemoteRunner], arguments: dict[str, Any], in_flight: float) -> None:
+    def feed(self, runners: Iterable[RemoteRunner], request: Request, in_flight: float) -> None:
         """Call `sample()` until each runner has `in_flight` calls that are open or whose results were not returned."""
         for runner in runners:
             while runner.is_ready and self.calls.count_of(runner) + self.arrivals.count_of(runner) < in_flight:
-                self.call(runner, "sample", arguments)
+                self.call(runner, "sample", request)
 
     def answers(self, calls: Iterable[Call]) -> None:
         """Wait until none of the calls is open."""

@@ -11,6 +11,7 @@ from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.errors.checks import check_integer, check_seconds
 from fastmarl.core.objects.public import public
+from fastmarl.core.store.request import Request
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.evaluations import evaluate_in
@@ -20,7 +21,7 @@ from fastmarl.distributed.in_process import InProcess
 from fastmarl.distributed.metrics import GroupMetrics
 from fastmarl.distributed.owner import FleetOwner
 from fastmarl.distributed.parts import SamplePart
-from fastmarl.distributed.sampling import GroupSampling, call_arguments
+from fastmarl.distributed.sampling import GroupSampling, checked
 from fastmarl.distributed.state import GroupState
 from fastmarl.distributed.weights import check_all, weights_by_module
 from fastmarl.play.arena.evaluation import Evaluation
@@ -170,8 +171,8 @@ class EnvRunnerGroup(FleetOwner):
                 traceback and the runner's index.
         """
         self._begin("sample()")
-        arguments = call_arguments(self._config, num_timesteps, num_episodes, explore, random_actions, force_reset)
-        return self._sampling.sample(arguments)
+        request = Request(num_timesteps, num_episodes, explore, random_actions, force_reset)
+        return self._sampling.sample(checked(request, self._config))
 
     def sample_ready(
         self,
@@ -203,8 +204,8 @@ class EnvRunnerGroup(FleetOwner):
         """
         self._check_usable("sample_ready()")
         check_integer("in_flight", in_flight, least=1)
-        arguments = call_arguments(self._config, num_timesteps, num_episodes, explore, random_actions, force_reset)
-        return self._sampling.parts(arguments, min(in_flight, self._fleet.actors.most_in_flight), self._check_usable)
+        request = checked(Request(num_timesteps, num_episodes, explore, random_actions, force_reset), self._config)
+        return self._sampling.parts(request, min(in_flight, self._fleet.actors.most_in_flight), self._check_usable)
 
     # Weights.
 

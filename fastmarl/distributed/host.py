@@ -15,6 +15,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.modules.base import copied
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.protocol import pickled_error
+from fastmarl.core.store.request import Request
 from fastmarl.distributed.shared_weights import Form
 from fastmarl.play.arena.evaluation import Evaluation, evaluate
 from fastmarl.runner.loop.metrics import Increment
@@ -152,9 +153,9 @@ class RunnerHost:
         can_be_seeded = all(getattr(env, "seeds_each_episode", True) for env in runner.env.envs)
         return HostReady(os.getpid(), socket.gethostname(), module, can_be_seeded)
 
-    def sample(self, arguments: dict[str, Any]) -> HostReport:
+    def sample(self, request: Request) -> HostReport:
         """Call `runner.sample()` and make a batch of its episodes."""
-        episodes = self.runner.sample(**arguments)
+        episodes = self.runner.sample(**request._asdict())
         try:
             batch = self._make_batch(episodes, self.runner.module)
             state = self.runner.get_state([*CONNECTOR_OPTIONS, ENV_STEPS])

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any
 
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors.checks import check_bool
+from fastmarl.core.store.request import Request
 from fastmarl.distributed.fleet import Fleet
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.metrics import GroupMetrics
@@ -14,28 +14,15 @@ from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.runner.loop.goals import make_goal
 
 
-def call_arguments(
-    config: EnvRunnerConfig,
-    num_timesteps: int | None,
-    num_episodes: int | None,
-    explore: bool | None,
-    random_actions: bool,
-    force_reset: bool,
-) -> dict[str, Any]:
-    """Return the arguments of a runner's `sample()`.
+def checked(request: Request, config: EnvRunnerConfig) -> Request:
+    """Return a request for all runners.
 
     Raises:
         ConfigError: If an argument is invalid; it is raised here once, instead of in each runner.
     """
-    check_bool("explore", config.explore if explore is None else explore)
-    make_goal(config, num_timesteps, num_episodes, config.num_envs_per_env_runner)
-    return {
-        "num_timesteps": num_timesteps,
-        "num_episodes": num_episodes,
-        "explore": explore,
-        "random_actions": random_actions,
-        "force_reset": force_reset,
-    }
+    check_bool("explore", config.explore if request.explore is None else request.explore)
+    make_goal(config, request, config.num_envs_per_env_runner)
+    return request
 
 
 class GroupSampling:
@@ -45,11 +32,11 @@ class GroupSampling:
         self._fleet = fleet
         self._metrics = metrics
 
-    def sample(self, arguments: dict[str, Any]) -> list[SamplePart]:
+    def sample(self, request: Request) -> list[SamplePart]:
         """Call every runner once; see `EnvRunnerGroup.sample()`."""
         fleet, begun = self._fleet, perf_counter()
         while True:
-            calls = [fleet.call(runner, "sample", arguments) for runner in fleet.runners if runner.is_ready]
+            calls = [fleet.call(runner, "sample", request) for runner in fleet.runners if runner.is_ready]
             fleet.answers(calls)
             if error := fleet.arrivals.take_error():
                 raise error
@@ -60,13 +47,11 @@ class GroupSampling:
         self._metrics.seconds_waited += perf_counter() - begun
         return parts
 
-    def parts(
-        self, arguments: dict[str, Any], in_flight: float, check_usable: Callable[[str], None]
-    ) -> Iterator[SamplePart]:
+    def parts(self, request: Request, in_flight: float, check_usable: Callable[[str], None]) -> Iterator[SamplePart]:
         """Call runners as long as parts are requested; see `EnvRunnerGroup.sample_ready()`.
 
         Args:
-            arguments: Arguments of each call.
+            request: The arguments of each call.
             in_flight: Most calls that are queued at a runner.
             check_usable: Raises an error, given the method's name, if the group can't be used.
         """
@@ -76,19 +61,19 @@ class GroupSampling:
         while True:
             check_usable("sample_ready()")
             begun = perf_counter()
-            self._feed(arguments, in_flight)
+            self._feed(request, in_flight)
             while (oldest := self._fleet.arrivals.take()) is None:
                 self._fleet.check_that_some_are_there()
                 self._fleet.collect()
-                self._feed(arguments, in_flight)
+                self._feed(request, in_flight)
             self._metrics.seconds_waited += perf_counter() - begun
             if isinstance(oldest.came, Exception):
                 raise oldest.came
             yield self._hand_out(oldest.runner, oldest.came)
 
-    def _feed(self, arguments: dict[str, Any], in_flight: float) -> None:
+    def _feed(self, request: Request, in_flight: float) -> None:
         available, self._fleet.available = self._fleet.available, {}
-        self._fleet.feed(available, arguments, in_flight)
+        self._fleet.feed(available, request, in_flight)
 
     def _hand_out(self, runner: RemoteRunner, report: HostReport) -> SamplePart:
         self._fleet.available[runner] = None

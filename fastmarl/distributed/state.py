@@ -3,9 +3,9 @@
 from itertools import cycle
 from typing import Any
 
-from fastmarl.core.checkpoint.states import check_keys, check_mapping, whole_number
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.states import check_keys, check_mapping, whole_number
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.distributed.connectors import give_merged
 from fastmarl.distributed.fleet import Fleet, raise_first

@@ -11,7 +11,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 import fastmarl.rllib
 from fastmarl.core.errors import ConfigError, shown
-from fastmarl.rllib.fast_path import CODES, Reason
+from fastmarl.rllib.sampling.fast_path import CODES, Reason
 from fastmarl.rllib.stand_in import untested_ray
 
 HOW_TO_SET = "config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)"
@@ -90,10 +90,11 @@ def _built(config: AlgorithmConfig) -> Any:
 def _reasons(runner: Any) -> list[Reason]:
     if (text := untested_ray()) is not None:
         return [Reason("untested_ray", text)]
-    from fastmarl.rllib.fast_path import slow_path_reasons
     from fastmarl.rllib.runner import MultiAgentEnvRunner
+    from fastmarl.rllib.sampling.fast_path import slow_path_reasons
+    from fastmarl.rllib.sampling.internals import Internals
 
-    return slow_path_reasons(runner, MultiAgentEnvRunner)
+    return slow_path_reasons(Internals(runner), MultiAgentEnvRunner)
 
 
 @contextmanager

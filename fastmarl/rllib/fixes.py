@@ -81,26 +81,30 @@ def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
     return make
 
 
-def env_seeds(runner: Any, seed: int | None) -> int | list[int] | None:
+def env_seeds(runner: Any, seed: int | None, *, configured: int | None, is_first: bool) -> int | list[int] | None:
     """Return the seeds for resetting the vector env, where RLlib would use `seed`.
 
     04: no two envs of all runners get the same seed. 05: only the first reset is seeded. 06: without a configured seed,
     the seeds of the first reset come from the system's entropy, so that envs differ.
+
+    Args:
+        runner: The runner.
+        seed: RLlib's seed for this reset.
+        configured: The runner's seed.
+        is_first: True if no env was reset before.
     """
     fixes = runner.fixes
-    if runner._was_seeded and "05" in fixes:
+    if not is_first and "05" in fixes:
         return None
-    if runner._seed is None:
-        return _spawned([], runner.num_envs) if "06" in fixes and not runner._was_seeded else seed
+    if configured is None:
+        return _spawned([], runner.num_envs) if "06" in fixes and is_first else seed
     if seed is not None and "04" in fixes:
         return _spawned(_origin(runner), runner.num_envs)
     return seed
 
 
 def seed_action_spaces(runner: Any) -> None:
-    """Seed the action spaces, so that random actions depend on the seed, too (50); without a seed, do nothing."""
-    if runner._seed is None:
-        return
+    """Seed the action spaces by the configured seed, so that random actions depend on it, too (50)."""
     seeds = iter(_spawned([*_origin(runner), 1], 4096))
     for env in runner.env.envs:
         for agent_id in env.unwrapped.possible_agents:

@@ -18,6 +18,7 @@ from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, 
 from ray.rllib.utils.metrics.utils import to_snake_case
 
 from fastmarl.core.kernels.accumulate import exponential_mean
+from fastmarl.rllib.sampling.internals import Internals
 from fastmarl.rllib.store.records import CallCounts, EpisodeNumbers
 
 Path = tuple[str, ...]
@@ -36,12 +37,12 @@ class RLlibMetrics:
     """Logs a runner's counts and episodes in bulk.
 
     Args:
-        runner: An RLlib runner with connectors, a logger and a config.
+        internals: An RLlib runner with connectors, a logger and a config.
         names: Agent id -> name in metrics, for agents with a name other than `str(id)`.
     """
 
-    def __init__(self, runner: Any, names: dict[Hashable, str] | None = None):
-        self._runner = runner
+    def __init__(self, internals: Internals, names: dict[Hashable, str] | None = None):
+        self._internals, self._runner = internals, internals.runner
         self._names = names or {}
 
     def name_of(self, agent_id: Hashable) -> str:
@@ -56,16 +57,18 @@ class RLlibMetrics:
         The runner's `_try_env_reset()` logs `env_reset_timer`.
         """
         self._log_lengths(counts)
-        seconds, runner = counts.seconds, self._runner
+        seconds, internals = counts.seconds, self._internals
         if counts.forwards:
             self._log_time((keys.RLMODULE_INFERENCE_TIMER,), seconds["forward"], counts.forwards)
-            self._log_connectors(keys.MODULE_TO_ENV_CONNECTOR, runner._module_to_env, seconds["act"], counts.forwards)
+            self._log_connectors(keys.MODULE_TO_ENV_CONNECTOR, internals.module_to_env, seconds["act"], counts.forwards)
         if counts.ticks:
             self._log_time((keys.ENV_STEP_TIMER,), seconds["env_step"], counts.ticks)
-            runner._log_env_steps(metric=runner._metrics_num_try_env_step, num_steps=counts.ticks)
+            internals.log_env_steps(metric=internals.metrics_num_try_env_step, num_steps=counts.ticks)
         self._log_counters(counts)
         if counts.ticks:
-            self._log_connectors(keys.ENV_TO_MODULE_CONNECTOR, runner._env_to_module, seconds["connect"], counts.ticks)
+            self._log_connectors(
+                keys.ENV_TO_MODULE_CONNECTOR, internals.env_to_module, seconds["connect"], counts.ticks
+            )
         if counts.lost_reward:
             self._stats((LOST_REWARD,), reduce="sum").push(counts.lost_reward)
         if counts.episodes:
@@ -94,11 +97,11 @@ class RLlibMetrics:
                 push_all(self._stats((name,)), lengths)
 
     def _log_counters(self, counts: CallCounts) -> None:
-        runner = self._runner
+        internals = self._internals
         if counts.step_failures:
             add_ones(self._stats((NUM_ENV_STEP_FAILURES_LIFETIME,), reduce="lifetime_sum"), counts.step_failures)
         if counts.env_steps:
-            runner._log_env_steps(metric=runner._metrics_num_env_steps_sampled, num_steps=counts.env_steps)
+            internals.log_env_steps(metric=internals.metrics_num_env_steps_sampled, num_steps=counts.env_steps)
             add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED,), reduce="sum"), counts.env_steps)
             lifetime = self._stats((keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,), reduce="lifetime_sum", with_throughput=True)
             add_ones(lifetime, counts.env_steps)

@@ -13,15 +13,16 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
-from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors import ConfigError, RunningEpisodeError
 from fastmarl.core.errors.exits import as_error, exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
+from fastmarl.core.store.request import Request
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
-from fastmarl.rllib.fast_path import Reason, slow_path_reasons
 from fastmarl.rllib.fixes import FIXES, VectorIndex, env_seeds, numbered, parse_fixes, seed_action_spaces
-from fastmarl.rllib.loop_state import LoopState
 from fastmarl.rllib.metrics import RLlibMetrics, RunnerCounts, distinct_names
+from fastmarl.rllib.sampling.fast_path import Reason, reads, slow_path_reasons
 from fastmarl.rllib.sampling.hand_over import give_back, take_back
+from fastmarl.rllib.sampling.internals import BATCH, DONE, EARLIER, EPISODES, SHARED, Attributes, Internals, of_loop
 from fastmarl.rllib.sampling.sampler import FastSampler
 from fastmarl.rllib.store.records import ChunkNumbers, summed_up
 
@@ -30,7 +31,7 @@ SAMPLERS = ("exact", "fast")
 MOST_RESTARTS = 10  # in succession, of one env
 
 
-class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
+class MultiAgentEnvRunner(RLlibEnvRunner):
     """Replaces RLlib's class of the same name; returns the same episodes.
 
     ```python
@@ -44,11 +45,20 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
     Attributes:
         fixes: Numbers of the corrections that are switched on; see docs/differences.md.
         sampler: "exact" or "fast".
+        read_by_others: Names of attributes that code outside of fastmarl has read while fastmarl sampled, in order.
     """
 
     fixes: ClassVar[frozenset[str]] = frozenset()
     sampler: ClassVar[str] = "exact"
     episode_class: ClassVar[type[MultiAgentEpisode]] = MultiAgentEpisode
+    _fast: FastSampler | None = None
+    _lends_earlier_chunks = False  # true if RLlib's own method reads EARLIER next
+
+    _ongoing_episodes = of_loop(EPISODES)
+    _ongoing_episodes_for_metrics = of_loop(EARLIER)
+    _done_episodes_for_metrics = of_loop(DONE)
+    _cached_to_module = of_loop(BATCH)
+    _shared_data = of_loop(SHARED)
 
     @classmethod
     def options(cls, *, fixes: Any = (), sampler: Literal["exact", "fast"] = "exact") -> type["MultiAgentEnvRunner"]:
@@ -61,8 +71,10 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
         return variant(cls, parse_fixes(fixes), sampler)
 
     def __init__(self, config: Any, **kwargs: Any):
-        self._init_loop_state()
-        self._fast: FastSampler | None = None
+        self._loop: dict[str, Any] = {}
+        self.read_by_others: dict[str, None] = {}
+        self.__dict__ = Attributes(self)
+        self._internals = Internals(self)
         self._calls = CallGuard()
         self._is_intact = True  # true if the last call of `_sample()` ran to its end
         self._kept: list[Any] = []  # episodes that a failed call has built but not returned
@@ -75,7 +87,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
             super().__init__(config=config, **kwargs)
         self._draws = np.random.default_rng(self._seed) if self.sampler == "fast" else None
         has_names = "46" in self.fixes and self.env is not None
-        self._bulk_metrics = RLlibMetrics(self, distinct_names(self.env.envs) if has_names else None)
+        self._bulk_metrics = RLlibMetrics(self._internals, distinct_names(self.env.envs) if has_names else None)
         self._runner_counts = RunnerCounts(self.worker_index or 0)
 
     # Sampling.
@@ -113,13 +125,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[Any]:
-        arguments: dict[str, Any] = {
-            "num_timesteps": num_timesteps,
-            "num_episodes": num_episodes,
-            "explore": explore,
-            "random_actions": random_actions,
-            "force_reset": force_reset,
-        }
+        request = Request(num_timesteps, num_episodes, explore, random_actions, force_reset)
         if not self._is_intact:  # the parts may be in any state, so rebuild them
             self._needs_initial_reset = True
             self._fast = None
@@ -127,10 +133,10 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
         fast = self._fast
         self._is_intact = fast is None  # RLlib's own loop has no parts that need rebuilding
         if fast is None:
-            self._kept += super()._sample(**arguments)
+            self._kept += super()._sample(**request._asdict())
         else:
             try:
-                self._calls.run("sample()", fast.sample, {"kept": self._kept, **arguments})
+                self._calls.run("sample()", fast.sample, {"request": request, "kept": self._kept})
             finally:
                 self._bulk_metrics.log_call(fast.parts.counts)
         self._is_intact = True
@@ -146,7 +152,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
         """
         if self._fast is None and not resets:
             return
-        reasons = slow_path_reasons(self, MultiAgentEnvRunner)
+        reasons = slow_path_reasons(self._internals, MultiAgentEnvRunner)
         changes = [] if self._fast is None else self._fast.parts.changes()
         if not resets:
             reasons += [Reason("changed_while_running", change) for change in changes]
@@ -157,10 +163,10 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
         if reasons or changes:
             self._fast = None
         if reasons and fast is not None:
-            give_back(self) if resets else fast.hand_over(explore)
+            give_back(self._internals) if resets else fast.hand_over(explore)
         if not reasons and self._fast is None:
-            take_back(self, self._finished_numbers)
-            self._fast = FastSampler(self, self._finished_numbers, self._draws)
+            take_back(self._internals, self._finished_numbers)
+            self._fast = FastSampler(self._internals, self._finished_numbers, self._draws)
 
     @property
     def slow_path_reasons(self) -> list[str]:
@@ -189,7 +195,7 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
     def get_metrics(self) -> Any:
         """Reduce and return the metrics logged since the last call, as RLlib's method does."""
         if self._fast is not None and self._loop["_done_episodes_for_metrics"]:  # RLlib's method logs all, in order
-            give_back(self)
+            give_back(self._internals)
         name_of = self._bulk_metrics.name_of
         self._bulk_metrics.log_episodes([summed_up(chunks, name_of) for chunks in self._finished_numbers])
         self._finished_numbers.clear()
@@ -201,6 +207,44 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
             return super().get_metrics()
         finally:
             self._fast = fast
+
+    # The attributes of RLlib's loop.
+
+    def _show(self, name: str, fast: FastSampler) -> Any:
+        """Return RLlib's value of an attribute while fastmarl samples.
+
+        Raises:
+            RunningEpisodeError: If fastmarl can't make it now.
+        """
+        if name == EARLIER and self._lends_earlier_chunks:
+            self._lends_earlier_chunks = False
+            return self._loop[name]
+        self.read_by_others[name] = None
+        if name in (EARLIER, DONE):
+            give_back(self._internals)
+            fast.events.keep_chunks()
+        elif self._calls.running is not None:
+            return fast.events.shown(name)
+        else:
+            self._leave_fast_path(name, fast)
+        return self._loop[name]
+
+    def _leave_fast_path(self, name: str, fast: FastSampler) -> None:
+        """Hand the running episodes over to RLlib's loop between two calls, because of the attribute `name`."""
+        self.read_by_others[name] = None
+        if self._calls.running is not None:
+            raise RunningEpisodeError(f"the runner's {name} can't be set while sample() runs; set it between calls")
+        if self._needs_initial_reset:
+            raise RunningEpisodeError(
+                f"the runner has no {name} after a call for episodes, whose running episodes fastmarl drops; from the "
+                "next call on, RLlib's own loop samples and keeps them"
+            )
+        self._fast = None
+        fast.hand_over()
+        self._reasons = [*reads(self)]
+        logger.warning("RLlib's own loop samples, which is slow: %s.", self._reasons[-1].text)
+
+    # RLlib's own loop.
 
     def _new_episode(self, env_index: int, episodes: list | None = None) -> None:
         """Make an episode of fastmarl's class, in RLlib's own loop."""
@@ -261,12 +305,12 @@ class MultiAgentEnvRunner(LoopState, RLlibEnvRunner):
             super().make_env()
         finally:
             self.config.env = configured
-        if "50" in self.fixes:
+        if "50" in self.fixes and self._seed is not None:
             seed_action_spaces(self)
 
     def _try_env_reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[list, list]:
         """Reset all envs; if that fails, create them again if `restart_failed_sub_environments` is set."""
-        seeds = env_seeds(self, seed)
+        seeds = env_seeds(self, seed, configured=self._seed, is_first=not self._was_seeded)
         self._was_seeded = True
         for attempt in range(MOST_RESTARTS):
             try:

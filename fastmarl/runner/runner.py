@@ -14,6 +14,7 @@ from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.objects.html_table import html_table
 from fastmarl.core.objects.public import public
+from fastmarl.core.store.request import Request
 from fastmarl.runner.loop.building import spaces_of
 from fastmarl.runner.loop.config_changes import change_config, of_worker
 from fastmarl.runner.loop.evaluation import Evaluator
@@ -251,14 +252,8 @@ class MultiAgentEnvRunner(Checkpointable, ChangesPolicies):
             RunnerBusyError: If another call is under way, and continues.
         """
         self.assert_healthy()
-        arguments = {
-            "num_timesteps": num_timesteps,
-            "num_episodes": num_episodes,
-            "explore": self.config.explore if explore is None else explore,
-            "random_actions": random_actions,
-            "force_reset": force_reset,
-        }
-        self._calls.run("sample()", self._sampling.sample, arguments)
+        request = Request(num_timesteps, num_episodes, explore, random_actions, force_reset)
+        self._calls.run("sample()", self._sampling.sample, {"request": request})
         # No call follows, so no signal is handled before the caller has the episodes.
         episodes, self._sampling.unreturned = self._sampling.unreturned, []
         return episodes

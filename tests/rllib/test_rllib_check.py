@@ -11,7 +11,7 @@ from rllib import configs_to_check
 
 from fastmarl import cli
 from fastmarl.rllib.check import check_config
-from fastmarl.rllib.fast_path import CODES
+from fastmarl.rllib.sampling.fast_path import CODES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 HERE = "rllib.configs_to_check"

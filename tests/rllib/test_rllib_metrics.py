@@ -22,6 +22,7 @@ from ray.rllib.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP, Met
 from ray.rllib.utils.metrics.stats import StatsBase
 
 from fastmarl.rllib.metrics import COUNTERS, RLlibMetrics, add_ones, push_all, push_repeated
+from fastmarl.rllib.sampling.internals import Internals
 from fastmarl.rllib.store.records import CallCounts, EpisodeNumbers
 
 AGENTS: tuple[Hashable, ...] = ("a", "b", 1, "1", ("team", 0), 2)
@@ -120,7 +121,7 @@ def _run(pipeline: Any, metrics: MetricsLogger, length: int, **prefix: Any) -> N
 
 def log_in_bulk(runner: Any, call: Call) -> Any:
     """Log the same by RLlibMetrics."""
-    bulk, counts = RLlibMetrics(runner), CallCounts(resets=call.resets, step_failures=call.failures)
+    bulk, counts = RLlibMetrics(Internals(runner)), CallCounts(resets=call.resets, step_failures=call.failures)
     for tick in call.ticks:
         counts.ticks += 1
         counts.forwards += tick.asks
@@ -134,7 +135,7 @@ def log_in_bulk(runner: Any, call: Call) -> Any:
 
 def log_singly(runner: Any, call: Call) -> Any:
     """Log as RLlib does, but the steps by RLlibMetrics, one by one."""
-    bulk = RLlibMetrics(runner)
+    bulk = RLlibMetrics(Internals(runner))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             RLlibEnvRunner,
@@ -263,8 +264,8 @@ def test_counters_stay_alive(history: list[Call]) -> None:
     for call in history:
         want = log_as_rllib(theirs, replace(call, episodes=call.episodes or ()))
         log_in_bulk(ours, replace(call, episodes=None))
-        RLlibMetrics(ours).log_episodes(call.episodes or ())
-        RLlibMetrics(ours).keep_counters_alive()
+        RLlibMetrics(Internals(ours)).log_episodes(call.episodes or ())
+        RLlibMetrics(Internals(ours)).keep_counters_alive()
         got = ours.metrics.reduce()
         counters = [one for path, one in tree.flatten_with_path(got) if path[0] in COUNTERS]
         assert all(isinstance(one.peek(), int | np.int64) for one in counters)
@@ -319,7 +320,7 @@ def test_times_are_those_of_the_stages() -> None:
     runner = make_runner()
     counts = CallCounts(ticks=4, forwards=2, lengths=[0] * 4)
     counts.seconds.update(connect=1.0, forward=3.0, act=5.0, env_step=8.0)
-    RLlibMetrics(runner).log_call(counts)
+    RLlibMetrics(Internals(runner)).log_call(counts)
     assert runner.metrics.peek("rlmodule_inference_timer") == 1.5
     assert runner.metrics.peek("env_step_timer") == 2.0
     assert runner.metrics.peek("env_to_module_connector") == {
@@ -494,7 +495,7 @@ def test_report_of_a_real_runner(amount: str, calls: tuple[int, ...]) -> None:
     )
     theirs, ours = CountingRunner(config), make_runner()
     ours.config, ours._env_to_module, ours._module_to_env = config, theirs._env_to_module, theirs._module_to_env
-    bulk = RLlibMetrics(ours)
+    bulk = RLlibMetrics(Internals(ours))
     for n in calls:
         theirs.counts, theirs.numbers = CallCounts(), []
         theirs.sample(**{amount: n})

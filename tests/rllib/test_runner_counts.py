@@ -11,8 +11,8 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from fastmarl.rllib import MultiAgentEnvRunner, stand_in
-from fastmarl.rllib.fast_path import CODES
 from fastmarl.rllib.metrics import RunnerCounts
+from fastmarl.rllib.sampling.fast_path import CODES
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 

@@ -9,6 +9,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
 from fastmarl.core.errors import RunningEpisodeError
+from fastmarl.rllib.sampling.internals import Internals
 from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.episode_in_view import EpisodeInView, prune
@@ -18,14 +19,14 @@ from fastmarl.rllib.store.running_episodes import RunningEpisodes
 CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
 
 
-def listeners(runner: Any, event: str) -> list[Any]:
+def listeners(internals: Internals, event: str) -> list[Any]:
     """Return the callbacks of a runner for an event: methods of callback objects, and functions in the config."""
     methods = [
         getattr(each, event)
-        for each in runner._callbacks
+        for each in internals.callbacks
         if getattr(type(each), event) is not getattr(RLlibCallback, event) or event in vars(each)
     ]
-    return [*methods, *force_list(getattr(runner.config, f"callbacks_{event}"))]
+    return [*methods, *force_list(getattr(internals.runner.config, f"callbacks_{event}"))]
 
 
 class EpisodeEvents:
@@ -56,7 +57,7 @@ class EpisodeEvents:
 
     def refresh(self) -> None:
         """Read which events have callbacks; to be called before each call."""
-        self.listened = frozenset(event for event in EVENTS if listeners(self._parts.runner, event))
+        self.listened = frozenset(event for event in EVENTS if listeners(self._parts.internals, event))
 
     @property
     def has_built(self) -> bool:
@@ -106,7 +107,7 @@ class EpisodeEvents:
 
     @property
     def _earlier_chunks(self) -> Any:
-        return self._parts.runner._loop["_ongoing_episodes_for_metrics"]
+        return self._parts.internals.loop["_ongoing_episodes_for_metrics"]
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
         """Give the runner all returned chunks of a running episode, as mere numbers if they no longer exist."""
@@ -126,17 +127,17 @@ class EpisodeEvents:
         """
         if event not in self.listened:
             return
-        runner, record = self._parts.runner, self._parts.record_of(env_index)
+        internals, record = self._parts.internals, self._parts.record_of(env_index)
         view, id_ = self.view_of_running(record), record.id_
         if event == END:
             self.complete_earlier_chunks(record)
-            runner._lends_earlier_chunks = True
+            internals.lends_earlier_chunks = True
         self._shown = [view]
         try:
-            with view as episode, self._live_metrics(runner.metrics):
-                runner._make_on_episode_callback(event, env_index, {env_index: episode})
+            with view as episode, self._live_metrics(internals.runner.metrics):
+                internals.make_on_episode_callback(event, env_index, {env_index: episode})
         finally:
-            runner._lends_earlier_chunks = False
+            internals.lends_earlier_chunks = False
             shown, self._shown = self._shown, []
             for each in shown:
                 each.close()

@@ -8,6 +8,7 @@ from ray.rllib.core.columns import Columns
 
 from fastmarl.rllib.connectors.frames import StackedFrames
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+from fastmarl.rllib.sampling.internals import Internals
 from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.to_module import ToModule
 from fastmarl.rllib.store.records import ChunkNumbers
@@ -23,10 +24,10 @@ def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_mod
         to_module: Has the batch that the connector pieces made of the last observations.
         explore: True if the next steps explore.
     """
-    runner = parts.runner
-    give_back(runner)
-    runner._ongoing_episodes = [events.built_episode(record) for record in parts.running()]
-    for episode in runner._ongoing_episodes:
+    runner, internals = parts.runner, parts.internals
+    give_back(internals)
+    internals.ongoing_episodes = [events.built_episode(record) for record in parts.running()]
+    for episode in internals.ongoing_episodes:
         episode.resume_clock()
     for record in parts.running():
         events.complete_earlier_chunks(record)
@@ -37,13 +38,13 @@ def hand_over(parts: Parts, events: EpisodeEvents, autoreset: list[bool], to_mod
         batch = piece(
             rl_module=runner.module,
             batch=batch,
-            episodes=runner._ongoing_episodes,
+            episodes=internals.ongoing_episodes,
             explore=explore,
-            shared_data=runner._shared_data,
+            shared_data=internals.shared_data,
         )
         if frames is not None and piece is frames.piece:
             batch[Columns.OBS].update(_as_before(parts, frames))
-    runner._cached_to_module = to_module.hand_over(batch) if parts.to_module.makes_batches else batch
+    internals.cached_to_module = to_module.hand_over(batch) if parts.to_module.makes_batches else batch
 
 
 def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
@@ -58,21 +59,21 @@ def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
     return stacks
 
 
-def give_back(runner: Any) -> None:
+def give_back(internals: Internals) -> None:
     """Put the chunks of episodes that are not in the metrics yet where RLlib's loop has them."""
-    done, earlier = runner._loop["_done_episodes_for_metrics"], runner._loop["_ongoing_episodes_for_metrics"]
-    for *chunks, last in runner._finished_numbers:
+    done, earlier = internals.loop["_done_episodes_for_metrics"], internals.loop["_ongoing_episodes_for_metrics"]
+    for *chunks, last in internals.finished_numbers:
         last.is_done = True
         done.append(last.shown)
         if chunks:
             earlier[last.shown.id_] = [chunk.shown for chunk in chunks]
-    runner._finished_numbers.clear()
+    internals.finished_numbers.clear()
 
 
-def take_back(runner: Any, finished: list[list[ChunkNumbers]]) -> None:
+def take_back(internals: Internals, finished: list[list[ChunkNumbers]]) -> None:
     """Take over, as numbers, episodes that ended in RLlib's loop but are not in the metrics yet.
 
     RLlib drops the earlier chunks of such episodes at the reset of all envs, which comes next.
     """
-    finished += [[ChunkNumbers.of(episode)] for episode in runner._done_episodes_for_metrics]
-    runner._done_episodes_for_metrics.clear()
+    finished += [[ChunkNumbers.of(episode)] for episode in internals.done_episodes_for_metrics]
+    internals.done_episodes_for_metrics.clear()

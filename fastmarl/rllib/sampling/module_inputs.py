@@ -76,7 +76,7 @@ class ModuleInputs:
         return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self._parts.inference.is_on_cpu else tensor.to(self._parts.runner._device)
+        return tensor if self._parts.inference.is_on_cpu else tensor.to(self._parts.internals.device)
 
 
 def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:

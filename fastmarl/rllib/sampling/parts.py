@@ -14,6 +14,7 @@ from fastmarl.rllib.connectors.pieces import EnvToModuleParts, are_rewriting, no
 from fastmarl.rllib.connectors.pipeline import Connectors
 from fastmarl.rllib.inference.env_actions import RLlibEnvActions
 from fastmarl.rllib.inference.inference import NARROWED, ExactInference
+from fastmarl.rllib.sampling.internals import Internals
 from fastmarl.rllib.sampling.shared_data import Mapped, SharedData
 from fastmarl.rllib.store.records import CallCounts, RLlibLanes, RLlibRecord
 from fastmarl.rllib.store.store import RLlibStore
@@ -23,7 +24,7 @@ class Parts:
     """The core's parts for one RLlib runner: lanes, store, inference, actions.
 
     Args:
-        runner: The RLlib runner, whose env, module, connectors and config are read.
+        internals: The RLlib runner, whose env, module, connectors and config are read.
         draws: Generator for the sampler "fast"; None: draw the same random numbers as RLlib.
 
     Attributes:
@@ -37,13 +38,14 @@ class Parts:
         action_structs, action_options: See RLlibEnvActions.
     """
 
-    def __init__(self, runner: Any, draws: np.random.Generator | None):
-        self.runner = runner
+    def __init__(self, internals: Internals, draws: np.random.Generator | None):
+        self.internals, self.runner = internals, internals.runner
+        runner = internals.runner
         self.counts = CallCounts()
         self.counts_actions = "18" in runner.fixes
         self._module = runner.module
         self._rng = draws
-        self.inference = ExactInference(runner.module, runner._device, self._rng)
+        self.inference = ExactInference(runner.module, internals.device, self._rng)
         self.table = RLlibLanes(
             [frozenset()] * runner.num_envs, _already_mapped, late_rewards="accumulate", respawn=False
         )
@@ -51,14 +53,14 @@ class Parts:
         merge_flags = "01" not in runner.fixes
         self.spaces = _spaces_of(runner.env.envs)
         self._pieces = self._all_pieces()
-        self.to_module = EnvToModuleParts.of(list(runner._env_to_module.connectors))
+        self.to_module = EnvToModuleParts.of(list(internals.env_to_module.connectors))
         own = self.to_module.own
         self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(own))
         self.connectors = Connectors(own, self.store, self.spaces)
-        acts = bool(own_of_module_to_env(runner._module_to_env.connectors))
-        self.shared_data = SharedData(runner, is_read=acts or self.to_module.makes_batches)
+        acts = bool(own_of_module_to_env(internals.module_to_env.connectors))
+        self.shared_data = SharedData(internals, is_read=acts or self.to_module.makes_batches)
         self.shows_episodes = acts or self.to_module.shows_episodes
-        self._unsquash = normalizing_piece(runner._module_to_env.connectors)
+        self._unsquash = normalizing_piece(internals.module_to_env.connectors)
         self.action_structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self.action_options = self._action_options()
         self.env_actions: list[RLlibEnvActions] = []  # this and the next two by module index, see refresh()
@@ -68,7 +70,7 @@ class Parts:
     def changes(self) -> list[str]:
         """Return what has changed in the runner since these parts were made, each a part of a sentence."""
         changes, pieces = [], self._all_pieces()
-        unsquash = normalizing_piece(self.runner._module_to_env.connectors)
+        unsquash = normalizing_piece(self.internals.module_to_env.connectors)
         if unsquash is not self._unsquash or self._action_options() != self.action_options:
             changes.append("actions are scaled or clipped differently than before")
         if [*map(id, pieces)] != [*map(id, self._pieces)]:
@@ -76,7 +78,7 @@ class Parts:
         return changes
 
     def _all_pieces(self) -> list[Any]:
-        return [*self.runner._env_to_module.connectors, None, *self.runner._module_to_env.connectors]
+        return [*self.internals.env_to_module.connectors, None, *self.internals.module_to_env.connectors]
 
     def _action_options(self) -> dict[str, bool]:
         return {
@@ -89,7 +91,7 @@ class Parts:
         """Add modules that are new since the last call; to be called before each call."""
         if self._module is not self.runner.module:
             self._module = self.runner.module
-            self.inference = ExactInference(self._module, self.runner._device, self._rng)
+            self.inference = ExactInference(self._module, self.internals.device, self._rng)
         self.inference.refresh()
         for module_id, module in self.runner.module.items():
             if module_id not in self.store.module_ids:
@@ -137,7 +139,7 @@ class Parts:
         for record in self.running():
             self.count(record)
         counts, self.counts = self.counts, CallCounts()
-        self.runner._bulk_metrics.log_call(counts)
+        self.internals.bulk_metrics.log_call(counts)
 
     def count_actions(self, actions: list[dict]) -> int:
         """Add the agents that act to the call's counts; returns how many act."""

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.native._rllib_steps import record_steps, step_envs
+from fastmarl.core.store.request import Request
 from fastmarl.rllib.sampling.acting import Acting
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
 from fastmarl.rllib.sampling.hand_over import hand_over
+from fastmarl.rllib.sampling.internals import Internals
 from fastmarl.rllib.sampling.mapping import AgentToModuleMapping
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
 from fastmarl.rllib.sampling.parts import Parts
@@ -30,7 +32,7 @@ class FastSampler:
     """Samples for a runner that the fast path supports.
 
     Args:
-        runner: The RLlib runner, whose env, module, config and seed are used.
+        internals: The RLlib runner, whose env, module, config and seed are used.
         finished: List to which the `ChunkNumbers` of each episode that ends are appended.
         draws: See Parts.
 
@@ -39,9 +41,9 @@ class FastSampler:
         events: Calls the callbacks.
     """
 
-    def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
-        self._runner = runner
-        self.parts = Parts(runner, draws)
+    def __init__(self, internals: Internals, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
+        self._internals, self._runner = internals, internals.runner
+        self.parts, runner = Parts(internals, draws), internals.runner
         spaces, self._connectors = self.parts.spaces, self.parts.connectors
         self._builder = Builder(self.parts.store, spaces, runner.episode_class, runner.fixes)
         episodes = RunningEpisodes(self.parts.store, self._builder, spaces, runner.episode_class)
@@ -70,21 +72,13 @@ class FastSampler:
 
     # Sampling.
 
-    def sample(
-        self,
-        *,
-        num_timesteps: int | None,
-        num_episodes: int | None,
-        explore: bool,
-        random_actions: bool,
-        force_reset: bool,
-        kept: list[Any],
-    ) -> None:
+    def sample(self, request: Request, kept: list[Any]) -> None:
         """Do what RLlib's `_sample()` does, and append the episodes to `kept`.
 
         After an error, `kept` has only the finished episodes, and this object can't sample again.
         """
-        runner, began = self._runner, time.perf_counter()
+        runner, internals, began = self._runner, self._internals, time.perf_counter()
+        num_timesteps, num_episodes = request.num_timesteps, request.num_episodes
         self.parts.counts = CallCounts()
         self._env_ts = self._agent_ts = 0  # in this call, without steps lost by failed envs
         self._counts_env_steps = runner.config.count_steps_by == "env_steps"
@@ -92,18 +86,19 @@ class FastSampler:
         try:
             self.parts.refresh()
             self.events.refresh()
-            self._in_python.explore = explore
+            assert request.explore is not None  # the runner's config decides
+            self._in_python.explore = request.explore
             self.parts.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
-            if force_reset or num_episodes is not None or runner._needs_initial_reset:
+            if request.force_reset or num_episodes is not None or internals.needs_initial_reset:
                 self._reset_all(num_episodes)
             if num_episodes is not None:
-                runner._needs_initial_reset = True
-            self.parts.store.use_weights(runner._weights_seq_no)
+                internals.needs_initial_reset = True
+            self.parts.store.use_weights(internals.weights_seq_no)
             for record in self.parts.running():
                 record.started_at = time.perf_counter()
             self.events.is_in_tick = True
-            while not self._reached(num_timesteps, num_episodes):
-                self._tick(explore, random_actions, num_episodes)
+            while not self._reached(request):
+                self._tick(request)
             self.parts.store.stamp_all()
             running = self._end_chunks() if num_episodes is None else []
             self._builder.find_hanging()
@@ -121,18 +116,18 @@ class FastSampler:
         self._end_call(running, kept[len(kept) - len(running) :], cut=num_episodes is None)
         self.events.go_on(successors)
 
-    def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
-        if num_timesteps is None:
-            return num_episodes is not None and len(self._finished) >= num_episodes
-        return (self._env_ts if self._counts_env_steps else self._agent_ts) >= num_timesteps
+    def _reached(self, request: Request) -> bool:
+        if request.num_timesteps is None:
+            return request.num_episodes is not None and len(self._finished) >= request.num_episodes
+        return (self._env_ts if self._counts_env_steps else self._agent_ts) >= request.num_timesteps
 
-    def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
+    def _tick(self, request: Request) -> None:
         """Run one tick: agents act, envs step, steps are recorded, episodes end."""
-        acting, runner = self._acting, self._runner
-        self.parts.store.change_weights(runner._weights_seq_no)  # which a callback may have changed
+        acting, runner, num_episodes = self._acting, self._runner, request.num_episodes
+        self.parts.store.change_weights(self._internals.weights_seq_no)  # which a callback may have changed
         before = runner.num_env_steps_sampled_lifetime // self._n_runners
         t = (before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
-        actions, for_env = acting.act_at_random() if random_actions else acting.act(explore, t)
+        actions, for_env = acting.act_at_random() if request.random_actions else acting.act(self._in_python.explore, t)
         self.events.write_back_late()
         if self.parts.shared_data.is_read:
             self.parts.shared_data.note_actions()
@@ -175,7 +170,7 @@ class FastSampler:
 
     def _reset_all(self, num_episodes: int | None) -> None:
         """Drop all running episodes, and reset all envs."""
-        runner, parts = self._runner, self.parts
+        runner, internals, parts = self._runner, self._internals, self.parts
         self._forget_earlier_chunks()
         for env_index in range(runner.num_envs):
             parts.store.drop_episode(env_index)
@@ -183,8 +178,8 @@ class FastSampler:
         for env_index in range(runner.num_envs):
             self._open_record(env_index)
         parts.shared_data.reset()
-        seed = runner._seed if runner._needs_initial_reset else None
-        observations, infos = runner._try_env_reset(seed=seed, options=None)
+        seed = internals.seed if internals.needs_initial_reset else None
+        observations, infos = internals.try_env_reset(seed=seed, options=None)
         parts.counts.resets += 1
         self._idle.clear()
         if num_episodes is not None and "59" in runner.fixes:
@@ -200,11 +195,11 @@ class FastSampler:
         for env_index in range(runner.num_envs):
             if env_index not in self._idle:
                 self.events.fire(START, env_index, is_late=True)
-        runner._needs_initial_reset = False
+        internals.needs_initial_reset = False
 
     def _forget_earlier_chunks(self) -> None:
         """Drop earlier chunks, as RLlib does when all envs are reset: metrics then only count last chunks."""
-        self._runner._loop["_ongoing_episodes_for_metrics"].clear()
+        self._internals.loop["_ongoing_episodes_for_metrics"].clear()
         for chunks in self._finished_numbers:
             del chunks[:-1]
         for chunk in self._finished:
@@ -259,7 +254,7 @@ class FastSampler:
         self._under_way -= lost
         if self._runner.num_envs > 1:
             self._env_ts -= lost
-            self._runner._loop["_ongoing_episodes_for_metrics"].pop(record.id_, None)
+            self._internals.loop["_ongoing_episodes_for_metrics"].pop(record.id_, None)
         else:  # RLlib resets its counts, too
             self._env_ts = self._agent_ts = 0
             self._all_recreated = True
@@ -321,7 +316,7 @@ class FastSampler:
                 chunk.numbers.follow(episode := next(built))
             elif chunk.view.is_built:
                 episode = chunk.view.episode
-                self._runner._prune_zero_len_sa_episodes(episode)
+                self._internals.prune_zero_len_sa_episodes(episode)
                 chunk.view.to_numpy()
                 chunk.numbers = ChunkNumbers.of(episode)
             else:

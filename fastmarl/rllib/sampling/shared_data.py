@@ -3,6 +3,8 @@
 from collections.abc import Hashable
 from typing import Any
 
+from fastmarl.rllib.sampling.internals import Internals
+
 Mapped = dict[str, list[tuple[str, Hashable]]]
 """Module id -> (episode id, agent id) of each row of its batch."""
 
@@ -11,22 +13,22 @@ class SharedData:
     """Updates the runner's `shared_data` as RLlib's loop and its default pieces do.
 
     Args:
-        runner: The RLlib runner.
+        internals: The RLlib runner.
         is_read: True if a piece may read the data; otherwise it stays empty.
     """
 
-    def __init__(self, runner: Any, *, is_read: bool):
-        self._runner = runner
+    def __init__(self, internals: Internals, *, is_read: bool):
+        self._internals = internals
         self.is_read = is_read
 
     @property
     def content(self) -> Any:
         """The data: a dict, or None before the first reset."""
-        return self._runner._loop["_shared_data"]
+        return self._internals.loop["_shared_data"]
 
     def reset(self) -> None:
         """Clear the data, as RLlib does when it resets all envs."""
-        self._runner._loop["_shared_data"] = {}
+        self._internals.loop["_shared_data"] = {}
 
     def note_end(self, ended: str, begun: str) -> None:
         """Note the ids of an episode that ended, and of the one that began in its place."""
@@ -40,6 +42,6 @@ class SharedData:
     def note_batches(self, mapped: Mapped) -> None:
         """Note the rows of the modules' batches."""
         if self.is_read:
-            if self._runner.module.is_stateful():
+            if self._internals.runner.module.is_stateful():
                 self.content["_added_single_ts_time_rank"] = True
             self.content["memorized_map_structure"] = {key: list(rows) for key, rows in mapped.items()}

@@ -56,7 +56,7 @@ class ToEnv:
     def __init__(self, parts: Parts, in_python: PiecesInPython):
         self._parts = parts
         self._in_python = in_python
-        self._pieces = list(parts.runner._module_to_env.connectors)
+        self._pieces = list(parts.internals.module_to_env.connectors)
         self.is_own = bool(own_of_module_to_env(self._pieces))
         kinds = [type(piece) for piece in self._pieces]
         self._n_head = kinds.index(MODULE_TO_ENV[0])

@@ -8,6 +8,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, MultiAgentEnvError
 from fastmarl.core.errors.checks import is_integer
+from fastmarl.core.store.request import Request
 
 MAX_IDLE_TICKS = 10_000
 MAX_DISCARDED = 1000  # episodes in a row
@@ -99,12 +100,13 @@ class Goal:
         return [chunk for chunk in chunks if chunk.id_ in self.finished_ids] if self.counts_episodes else chunks
 
 
-def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: int | None, num_envs: int) -> Goal:
-    """Make the goal for the arguments of `sample()`; without either number, the config's amount.
+def make_goal(config: EnvRunnerConfig, request: Request, num_envs: int) -> Goal:
+    """Make the goal of a call; without either number, the config's amount.
 
     Raises:
         ConfigError: If both numbers are given, or one is negative or not an integer.
     """
+    num_timesteps, num_episodes = request.num_timesteps, request.num_episodes
     if num_timesteps is not None and num_episodes is not None:
         raise ConfigError(f"give num_timesteps or num_episodes, not both; got {num_timesteps} and {num_episodes}")
     for name, number in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):

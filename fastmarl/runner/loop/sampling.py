@@ -8,6 +8,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.selection import only_modules
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.errors.checks import check_bool
+from fastmarl.core.store.request import Request
 from fastmarl.runner.loop.config_changes import ANY_MAKE, MAKE_ENV, MAKE_MODULE, in_force
 from fastmarl.runner.loop.goals import Goal, make_goal
 from fastmarl.runner.loop.listeners import Listeners
@@ -88,19 +89,12 @@ class Sampling:
         if not was_intact:
             self.rebuild_rollout()
 
-    def sample(
-        self,
-        num_timesteps: int | None,
-        num_episodes: int | None,
-        explore: bool,
-        random_actions: bool,
-        force_reset: bool,
-    ) -> None:
+    def sample(self, request: Request) -> None:
         """Append the episodes that `MultiAgentEnvRunner.sample()` returns to `unreturned`."""
         resources = self.resources
-        goal = make_goal(resources.config, num_timesteps, num_episodes, resources.num_envs)
-        goal.random_actions = random_actions
-        explore = check_bool("explore", explore)
+        goal = make_goal(resources.config, request, resources.num_envs)
+        goal.random_actions = request.random_actions
+        explore = resources.config.explore if request.explore is None else check_bool("explore", request.explore)
         begun = perf_counter()
         self._kept.compact()
         self._write_record()
@@ -109,7 +103,7 @@ class Sampling:
         rollout = self.rollout
         resources.counts.begin_call(begun, resources.weights_seq_no, resources.module)
         begin = goal.begin(range(resources.num_envs))
-        if force_reset or goal.counts_episodes:
+        if request.force_reset or goal.counts_episodes:
             rollout.drop_begun(set(begin))
         rollout.store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
         resources.counts.watch_call(goal, rollout.log)

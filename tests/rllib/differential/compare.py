@@ -35,8 +35,8 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.metrics.stats import StatsBase
 from rllib.differential import questions
 
-from fastmarl.rllib.fast_path import CODES
 from fastmarl.rllib.metrics import RUNNER_COUNTS, SLOW_PATH, RunnerCount
+from fastmarl.rllib.sampling.fast_path import CODES
 
 Lines = Iterator[str]
 

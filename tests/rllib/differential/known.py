@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rllib.differential.runs import Playable, Run, differences, play
 
 from fastmarl.rllib import MultiAgentEnvRunner
-from fastmarl.rllib.fast_path import Reason
+from fastmarl.rllib.sampling.fast_path import Reason
 
 
 class CorrectedLoop(MultiAgentEnvRunner):

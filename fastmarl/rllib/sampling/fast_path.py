@@ -11,6 +11,7 @@ from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgen
 
 from fastmarl.rllib.connectors import pieces as connecting
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
+from fastmarl.rllib.sampling.internals import Internals
 
 
 class Reason(NamedTuple):
@@ -50,7 +51,7 @@ CODES = {  # code -> how to change the config
 
 
 # Attributes of a runner that only RLlib's own loop sets. Reading a callback's code spares the switch to that loop after
-# the first call, but can't find all readers; loop_state.py does.
+# the first call, but can't find all readers; internals.py does.
 LOOP_STATE = {"_cached_to_module", "_done_episodes_for_metrics", "_ongoing_episodes", "_shared_data"}
 INTERNALS = (
     "_sample",
@@ -66,18 +67,18 @@ INTERNALS = (
 )
 
 
-def slow_path_reasons(runner: Any, own_class: type) -> list[Reason]:
+def slow_path_reasons(internals: Internals, own_class: type) -> list[Reason]:
     """Return the reasons why this runner can't use the fast path; empty if it can.
 
     Args:
-        runner: A runner with env, module and connectors.
+        internals: A runner with env, module and connectors.
         own_class: fastmarl's class; a subclass that overrides internals of it can't use the fast path.
     """
-    of_subclass, of_callbacks = _of_subclass(runner, own_class), [*_of_callbacks(runner)]
+    runner, of_callbacks = internals.runner, [*_of_callbacks(internals)]
     return [
         *_of_config(runner),
-        *_of_parts(runner),
-        *of_subclass,
+        *_of_parts(internals),
+        *_of_subclass(runner, own_class),
         *of_callbacks,
         *([] if of_callbacks else reads(runner)),
     ]
@@ -97,7 +98,8 @@ def _of_config(runner: Any) -> Iterator[Reason]:
         yield Reason("episodes_to_numpy", "episodes_to_numpy is off")
 
 
-def _of_parts(runner: Any) -> Iterator[Reason]:
+def _of_parts(internals: Internals) -> Iterator[Reason]:
+    runner = internals.runner
     if type(runner.env) is not SyncVectorMultiAgentEnv or "step" in vars(runner.env):
         yield Reason("vector_env", f"the vector env is {type(runner.env).__name__}")
     if runner.module is None:
@@ -105,8 +107,8 @@ def _of_parts(runner: Any) -> Iterator[Reason]:
     elif not isinstance(runner.module, MultiRLModule):
         yield Reason("module", f"the module is {type(runner.module).__name__}")
     for pipeline, kind, problems in (
-        (runner._env_to_module, env_to_module.EnvToModulePipeline, connecting.problems),
-        (runner._module_to_env, module_to_env.ModuleToEnvPipeline, connecting.module_to_env_problems),
+        (internals.env_to_module, env_to_module.EnvToModulePipeline, connecting.problems),
+        (internals.module_to_env, module_to_env.ModuleToEnvPipeline, connecting.module_to_env_problems),
     ):
         if type(pipeline) is not kind:
             yield Reason("connector_pipeline", f"the connector pipeline is {type(pipeline).__name__}")
@@ -122,9 +124,9 @@ def _of_subclass(runner: Any, own_class: type) -> Iterator[Reason]:
             yield Reason("overridden_internal", f"{type(runner).__name__} overrides {name}()")
 
 
-def _of_callbacks(runner: Any) -> Iterator[Reason]:
+def _of_callbacks(internals: Internals) -> Iterator[Reason]:
     for event in EVENTS:
-        for listener in listeners(runner, event):
+        for listener in listeners(internals, event):
             for name in sorted(_names_in(inspect.unwrap(listener)) & LOOP_STATE):
                 text = f"the callback {getattr(listener, '__qualname__', listener)}() reads the runner's {name}"
                 yield Reason("callback_reads_runner", text)

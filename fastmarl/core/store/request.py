@@ -1,0 +1,17 @@
+"""The arguments of one call of `sample()`."""
+
+from typing import NamedTuple
+
+
+class Request(NamedTuple):
+    """Amounts and switches of a call of `sample()`; see `MultiAgentEnvRunner.sample()`.
+
+    Attributes:
+        explore: None: as configured.
+    """
+
+    num_timesteps: int | None = None
+    num_episodes: int | None = None
+    explore: bool | None = None
+    random_actions: bool = False
+    force_reset: bool = False

@@ -1,0 +1,103 @@
+"""Private attributes of a runner: those that samplers read and set, and those that only RLlib's own loop sets.
+
+Compare this page with a new version of Ray.
+"""
+
+from operator import attrgetter
+from typing import Any
+
+EPISODES, EARLIER, DONE = "_ongoing_episodes", "_ongoing_episodes_for_metrics", "_done_episodes_for_metrics"
+BATCH, SHARED = "_cached_to_module", "_shared_data"
+OF_LOOP = frozenset((EPISODES, EARLIER, DONE, BATCH, SHARED))
+
+
+def _attribute(name: str) -> Any:
+    """Return a property that reads and sets an attribute of the runner."""
+
+    def write(internals: "Internals", value: Any) -> None:
+        setattr(internals.runner, name, value)
+
+    return property(attrgetter(f"runner.{name}"), write)
+
+
+class Internals:
+    """Private attributes and methods of a runner, under their names without the underscore.
+
+    They are looked up at each access, because subclasses and callbacks may replace them.
+
+    Args:
+        runner: The runner, whose public attributes are read directly.
+    """
+
+    def __init__(self, runner: Any):
+        self.runner = runner
+
+    # RLlib's.
+    cached_to_module = _attribute("_cached_to_module")
+    callbacks = _attribute("_callbacks")
+    device = _attribute("_device")
+    done_episodes_for_metrics = _attribute("_done_episodes_for_metrics")
+    env_to_module = _attribute("_env_to_module")
+    log_env_steps = _attribute("_log_env_steps")
+    make_on_episode_callback = _attribute("_make_on_episode_callback")
+    metrics_num_env_steps_sampled = _attribute("_metrics_num_env_steps_sampled")
+    metrics_num_try_env_step = _attribute("_metrics_num_try_env_step")
+    module_to_env = _attribute("_module_to_env")
+    needs_initial_reset = _attribute("_needs_initial_reset")
+    ongoing_episodes = _attribute("_ongoing_episodes")
+    prune_zero_len_sa_episodes = _attribute("_prune_zero_len_sa_episodes")
+    seed = _attribute("_seed")
+    shared_data = _attribute("_shared_data")
+    try_env_reset = _attribute("_try_env_reset")
+    weights_seq_no = _attribute("_weights_seq_no")
+    # fastmarl's own.
+    bulk_metrics = _attribute("_bulk_metrics")
+    finished_numbers = _attribute("_finished_numbers")
+    lends_earlier_chunks = _attribute("_lends_earlier_chunks")
+    loop = _attribute("_loop")
+
+
+def of_loop(name: str) -> Any:
+    """Return a property that makes RLlib's value of an attribute, if fastmarl samples.
+
+    Nothing proves that callbacks don't read it: a helper function, getattr() or vars() may. From the next call on,
+    RLlib's loop samples.
+    """
+
+    def read(runner: Any) -> Any:
+        if runner._fast is not None:
+            return runner._show(name, runner._fast)
+        if name not in runner._loop:
+            raise AttributeError(f"{type(runner).__name__!r} object has no attribute {name!r}")
+        return runner._loop[name]
+
+    def write(runner: Any, value: Any) -> None:
+        if runner._fast is not None:
+            runner._leave_fast_path(name, runner._fast)
+        runner._loop[name] = value
+
+    return property(read, write, doc="See RLlib's class.")
+
+
+class Attributes(dict[str, Any]):
+    """The `__dict__` of a runner, in which vars() finds the attributes of the loop, too.
+
+    Args:
+        runner: The runner.
+    """
+
+    def __init__(self, runner: Any):
+        super().__init__(vars(runner))
+        self._runner = runner
+
+    def __missing__(self, name: str) -> Any:
+        if name in OF_LOOP:
+            return getattr(self._runner, name)
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute, or `default` if the runner has none of this name."""
+        try:
+            return self[name]
+        except (KeyError, AttributeError):
+            return default
