@@ -140,7 +140,7 @@ def test_async_vtrace_learns(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("pyarrow")
-def test_behaviour_cloning_plays_like_what_was_recorded(tmp_path):
+def test_behaviour_cloning_plays_like_the_recorded_policy(tmp_path):
     """The mean return of 400 episodes of random play is -79, with a standard error of 1."""
     options = ["--steps", "160000", "--episodes", "400", "--epochs", "3", "--batch-size", "512", "--evaluation", "400"]
     command = [sys.executable, ROOT / "examples" / "behaviour_cloning.py", *options, "--folder", str(tmp_path)]

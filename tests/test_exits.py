@@ -84,7 +84,7 @@ def test_errors_of_calls_name_the_env(where, options):
 
 
 @pytest.mark.parametrize("options", [SEVERAL, {**SEVERAL, **WORKERS}])
-def test_envs_that_exit_are_made_anew(options):
+def test_envs_that_exit_are_remade(options):
     runner = make_runner({"where": ["step", "close"], "once": True}, restart_failed_sub_environments=True, **options)
     assert sum(map(len, runner.sample(num_timesteps=40))) >= 40
     assert runner.get_metrics()["num_env_restarts"] == 1

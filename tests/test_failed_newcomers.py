@@ -49,7 +49,7 @@ USES = {
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_what_can_be_done_with_the_chunk(use, mode):
+def test_truncated_chunks_can_be_used(use, mode):
     chunks = [chunk for chunk in sampled(mode=mode) if chunk.is_truncated]
     for chunk in chunks:
         use(chunk)

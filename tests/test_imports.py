@@ -182,7 +182,7 @@ def allowed(name: str) -> set[str]:
     return {"core", room, *WINGS.get(room, []), *EXCEPTIONS.get(name, [])}
 
 
-def test_packages_import_the_core_and_what_their_row_names():
+def test_packages_import_only_the_core_and_packages_in_their_row():
     for name, imported in graph().items():
         if name not in ("__init__", "__main__"):
             rooms = {other.partition(".")[0] for other in imported}

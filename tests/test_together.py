@@ -65,7 +65,7 @@ def batch_runner(**options):
     return fastmarl.MultiAgentEnvRunner(config)
 
 
-def test_who_joins_another_groups_module_does_not_shift_its_observations():
+def test_agents_that_join_another_groups_module_shift_no_observations():
     for episode in batch_runner().sample(num_timesteps=30):
         for agent, part in episode.agent_episodes.items():
             expected = 10 * agent + part.env_ts()
@@ -73,7 +73,7 @@ def test_who_joins_another_groups_module_does_not_shift_its_observations():
             assert part.get_extra_model_outputs("saw")[:, 0].tolist() == expected[:-1].tolist()
 
 
-def test_after_a_failing_module_nobody_gets_stale_actions():
+def test_no_agent_gets_stale_actions_after_a_failing_module():
     runner = batch_runner()
     runner.sample(num_timesteps=6)
     good = runner.module["m1"].module.forward
@@ -169,7 +169,7 @@ def test_a_module_that_can_not_be_added_leaves_the_connectors_alone():
     assert runner.env_to_module.get_state()["p"]["MeanStdFilter"]["stats"][0]["count"] == before > 0
 
 
-def test_a_snapshot_takes_connectors_and_what_they_know():
+def test_a_snapshot_takes_connectors_and_their_state():
     runner = counting_runner(env_to_module_connector={"main": MeanStdFilter()}, policies=["main"])
     runner.sample(num_episodes=1)
     runner.add_module(

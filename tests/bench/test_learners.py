@@ -41,7 +41,7 @@ assert progress.is_over
     assert not said["reached"] and said["over"]
 
 
-def test_the_table_of_times_to_a_return_tells_compilation_apart():
+def test_the_table_of_times_to_a_return_lists_compilation_separately():
     def found(cpu_seconds: float, compilation: float) -> dict:
         return {"cpu_seconds": cpu_seconds, "compilation": compilation, "env_steps": 1600, "reached": True}
 

@@ -160,7 +160,7 @@ def test_all_have_a_turn_in_each_round_while_the_others_stand_still(made_up):
 
 
 @pytest.mark.slow
-def test_who_fails_is_shown_and_stops_nobody(made_up):
+def test_failing_peers_are_reported_and_the_others_are_measured(made_up):
     measured = measured_with(["absent", "unable", "lacking", "crashing", "tired", "a"])
     shown = {result["peer"]: (result["status"], result.get("error")) for result in measured["results"]}
     assert shown == {
@@ -177,7 +177,7 @@ def test_who_fails_is_shown_and_stops_nobody(made_up):
 
 
 @pytest.mark.slow
-def test_who_takes_too_long_is_ended(made_up):
+def test_peers_that_take_too_long_are_killed(made_up):
     with Child(sys.executable, "late", SETTING.__dict__) as late:
         with pytest.raises(ChildError, match=r"took more than 0\.1 s to be ready"):
             late.wait_until_ready(0.1)
@@ -259,7 +259,7 @@ def test_ratios_are_medians_of_the_rounds_ratios():
     assert cells["fastmarl"].to_limit == pytest.approx(1.2)  # of 1.2, 0.8, 1.2
 
 
-def test_ratios_to_what_was_not_measured_are_left_out():
+def test_ratios_to_missing_measurements_are_left_out():
     without = {**GIVEN, "results": [result("supersuit", 30), result("environment", 100)]}
     (cell,) = report.cells(without).values()
     assert (cell.to_ours, cell.to_limit) == (None, None)
@@ -295,7 +295,7 @@ def test_a_setting_measured_again_replaces_the_old_figures(tmp_path):
     assert merged == {"settings": [other, again, free]}
 
 
-def test_settings_leave_out_what_makes_no_sense():
+def test_settings_leave_out_senseless_combinations():
     assert entries.settings(["spread", "free"], [1, 2, 4, 5], [0, 2]) == [
         *(Setting("spread", envs, 0) for envs in (1, 2, 4, 5)),
         Setting("spread", 4, 2),
@@ -327,7 +327,7 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
         (["--json", "FIGURES.json"], "not figures of this benchmark: KeyError('env')"),
     ],
 )
-def test_what_does_not_exist_is_said_before_the_work(capsys, tmp_path, monkeypatch, args, message):
+def test_unusable_arguments_are_errors_before_the_work(capsys, tmp_path, monkeypatch, args, message):
     monkeypatch.chdir(tmp_path)
     Path("FIGURES.json").write_text('{"settings": [{}]}')
     assert PEERS.main([*args]) == 1
@@ -361,7 +361,7 @@ def test_every_entry_has_its_file():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", entries.ENV_KINDS)
 @pytest.mark.parametrize("module", ["environment", "network", "fastmarl_runner", "supersuit"])
-def test_samplers_make_the_steps_that_they_tell(module, kind):
+def test_samplers_make_as_many_steps_as_they_report(module, kind):
     from peer_samplers.work import AGENTS, TICKS
     from peer_samplers.work import Setting as Work
 
@@ -373,7 +373,7 @@ def test_samplers_make_the_steps_that_they_tell(module, kind):
         sampler.close()
 
 
-def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
+def test_finished_settings_are_kept_if_the_next_fails(tmp_path, monkeypatch):
     def measure_setting(setting, *args):
         if setting.num_envs == 4:
             raise KeyboardInterrupt
@@ -387,7 +387,7 @@ def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_command_measures_ours_and_keeps_what_the_file_has(tmp_path, capsys):
+def test_the_command_measures_ours_and_keeps_former_records(tmp_path, capsys):
     file = tmp_path / "figures.json"
     file.write_text(json.dumps({"settings": [GIVEN]}) + "\n")
     args = ["--peers", "fastmarl", "--env", "free", "--workers", "0", "--envs", "2", "--rounds", "1"]

@@ -26,7 +26,7 @@ def test_each_run_adds_one_record(tmp_path):
     assert [(record["command"], record["rows"]) for record in read(file)] == [("run 0", [1, 2]), ("run 1", [1, 2])]
 
 
-def test_a_record_tells_when_where_and_of_what_it_is(tmp_path, monkeypatch):
+def test_a_record_has_its_date_commit_machine_and_versions(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "commit_of", lambda folder: ("abc", True))
     RecordFile(tmp_path / "figures.json", "run").write({}, is_final=True)
     (record,) = read(tmp_path / "figures.json")

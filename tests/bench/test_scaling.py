@@ -56,7 +56,7 @@ def test_each_size_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
     assert reports.TITLES["network"] in second and reports.TITLES["workers"] in third
 
 
-def test_what_is_measured_is_kept_if_the_next_is_interrupted(tmp_path, monkeypatch, capsys):
+def test_finished_series_are_kept_if_the_next_is_interrupted(tmp_path, monkeypatch, capsys):
     def measure(name, **pace):
         speed = {"envs": 12345, "workers": 67890}[name]
         yield {
@@ -78,6 +78,6 @@ def test_what_is_measured_is_kept_if_the_next_is_interrupted(tmp_path, monkeypat
     assert "67,890" in out, "sizes of a series that was not finished are shown, too"
 
 
-def test_a_series_that_does_not_exist_is_said(capsys):
+def test_unknown_series_are_errors(capsys):
     assert cli.main(["bench", "scaling", "--series", "planets"]) == 1
     assert "no series 'planets'; there are agents, envs, network, workers" in capsys.readouterr().err

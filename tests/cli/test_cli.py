@@ -50,7 +50,7 @@ def short_rounds(monkeypatch):
 
 
 @pytest.mark.slow
-def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
+def test_sample_prints_its_figures_and_draws_the_profile(tmp_path, capsys):
     picture = tmp_path / "profile.png"
     code = cli.main(["sample", "--env", "ready", "--num-envs", "2", "--steps", "400", "--out", str(picture)])
     out = capsys.readouterr().out
@@ -125,7 +125,7 @@ def test_check_env_passes_a_good_environment(capsys):
     assert "0 problems" in capsys.readouterr().out
 
 
-def test_check_env_reports_what_is_wrong(capsys):
+def test_check_env_reports_problems(capsys):
     assert cli.main(["check-env", "broken"]) == 1
     assert "__all__" in capsys.readouterr().out
 
@@ -137,7 +137,7 @@ def test_an_unknown_environment_is_one_line_not_a_traceback(capsys):
     assert "no_such_env_v0" in err
 
 
-def test_info_tells_versions_and_build(capsys):
+def test_info_prints_versions_and_build(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert ("checked" in out, "sanitized" in out) == (_build.CHECKED, _build.SANITIZED)
@@ -257,7 +257,7 @@ def test_sample_writes_its_figures_and_shows_progress_on_stderr(tmp_path, capsys
     assert figures["versions"]["fastmarl"]
 
 
-def test_the_sentence_tells_shares_of_the_run_and_the_relative_speed_of_equal_rounds():
+def test_the_sentence_has_time_shares_and_the_relative_speed_of_equal_rounds():
     stage_ms = dict.fromkeys(("scatter", "connect", "record", "send", "bookkeeping"), 0.1)
     stage_ms |= {"env": 8.9, "reset": 0.2, "forward": 0.4}
     figures = {"stage_time_ms": stage_ms}
@@ -283,7 +283,7 @@ class Interrupting(relative_speed_table.ReadyDicts):
         return super().step(actions)
 
 
-def test_sampling_that_is_interrupted_shows_what_was_sampled(tmp_path, capsys):
+def test_interrupted_sampling_shows_its_figures(tmp_path, capsys):
     fastmarl.register_env("interrupting", Interrupting)
     file = tmp_path / "figures.json"
     args = ["--env", "interrupting", "--num-envs", "1", "--env-config", '{"steps": 321}', "--steps", "1000"]
@@ -322,7 +322,7 @@ class NobodyActs:
     "command",
     [["sample", "--steps", "100"], ["train", "ippo", "--steps", "100", "--no-plot"], ["sample", "--no-relative-speed"]],
 )
-def test_an_env_in_which_nobody_acts_is_told(tmp_path, monkeypatch, capsys, command):
+def test_an_env_without_acting_agents_is_an_error(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
     fastmarl.register_env("nobody acts", NobodyActs)
     is_fine = "--no-relative-speed" in command
@@ -330,7 +330,7 @@ def test_an_env_in_which_nobody_acts_is_told(tmp_path, monkeypatch, capsys, comm
     assert ("fastmarl: no agent has acted in" in capsys.readouterr().err) != is_fine
 
 
-def test_a_benchmark_that_is_interrupted_shows_what_was_measured(monkeypatch, tmp_path, capsys):
+def test_an_interrupted_benchmark_shows_finished_measurements(monkeypatch, tmp_path, capsys):
     one, two = (fastmarl.EnvRunnerConfig(env="ready", num_envs_per_env_runner=n) for n in (1, 2))
     monkeypatch.setattr(relative_speed_table, "standard_configs", lambda **options: [("one", one), ("two", two)])
     result = measure_relative_speed(one, rounds=1, seconds=0.001)

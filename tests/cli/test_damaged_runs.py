@@ -101,7 +101,7 @@ ENTRIES = {*FILES, "record", "record/1.json", "checkpoint-200", "checkpoint-200/
 
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("make", [os.mkfifo, make_socket, os.mkdir], ids=["pipe", "socket", "folder"])
-def test_training_neither_waits_for_nor_replaces_what_is_no_file(run, here, make, capsys):
+def test_training_neither_waits_for_nor_replaces_pipes_and_folders(run, here, make, capsys):
     (run / "record").mkdir()
     for entry in sorted(ENTRIES if make is not os.mkdir else FILES):
         copy = here / "copy"
@@ -124,7 +124,7 @@ def test_training_neither_waits_for_nor_replaces_what_is_no_file(run, here, make
 @pytest.mark.parametrize(
     "entry", ["run.json", "checkpoint-0/arrays", "checkpoint-0/state.json", "record/json", "record/actions"]
 )
-def test_what_plays_does_not_wait_for_pipes(here, entry, capsys):
+def test_commands_that_play_do_not_wait_for_pipes(here, entry, capsys):
     options = ["--env", "fastmarl.cart_pole", "--hiddens", "4", *SMALL[2:], "--record-actions", "--folder", "run"]
     assert cli.main(["train", "ippo", *options]) == 0
     folder, _, name = entry.rpartition("/")
@@ -246,7 +246,7 @@ def test_half_a_checkpoint_is_not_taken_for_one_that_is_written(run, capsys):
     assert cli.main(["train", "--resume", "my run", *MORE]) == 0
 
 
-def test_what_no_run_has_written_survives_overwriting(run, here):
+def test_files_of_other_programs_survive_overwriting(run, here):
     (run / "checkpoint-500").mkdir()
     (run / "checkpoint-500" / "pytorch_model.bin").touch()
     shutil.move(run / "checkpoint-0", here / "moved")

@@ -67,7 +67,7 @@ WAYS = {
 @pytest.mark.parametrize("use_lstm", [False, True], ids=["plain", "lstm"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("space", SPACES)
-def test_default_nets_mask_in_training_what_was_masked_in_sampling(space, way, use_lstm):
+def test_default_nets_apply_the_same_masks_in_training_as_in_sampling(space, way, use_lstm):
     place, connectors = WAYS[way]
     config = fastmarl.EnvRunnerConfig(
         env=MaskedEnv,
@@ -98,7 +98,7 @@ def test_default_nets_mask_in_training_what_was_masked_in_sampling(space, way, u
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("space", SPACES)
-def test_masks_and_what_they_leave_are_recorded(space, place):
+def test_masks_and_masked_logits_are_recorded(space, place):
     runner = runner_of(space=space, place=place)
     sizes = runner.env.envs[0].sizes
     for episode in runner.sample(num_timesteps=60):

@@ -138,7 +138,7 @@ def test_any_number_of_choices_can_be_drawn_from(rng, k, variant):
 
 
 @pytest.mark.parametrize("nvec", [None, [2, 1, 54]])
-def test_rows_draw_the_same_to_the_bit_beside_any_others(rng, nvec, variant):
+def test_draws_of_a_row_do_not_depend_on_the_other_rows(rng, nvec, variant):
     logits = rng.normal(size=(70, 57), scale=[[1], [20]] * 35).astype(np.float32)
     logits[rng.random(logits.shape) < 0.2] = -np.inf
     at_once, by_parts = (ChoiceDraws(np.random.default_rng(1), nvec, variant=variant) for _ in range(2))
@@ -200,7 +200,7 @@ def test_real_actions_are_means_and_normal_numbers(rng, n, k):
     np.testing.assert_allclose(logp, want_logp, rtol=1e-6, atol=1e-6)
 
 
-def test_what_is_no_action_has_no_probability(rng):
+def test_nan_actions_have_nan_log_probabilities(rng):
     logits = np.zeros((3, 4), np.float32)
     logits[1, 1], logits[2, 0] = np.nan, np.inf
     actions, logp = GaussianDraws(rng).sample(logits)

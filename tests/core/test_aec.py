@@ -207,14 +207,14 @@ def test_one_lives_among_many_that_stay_listed():
     assert [len(env.step({0: 0})[0]) for _ in range(3)] == [1500, 1, 1]
 
 
-def test_an_action_of_somebody_else():
+def test_actions_out_of_turn_are_errors():
     env = AECPettingZooEnv(Countdown())
     env.reset()
     with pytest.raises(ValueError, match=r"expected the action of 'a', whose turn it is, got actions of \['b'\]"):
         env.step({"b": 0})
 
 
-def test_sampled_games_are_legal_and_whole():
+def test_sampled_games_are_legal_and_complete():
     """Connect four: no action fills a full column, a turn is one agent's step, and one's win is the other's loss."""
     creator = env_creator("pettingzoo.classic.connect_four_v3")
     runner = fastmarl.MultiAgentEnvRunner(

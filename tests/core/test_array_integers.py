@@ -142,7 +142,7 @@ class Narrowed(EnvToModuleConnector):
         return 100 * obs
 
 
-def test_what_a_connector_makes():
+def test_observations_of_a_connector_that_do_not_fit_are_errors():
     runner = make_runner(lambda config: Ints(config.num_envs), Fixed(NARROW), env_to_module_connector=Narrowed())
     with pytest.raises(ConnectorError, match=r"dtype int8, .* got int64 of shape \(6, 2\) with values from 200 to 200"):
         runner.sample(num_timesteps=30)

@@ -69,7 +69,7 @@ def by_course(chunks):
 @pytest.mark.parametrize(
     "kind", ["cart_pole", "simple_spread", "simple_tag", "connect_four", *further(["gridworld", "lbforaging", "rware"])]
 )
-def test_each_env_s_course_is_the_same_with_and_without(kind):
+def test_episodes_are_the_same_with_and_without_splits(kind):
     options = {"explore": False, **(TEAMS if kind == "simple_tag" else {})}
     want = by_course(sampled(f"fastmarl.{kind}", 6, **options))
     assert len(want) >= 4 * 6
@@ -291,7 +291,7 @@ def test_an_interrupt_while_a_thread_starts_leaves_no_thread():
             return
 
 
-def test_the_first_error_counts_and_the_other_batch_s_is_nobody_s():
+def test_the_first_error_is_raised_and_that_of_the_other_batch_is_dropped():
     class BothFail(PartOfRooms):
         n_steps = 0
 

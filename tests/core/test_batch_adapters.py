@@ -44,7 +44,7 @@ class SampledActions(Sampled):
         ("balance", {"continuous_actions": False, "multidiscrete_actions": True}),
     ],
 )
-def test_vmas_episodes_are_what_the_worlds_said(scenario, options):
+def test_vmas_episodes_match_a_replay(scenario, options):
     """Another batch with the same seed, given the recorded actions, says the same."""
     import vmas
 
@@ -122,7 +122,7 @@ def test_vmas_infos_are_recorded_if_asked_for():
 
 
 @pytest.mark.needs("vmas")
-def test_a_vmas_world_must_tell_terminated_from_truncated():
+def test_a_vmas_world_must_separate_terminated_from_truncated():
     import vmas
 
     with pytest.raises(EnvCheckError, match="terminated_truncated=True"):
@@ -169,7 +169,7 @@ def test_a_vector_env_may_begin_episodes_by_its_next_step():
             assert part.get_rewards().tolist() == [1.0] * len(part)
 
 
-def test_what_can_not_be_begun_anew_is_said():
+def test_dropping_episodes_of_envs_that_cannot_be_reset_is_an_error():
     def make(config):
         return gym.make_vec("CartPole-v1", config.num_envs, vectorization_mode="vector_entry_point")
 
@@ -248,7 +248,7 @@ def test_vector_envs_that_hide_last_observations_are_refused():
         ("fastmarl.rware", {"n_agents": 5, "msg_bits": 1, "max_steps": 20}),
     ],
 )
-def test_episodes_of_bundled_envs_are_what_they_said(name, options):
+def test_episodes_of_bundled_envs_match_a_replay(name, options):
     """Another batch with the same seeds, given the recorded actions, says the same to those that are still there."""
     sampled = SampledActions(name, env_config=options, **(TEAMS if name == "fastmarl.simple_tag" else {}))
     batch = type(sampled.adapter)(NUM_ENVS, **options)

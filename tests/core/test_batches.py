@@ -459,7 +459,7 @@ def test_vtrace_with_newer_weights():
         np.testing.assert_allclose(batch["value_targets"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_vtrace_and_n_step_returns_cant_take():
+def test_bad_arguments_of_vtrace_and_n_step_returns_are_errors():
     (batch,) = columns(ending_chunks()).values()
     n = len(batch["rewards"])
     logp = np.zeros(n)

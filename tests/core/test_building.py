@@ -70,7 +70,7 @@ def test_rewards_before_the_first_action_belong_to_the_first_transition():
     assert step(episode, "ab", "ab").get_rewards()["b"].tolist() == [1.75]
 
 
-def test_a_cut_without_lookback_loses_nobody_who_waits():
+def test_a_cut_without_lookback_keeps_waiting_agents():
     first = step(begun("a", "b"), "ab", "a")
     second = first.cut()
     assert (len(second), second.lookback, second.agent_ids) == (0, 0, {"a", "b"})
@@ -82,7 +82,7 @@ def test_a_cut_without_lookback_loses_nobody_who_waits():
     assert same(everything(first), everything(step(step(begun("a", "b"), "ab", "a"), "a", "ab", {"a": 1.0, "b": 0.5})))
 
 
-def test_who_joins_in_a_later_chunk_is_found_at_its_env_steps():
+def test_agents_that_join_in_a_later_chunk_are_found_at_their_env_steps():
     second = step(step(step(begun("a"), "a", "a"), "a", "a").cut(1), "a", "ab")
     step(second, "ab", "ab")
     assert second.get_observations(1)["b"].tolist() == [3, 3]
@@ -90,7 +90,7 @@ def test_who_joins_in_a_later_chunk_is_found_at_its_env_steps():
     assert second.env_t_to_agent_t["b"].data == ["S", "S", 0, 1]
 
 
-def test_slices_keep_flags_and_who_waits():
+def test_slices_keep_flags_and_waiting_agents():
     episode = step(step(step(begun("a", "b"), "ab", "a"), "a", "ab"), "ab", "ab", terminateds={"__all__": True})
     head, tail = episode[:1], episode[1:]
     assert head.get_actions()["b"].tolist() == [1] and head.get_agents_to_act() == {"a"}
@@ -124,7 +124,7 @@ def test_slices_keep_flags_and_who_waits():
         (lambda e: MultiAgentEpisode(observations=[{"a": 0}, {"a": 1}]), "is observed again at env step 1 "),
     ],
 )
-def test_what_is_refused_changes_nothing(call, text):
+def test_refused_calls_change_nothing(call, text):
     episode = step(begun("a", "b", "d"), "abd", "ad", terminateds={"d": True})
     before = pickle.dumps(everything(episode))
     with pytest.raises(EpisodeError, match=text):

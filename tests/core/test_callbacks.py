@@ -40,7 +40,7 @@ def heard(found):
 
 
 @pytest.mark.parametrize("callbacks_class", [None, [], Callbacks, rllib_classes()[0]])
-def test_an_event_that_nobody_overrides_has_no_listeners(callbacks_class):
+def test_events_without_overrides_have_no_listeners(callbacks_class):
     assert listeners(callbacks_class, {}) == dict.fromkeys(EVENTS, ())
 
 
@@ -157,7 +157,7 @@ def test_a_signature_that_events_do_not_fit_is_refused(callbacks_class, function
         listeners(callbacks_class, functions)
 
 
-def test_a_decorator_may_take_more_than_what_it_wraps():
+def test_a_decorator_may_take_more_than_the_function_it_wraps():
     @functools.wraps(len)
     def on_sample_end(*args, **kwargs):
         return len(kwargs["samples"])
@@ -171,7 +171,7 @@ def test_something_that_cannot_be_called_is_refused(bad):
         listeners(None, {"on_sample_end": bad})
 
 
-def test_what_is_remembered_of_an_episode_without_end_is_bounded(monkeypatch):
+def test_chunks_remembered_of_an_endless_episode_are_bounded(monkeypatch):
     monkeypatch.setattr(runner_listeners, "MOST_REMEMBERED", 50)
     told = []
     runner = fastmarl.MultiAgentEnvRunner(

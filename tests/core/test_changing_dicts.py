@@ -163,7 +163,7 @@ def test_infos_that_vanish_while_ids_are_compared(spoil):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_what_a_worker_writes_vanishes(spoil, part):
+def test_dicts_that_change_while_a_worker_writes_do_no_harm(spoil, part):
     ids = [HostileId(lambda: None, agent) for agent in AGENTS]
     slots = ResultSlots(dict.fromkeys(ids, BOX), None, Arrays(None).cut)
     values = [lambda i: observation(i), float, lambda i: i == 1, lambda i: i == 2]

@@ -22,7 +22,7 @@ def ends():
     other.close()
 
 
-def test_messages_of_any_size_arrive_whole_and_in_order(ends):
+def test_messages_of_any_size_arrive_intact_and_in_order(ends):
     one, other = ends
     sizes = [0, 1, MOST_AT_ONCE - 1, MOST_AT_ONCE, MOST_AT_ONCE + 1, 0, 2 * MOST_AT_ONCE, 3_000_000, 2]
     messages = [random.Random(size).randbytes(size) for size in sizes]
@@ -48,7 +48,7 @@ def test_both_sides_may_send_more_than_there_is_room_for(ends):
     assert got == {1: messages[1], 2: messages[0]}
 
 
-def test_what_comes_during_a_long_message_is_kept(ends):
+def test_messages_received_while_sending_a_long_one_are_kept(ends):
     one, other = ends
     other.send(1, b"early")
     assert not one.messages
@@ -78,7 +78,7 @@ def test_waits_end(ends):
         one.recv()
 
 
-def test_what_was_sent_before_the_other_side_ended_is_read(ends):
+def test_messages_sent_before_the_other_side_closed_are_read(ends):
     one, other = ends
     for number, message in enumerate((b"first", b"second", b"never read"), 1):
         one.send(number, message)

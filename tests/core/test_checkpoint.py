@@ -113,7 +113,7 @@ def test_numpy_scalars_come_back_as_python_numbers(tmp_path):
         ((lambda: 0,), r"state\[0\] is a function"),
     ],
 )
-def test_what_cannot_be_saved_is_named_and_leaves_the_old_checkpoint(saved, state, message):
+def test_unsupported_values_are_named_and_the_old_checkpoint_is_kept(saved, state, message):
     folder, before = saved
     with pytest.raises(CheckpointError, match=message):
         save_state(folder, state)
@@ -263,7 +263,7 @@ def test_content_that_was_changed_and_signed_is_refused_or_another_tree(tmp_path
 @pytest.mark.parametrize(
     "name", ["../secret", "/dev/zero", "", ".", "arrays-0123456789abcdef.safetensors/../x", "a\0b"]
 )
-def test_only_a_file_beside_it_is_read(saved, name):
+def test_only_arrays_files_of_the_same_folder_are_read(saved, name):
     folder, _ = saved
     content = json.loads((folder / "state.json").read_text())["content"]
     sign(folder, content | {"arrays": name})
@@ -293,7 +293,7 @@ def test_content_nested_too_deeply_is_refused(saved):
 
 @pytest.mark.parametrize("which", [0, 1], ids=["json", "arrays"])
 @pytest.mark.parametrize("make", [pathlib.Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
-def test_what_is_no_file_is_refused(saved, which, make):
+def test_folders_and_pipes_in_place_of_files_are_refused(saved, which, make):
     folder, _ = saved
     file = each_file(folder)[which]
     file.unlink()
@@ -368,7 +368,7 @@ def test_a_first_save_interrupted_at_any_line_leaves_a_checkpoint_or_none(module
     assert n > 15
 
 
-def test_what_a_killed_process_left_is_cleared_away(saved):
+def test_leftovers_of_a_killed_process_are_removed(saved):
     folder, state = saved
     for file in each_file(folder):
         (folder / f".{file.name}.{'0' * 32}").write_text("half")

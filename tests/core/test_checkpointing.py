@@ -63,7 +63,7 @@ def test_a_runner_is_made_of_its_checkpoint_alone(tmp_path):
 
 
 @pytest.mark.needs("pyarrow")  # of the output
-def test_what_a_file_can_not_hold_is_given_again(tmp_path):
+def test_options_that_a_file_cannot_hold_must_be_given_again(tmp_path):
     options = {"env": Short, "env_config": {"n_agents": 2}, "policies": ["p0", "p1"], "output": tmp_path / "episodes"}
     own = {**MAPPING, "env_to_module_connector": MeanStdFilter()}
     with make_runner(**options, **own) as runner:

@@ -34,7 +34,7 @@ def test_a_compacted_chunk_answers_as_before(seed):
 
 
 @pytest.mark.parametrize("seed", WORLDS)
-def test_what_the_runner_compacts_by_itself_answers_as_before(seed, monkeypatch):
+def test_chunks_that_the_runner_compacts_answer_as_before(seed, monkeypatch):
     """Here it does so with whatever is kept, read or not, one call later."""
     monkeypatch.setattr(kept_chunks, "PATIENCE", 0)
     monkeypatch.setattr(kept_chunks, "ENOUGH", 1e9)
@@ -123,13 +123,13 @@ def one_agent(chunks):
         (one_agent, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 1300),
     ],
 )
-def test_what_is_kept_costs_a_small_multiple_of_its_data(keep, options, most):
+def test_kept_chunks_cost_a_small_multiple_of_their_data(keep, options, most):
     assert bytes_per_agent_step(keep, **options) < most
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_calls_held", [1, 2, 8])
-def test_whoever_drops_the_chunks_of_a_call_together_pays_for_no_copies(n_calls_held, monkeypatch):
+def test_dropping_the_chunks_of_a_call_together_makes_no_copies(n_calls_held, monkeypatch):
     made = []
     monkeypatch.setattr(lane_source, "CopiedColumns", made.append)
     runner = make_runner(None, env_config={"n_agents": 2, "length": 7}, num_envs_per_env_runner=4)

@@ -214,7 +214,7 @@ def test_callbacks_are_called_from_the_next_call_on():
         assert runner.config.callbacks_class == [Counting, Counting]
 
 
-def test_a_callback_may_change_what_needs_no_making():
+def test_a_callback_may_change_options_that_need_no_rebuilding():
     def at_end(env_runner, **kwargs):
         change(env_runner, rollout_fragment_length=2)
 
@@ -231,7 +231,7 @@ def test_a_callback_may_change_what_needs_no_making():
         ({"policies": {"p": torch.nn.Linear(3, 3)}, "model_config": SMALL}, "has no effect: all modules are given"),
     ],
 )
-def test_what_can_not_change_is_refused_as_a_whole(options, message):
+def test_changes_of_fixed_options_are_refused_and_change_nothing(options, message):
     with make_runner() as runner:
         before = runner.config
         with pytest.raises(ConfigError, match=message):
@@ -240,7 +240,7 @@ def test_what_can_not_change_is_refused_as_a_whole(options, message):
         assert lengths(runner) == [5, 5]
 
 
-def test_what_is_no_config_or_no_env_is_refused():
+def test_invalid_configs_and_envs_are_refused():
     with make_runner() as runner:
         with pytest.raises(ConfigError, match=r"must be an EnvRunnerConfig, got dict; .* dataclasses.replace"):
             runner.config = {"env": Short}
@@ -251,7 +251,7 @@ def test_what_is_no_config_or_no_env_is_refused():
         change(runner, explore=False)
 
 
-def test_connectors_keep_what_they_know_unless_they_change():
+def test_connectors_keep_their_state_unless_they_change():
     with make_runner(env_to_module_connector=[MeanStdFilter()]) as runner:
         runner.sample(num_timesteps=20)
         kept, known = runner.env_to_module, runner.env_to_module.get_state()

@@ -108,7 +108,7 @@ def test_integers_of_numpy_are_integers(kind):
 
 
 @pytest.mark.parametrize("value", [True, np.True_, 1.0, np.float64(1), "1"])
-def test_what_is_no_integer_is_refused(value):
+def test_non_integers_are_refused(value):
     for name in INTEGERS:
         with pytest.raises(ConfigError, match=f"{name} must be .*integer"):
             fastmarl.EnvRunnerConfig(env=Env, **{name: value})
@@ -117,7 +117,7 @@ def test_what_is_no_integer_is_refused(value):
 
 
 @pytest.mark.parametrize("value", ["False", "no", 1, None])
-def test_what_is_no_bool_is_refused(value):
+def test_non_bools_are_refused(value):
     for name in SWITCHES:
         with pytest.raises(ConfigError, match=f"{name} must be True or False, got {value!r}"):
             fastmarl.EnvRunnerConfig(env=Env, **{name: value})
@@ -165,7 +165,7 @@ class Telling(Env):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_envs_are_told_where_they_are(mode):
+def test_env_contexts_have_worker_and_env_indices(mode):
     options = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"} if mode == "async" else {}
     runner = make_runner(env=Telling, worker_index=2, num_env_runners=5, **options)
     chunks = runner.sample(num_timesteps=2)

@@ -22,7 +22,7 @@ def test_so_do_those_of_a_batch():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:8])
-def test_who_looks_at_an_episode_sees_the_record_and_does_not_change_it(seed):
+def test_reading_an_episode_shows_the_record_and_does_not_change_it(seed):
     """A callback is given rows in the middle of a tick; they are counted in the same order."""
     seen = {}
 

@@ -192,7 +192,7 @@ def test_merged_statistics_are_those_of_one_runner_that_saw_all():
             assert stats_of(runner, "delta")["count"] == 0
 
 
-def test_a_runner_that_begins_anew_is_merged_into_what_the_others_know():
+def test_a_new_runner_is_merged_into_the_statistics_of_the_others():
     old, new = make_runner(MeanStdFilter()), make_runner(MeanStdFilter(), worker_index=1)
     old.sample(num_timesteps=20)
     old.set_state({"env_to_module_connector": old.env_to_module.merge_states([state_of(old)])})

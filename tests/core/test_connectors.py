@@ -76,7 +76,7 @@ def test_modules_with_memory_see_stacks_too():
     np.testing.assert_allclose(outputs["action_dist_inputs"].detach().numpy()[:, 0], want, rtol=1e-5, atol=1e-7)
 
 
-def test_stacks_of_slices_and_what_they_need():
+def test_stacks_of_slices_need_spaces_and_enough_lookback():
     runner = make_runner(FrameStacking(3), env_config={"length": 9})
     (part,) = parts_of(runner.sample(num_episodes=1))
     whole = stack_frames(part, 3)
@@ -108,7 +108,7 @@ def test_agents_are_indicated(seed):
         assert indicators.tolist() == [[float(each == agent) for each in agents]] * len(indicators)
 
 
-def test_indicated_observations_are_what_was_sent():
+def test_indicated_observations_begin_with_those_of_the_env():
     space = gym.spaces.Box(-5, 5, (3,), np.float64)
     runner = make_runner(AgentIndicator(["agent_0"]), env_config={"space": space})
     made = runner.get_spaces()[MODULE][0]
@@ -165,7 +165,7 @@ def test_previous_actions_and_rewards():
         ({"reward_scale": -0.5, "clip_rewards": 1}, [-1, 1, -0.25]),
     ],
 )
-def test_rewards_are_scaled_then_clipped_and_metrics_tell_what_was_paid(options, recorded):
+def test_rewards_are_scaled_then_clipped_and_metrics_have_the_envs_own(options, recorded):
     runner = make_runner(None, env_config={"rewards": [3, -2, 0.5], "length": 3}, **options)
     (episode,) = runner.sample(num_episodes=1)
     assert parts_of([episode])[0].get_rewards().tolist() == recorded
@@ -182,7 +182,7 @@ class Waiting(Short):
 
 
 @pytest.mark.parametrize("fragment", [1, 2, 12])
-def test_what_a_waiting_agent_is_paid_is_summed_before_it_is_clipped(fragment):
+def test_rewards_of_waiting_agents_are_summed_before_they_are_clipped(fragment):
     config = fastmarl.EnvRunnerConfig(
         env=Waiting, env_config={"length": 12}, clip_rewards=2.5, env_to_module_connector=PrevActionsPrevRewards()
     )
@@ -271,7 +271,7 @@ def test_a_module_that_takes_something_else():
         (FlattenObservations(), gym.spaces.MultiDiscrete([2, 2]), np.array([0, 2]), "[0 2] is not in MultiDiscrete"),
     ],
 )
-def test_a_bad_observation_is_told_by_env_agent_and_step(connector, space, bad, problem):
+def test_errors_of_bad_observations_name_env_agent_and_step(connector, space, bad, problem):
     env_config = {"space": space, "bad_at": {"t": 2, "obs": bad}, "n_agents": 2}
     runner = make_runner(connector, env_config=env_config, disable_env_checking=True)
     with pytest.raises(ObservationError, match=re.escape(problem)) as caught:

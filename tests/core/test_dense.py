@@ -166,7 +166,7 @@ ONE = np.ones((1, 1), np.float32)
         (2, [(-1, None, np.ones(3, np.float32), "tanh", 1.0, 1e-5)], 0, -1, None),
     ],
 )
-def test_what_does_not_fit_is_an_error(arguments):
+def test_arguments_that_do_not_fit_are_errors(arguments):
     with pytest.raises(ValueError, match=r"expected|must"):
         DenseNet(*arguments)
 

@@ -284,7 +284,7 @@ def test_rsample_has_a_gradient():
         Bernoulli.from_logits(logits).rsample()
 
 
-def test_rsample_leaves_out_what_has_no_parts():
+def test_rsample_gives_empty_spaces_empty_actions():
     space = gym.spaces.Dict({"none": gym.spaces.Tuple(()), "some": gym.spaces.Discrete(3)})
     logits = torch.zeros(4, 3, requires_grad=True)
     sample = get_action_dist_cls(space).from_logits(logits).rsample(generator())
@@ -355,7 +355,7 @@ def test_a_padded_multi_categorical_first_used_while_sampling_can_be_trained():
     assert (logits.grad != 0).any()
 
 
-def test_deterministic_is_what_it_is_given():
+def test_deterministic_returns_its_input():
     loc = torch.randn(4, 2, generator=generator())
     actions, logp = Deterministic.sample_and_logp(loc)
     assert torch.equal(actions, loc)

@@ -65,7 +65,7 @@ def test_states_are_those_of_the_chunks_env_steps(seed):
 
 
 @pytest.mark.needs("mpe2")
-def test_a_returned_chunk_pickles_whole():
+def test_a_returned_chunk_pickles_with_all_of_its_data():
     """Though its parts are still to be made when it is returned."""
     runner = recording("mpe2.simple_spread_v3")
     (chunk,) = runner.sample(num_timesteps=5)

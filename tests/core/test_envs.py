@@ -111,7 +111,7 @@ def test_parallel_pettingzoo_envs_get_their_adapter():
     ],
     ids=["gymnasium", "no agents", "nothing"],
 )
-def test_what_is_no_multi_agent_env_is_told_why(env, message):
+def test_errors_say_why_an_env_is_not_multi_agent(env, message):
     with pytest.raises(EnvCheckError, match=message):
         as_multi_agent_env(env)
 
@@ -465,7 +465,7 @@ def test_classes_are_made_as_their_kind_is(monkeypatch, creator, made_with, name
 
 
 @pytest.mark.needs("ray")
-def test_rllibs_classes_get_the_whole_config():
+def test_rllibs_classes_get_the_complete_config():
     rllibs = importlib.import_module("ray.rllib.env.multi_agent_env").MultiAgentEnv
     assert env_creator(type("Pair", (Options, rllibs), {}))(HORIZON).made_with == (HORIZON, 60)
 
@@ -513,7 +513,7 @@ def test_a_game_may_be_one_that_the_script_has_registered_with_openspiel(monkeyp
     assert mentions_script(pickle.dumps(portable("openspiel.own_game"))) == is_loaded
 
 
-def test_module_and_function_name_what_gets_options(monkeypatch):
+def test_module_and_function_names_make_envs_with_options(monkeypatch):
     module_named(monkeypatch, "my_envs", parallel_env=parallel_env)
     assert env_creator("my_envs:parallel_env")({"x": 1}) == {"x": 1}
 
@@ -595,7 +595,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
 
 
 @pytest.mark.needs("mpe2")
-def test_a_module_that_fails_to_import_says_what_it_lacks(monkeypatch, tmp_path):
+def test_errors_of_an_import_name_the_missing_package(monkeypatch, tmp_path):
     (tmp_path / "needy_v0.py").write_text("import no_such_physics_engine\n")
     monkeypatch.setattr("mpe2.__path__", [str(tmp_path)])
     with pytest.raises(EnvCheckError, match=r"No module named 'no_such_physics_engine'; pip install .*pettingzoo"):
@@ -603,7 +603,7 @@ def test_a_module_that_fails_to_import_says_what_it_lacks(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("env", [Duck(), 5, None])
-def test_what_makes_no_env_is_refused(env):
+def test_invalid_env_creators_are_refused(env):
     message = r"instance of Duck, but every copy needs its own" if isinstance(env, Duck) else "must be a class, a calla"
     with pytest.raises(EnvCheckError, match=message):
         env_creator(env)

@@ -29,12 +29,12 @@ def test_adjacent_numbers_differ_from_the_first_digits_on(first):
     assert len({id_[0] for id_ in ids}) == 16
 
 
-def test_numbers_are_told_apart_by_all_of_their_48_bits():
+def test_numbers_that_differ_in_any_of_48_bits_have_different_ids():
     numbers = [0, *(1 << bit for bit in range(48)), *((1 << bit) - 1 for bit in range(2, 49))]
     assert len({episode_id(RUN, number) for number in numbers}) == len(numbers)
 
 
-def test_what_is_reserved_is_given_out_once():
+def test_reserved_ids_are_not_given_out_again():
     ids = EpisodeIds()
     first = ids.reserve(3)
     assert ids.new() == episode_id(ids.run_id, first + 3)

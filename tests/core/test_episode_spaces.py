@@ -119,7 +119,7 @@ def test_an_open_world_s_spaces_are_forgotten_with_its_agents(monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_an_env_that_is_made_anew_has_the_same_spaces(mode, tmp_path):
+def test_a_remade_env_must_have_the_same_spaces(mode, tmp_path):
     class Changing(Trouble):
         def __init__(self, config):
             super().__init__(config)

@@ -120,7 +120,7 @@ class Stateless(Seeded):
     ],
     ids=str,
 )
-def test_a_state_without_running_episodes_begins_them_anew(options, tmp_path):
+def test_a_state_without_running_episodes_begins_new_ones(options, tmp_path):
     options = {**options, "num_envs_per_env_runner": 2, "seed": 4}
 
     def sampled(each, **goal):
@@ -154,7 +154,7 @@ def test_episodes_of_envs_without_states_are_kept_by_a_runner_that_takes_a_state
     assert all(chunk.env_t_started == 1 for chunk in runner.sample(num_timesteps=1))
 
 
-def test_envs_that_do_not_support_it_begin_anew(tmp_path):
+def test_envs_without_checkpoint_support_begin_new_episodes(tmp_path):
     class Plain(Wandering):
         supports_checkpoint = False
 
@@ -174,7 +174,7 @@ def test_envs_that_do_not_support_it_begin_anew(tmp_path):
     assert other.get_state("num_resets")["num_resets"][1] == runner.get_state("num_resets")["num_resets"][1] + 1
 
 
-def test_what_a_wrapper_passes_on_is_not_the_wrappers_own():
+def test_attributes_that_a_wrapper_passes_on_do_not_count_as_its_own():
     class Wrapper(fastmarl.MultiAgentEnv):
         def __init__(self, env):
             self.env = env
@@ -193,7 +193,7 @@ def test_what_a_wrapper_passes_on_is_not_the_wrappers_own():
     assert episodes_of(runner) == {}
 
 
-def test_an_env_that_promises_what_it_lacks_is_refused():
+def test_an_env_that_lacks_a_promised_method_is_refused():
     class Lacking(fastmarl.MultiAgentEnv):
         supports_checkpoint = True
         possible_agents = ["a"]  # noqa: RUF012
@@ -280,7 +280,7 @@ def test_resumed_episodes_have_the_envs_own_agent_ids(ids, tmp_path):
         assert list(map(repr, two.agent_episodes)) == list(map(repr, one.agent_episodes))
 
 
-def test_episodes_whose_agents_can_not_be_found_again_begin_anew(tmp_path):
+def test_episodes_with_unrecognisable_agents_are_replaced_by_new_ones(tmp_path):
     class Nameless:
         """Its text has its address, as it is by default, which differs after a restart."""
 
@@ -413,7 +413,7 @@ def test_envs_that_have_ended_with_their_worker_are_left_out(tmp_path):
     other.stop()
 
 
-def test_what_the_env_and_callbacks_keep_is_not_shared():
+def test_data_kept_by_envs_and_callbacks_is_not_shared():
     def write(episode, **kwargs):
         episode.custom_data.setdefault("seen", []).append(episode.env_t)
 

@@ -39,7 +39,7 @@ def cut_points(draw):
 @pytest.mark.slow
 @given(cut_points())
 @settings(max_examples=300)
-def test_joined_chunks_are_the_whole(cuts):
+def test_joined_chunks_equal_the_undivided_episode(cuts):
     history, points, lookback = cuts
     pieces = [make_chunk(history, begin, end, lookback) for begin, end in itertools.pairwise(points)]
     joined = pieces[0]
@@ -202,7 +202,7 @@ def test_one_hot_needs_a_space():
         part.get_actions(one_hot_discrete=True)
 
 
-def test_fill_keeps_the_shape_of_outputs_and_what_fill_says(chunk):
+def test_fill_keeps_the_shape_of_outputs_and_the_fill_value(chunk):
     part = chunk.agent_episodes["ann"]
     assert part.get_extra_model_outputs("y", slice(4, 6), fill=-1).tolist() == [[-1, -1], [-1, -1]]
     assert part.get_rewards(slice(-99, 99), neg_index_as_lookback=True, fill=0.5).shape == (198,)

@@ -101,7 +101,7 @@ def test_an_error_leaves_a_runner_that_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_had_finished_before_an_error_comes_with_the_next_call(kind, tmp_path):
+def test_episodes_finished_before_an_error_come_with_the_next_call(kind, tmp_path):
     class Failing(Levels):
         def reset(self, *, seed=None, options=None):
             if seed == 9 and (tmp_path / "fail").exists():

@@ -86,7 +86,7 @@ def test_it_goes_through_a_checkpoint(extra, tmp_path):
     assert all(same(value, target.get_weights()["p"][name]) for name, value in weights.items())
 
 
-def test_what_it_returned_is_copied():
+def test_returned_extra_states_are_copied():
     extra = {"steps": [1]}
     runner = make_runner(extra)
     state = runner.get_state()
@@ -114,6 +114,6 @@ def test_a_bad_one_leaves_the_weights_as_they_were(tmp_path):
         target.set_weights({"p": {name: value for name, value in before.items() if "extra" not in name}})
 
 
-def test_what_a_checkpoint_can_not_hold_is_said_with_its_place(tmp_path):
+def test_errors_name_the_place_of_values_a_checkpoint_cannot_hold(tmp_path):
     with pytest.raises(CheckpointError, match=r"\['first._extra_state'\] is a set, which a checkpoint can't hold"):
         make_runner({1, 2}).save_to_path(tmp_path)

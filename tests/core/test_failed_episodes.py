@@ -34,7 +34,7 @@ class Fragile(Trouble):
 @pytest.mark.parametrize("options", MODES)
 @pytest.mark.parametrize("failed_episodes", ["truncate", "discard"])
 @pytest.mark.parametrize("count_steps_by", ["env_steps", "agent_steps"])
-def test_what_is_counted_is_returned(options, failed_episodes, count_steps_by):
+def test_counted_steps_are_returned(options, failed_episodes, count_steps_by):
     runner = make_runner(
         Fragile,
         num_envs=4,

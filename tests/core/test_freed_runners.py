@@ -163,7 +163,7 @@ def test_a_name_that_is_bound_again_leaves_no_process_thread_or_file(tmp_path):
         assert not open_files()
 
 
-def test_what_callbacks_keep_of_a_runner_may_outlive_it():
+def test_a_metrics_logger_kept_by_a_callback_may_outlive_its_runner():
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=SPREAD, seed=0))
     runner.sample(num_timesteps=60)
     logger = runner.metrics

@@ -104,7 +104,7 @@ def test_weights_that_change_in_place_or_are_replaced_act_at_once():
     assert_close(logits_of(on_gpu), logits_of(on_cpu))
 
 
-def test_each_replay_draws_anew_and_a_seed_gives_the_same():
+def test_each_replay_makes_new_draws_and_a_seed_repeats_them():
     def actions(runner):
         return [
             part.get_actions().tolist()

@@ -147,7 +147,7 @@ def test_others_can_be_captured_when_all_graphs_are_gone(graphs):
         del replay
 
 
-def test_what_does_not_fit_is_captured_with_the_memory_that_is_cached(cuda, graphs):
+def test_captures_without_enough_memory_are_retried_after_emptying_the_cache(cuda, graphs):
     def work():
         if "empty cache" not in cuda.log:
             raise torch.OutOfMemoryError("out of memory")
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_captured_with_the_memory_that_is_cached(cuda, grap
     assert not cuda.recording
 
 
-def test_what_never_fits_is_an_error(cuda, graphs):
+def test_captures_that_never_fit_are_errors(cuda, graphs):
     def work():
         raise torch.OutOfMemoryError("out of memory")
 

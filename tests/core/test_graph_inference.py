@@ -126,7 +126,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_captured_acts_as_what_is_called(capturing, case):
+def test_captured_modules_act_as_called_ones(capturing, case):
     options = CASES[case]
     captured, called = capturing.runner(**options), make_runner(**options)
     for n in (200, 90):
@@ -346,7 +346,7 @@ def test_which_modules_are_captured(make, reason):
     assert reason in why and bool(reason) == bool(why)
 
 
-def test_others_act_beside_those_that_are_captured(capturing):
+def test_modules_that_cannot_be_captured_act_along_with_captured_ones(capturing):
     options = {**TWO, "policies": {"a": fastmarl.RLModuleSpec(module_class=BelowSaysSo), "b": None}}
     captured, called = capturing.runner(**options), make_runner(**options)
     assert_same(captured.sample(num_timesteps=40, explore=False), called.sample(num_timesteps=40, explore=False))
@@ -363,7 +363,7 @@ class Peeking(DefaultRLModule):
         return outputs if outputs["vf_preds"].sum().item() < 1e9 else {}
 
 
-def test_a_failed_capture_is_told_once_and_all_act_on(capturing):
+def test_a_failed_capture_warns_once_and_all_modules_keep_acting(capturing):
     options = {**TWO, "policies": {"a": fastmarl.RLModuleSpec(module_class=Peeking), "b": None}}
     captured, called = capturing.runner(**options), make_runner(**options)
     with pytest.warns(RuntimeWarning, match="module 'a' can't be captured") as warned:
@@ -397,7 +397,7 @@ class Failing(DefaultRLModule):
         raise ValueError("fails")
 
 
-def test_what_was_launched_before_an_error_is_not_used_after(capturing):
+def test_launches_from_before_an_error_are_not_used_afterwards(capturing):
     options = {**TWO, "policies": {"a": fastmarl.RLModuleSpec(module_class=Failing), "b": None}}
     runner = capturing.runner(**options)
     with pytest.raises(ValueError, match="fails"):
@@ -433,7 +433,7 @@ def test_masks_found_before_an_error_are_not_used_after(capturing, monkeypatch):
             assert masks.tolist() == [[True] * 3, *[[False, True, True]] * 2]  # no infos come with resets
 
 
-def test_the_outline_tells_changes_from_new_numbers():
+def test_the_outline_ignores_new_weights_but_not_other_changes():
     module = Elu(BOX, DISCRETE)
     before = outline(module)
     module.eval()

@@ -122,7 +122,7 @@ def test_modules_of_a_tick_are_one_capture_and_python_is_not_called_again(ticks,
     assert [ticks.n_sizes(net) for net in nets] == [1, 1]
 
 
-def test_what_is_captured_depends_on_who_acts_how_many_and_whether_to_explore(ticks, capture, rng):
+def test_captures_are_by_acting_modules_batch_size_and_exploration(ticks, capture, rng):
     a, b = Net("a"), Net("b")
     for n, explore in [(64, True), (60, True), (64, False), (32, True), (17, False), (17, True)]:
         call = call_of(a, n, rng)
@@ -151,7 +151,7 @@ def test_padding_repeats_the_last_row(ticks, rng):
             np.testing.assert_array_equal(seen[n:].numpy(), np.repeat(array[-1:], 24 - n, 0).astype(seen.numpy().dtype))
 
 
-def test_launches_under_way_do_not_disturb_each_other(ticks, capture, rng):
+def test_pending_launches_do_not_disturb_each_other(ticks, capture, rng):
     net = Net("a")
     ticks.launch([call_of(net, 12, rng)], explore=True).outputs(net)
     calls = [call_of(net, 10 + i, rng) for i in range(3)]
@@ -182,7 +182,7 @@ def test_numbers_in_weights_are_read_at_each_replay(ticks, rng):
     assert net.n_calls == 2
 
 
-def test_a_forgotten_module_is_captured_anew(ticks, capture, rng):
+def test_a_forgotten_module_is_captured_again(ticks, capture, rng):
     a, b = Net("a"), Net("b")
     ticks.launch([call_of(a, 8, rng), call_of(b, 8, rng)], explore=True)
     ticks.launch([call_of(b, 8, rng)], explore=True)
@@ -251,7 +251,7 @@ class Writer(Net):
         return {"values": tensors[0]}
 
 
-def test_who_writes_into_the_batch_is_told(ticks, rng):
+def test_writing_into_the_batch_raises(ticks, rng):
     calls = [call_of(Net("good"), 8, rng), call_of(Writer("bad"), 8, rng)]
     with pytest.raises(ModuleOutputError, match=r"'bad'.*wrote into its input batch"):
         ticks.launch(calls, explore=True)
@@ -264,7 +264,7 @@ class WriterAtFirst(Net):
         return super().on_device(tensors, explore=explore)
 
 
-def test_who_writes_into_the_batch_but_once_is_among_those_told_of(ticks, rng):
+def test_writing_into_the_batch_only_once_raises_with_all_suspects(ticks, rng):
     calls = [call_of(Net("good"), 8, rng), call_of(WriterAtFirst("bad"), 8, rng)]
     with pytest.raises(ModuleOutputError, match=r"\['good', 'bad'\]: one of these wrote into its input batch"):
         ticks.launch(calls, explore=True)
@@ -276,7 +276,7 @@ class Peeking(Net):
         return super().on_device(tensors, explore=explore)
 
 
-def test_who_cannot_be_captured_is_left_out_and_the_tick_is_right(ticks, capture, rng):
+def test_modules_that_cannot_be_captured_are_left_out_of_a_correct_tick(ticks, capture, rng):
     good, bad = Net("good"), Peeking("bad")
     calls = [call_of(good, 8, rng), call_of(bad, 8, rng)]
     with pytest.warns(RuntimeWarning, match="module 'bad' can't be captured.*not permitted when stream is capturing"):

@@ -310,7 +310,7 @@ def test_a_time_limit_ends_it_where_flags_are_for_all():
     assert terminateds["__all__"] is truncateds["__all__"] is True
 
 
-def test_a_teams_reward_is_everybodys_who_is_there():
+def test_each_present_agent_gets_the_reward_of_the_team():
     env = tuples((0.5, [False, True, False], NO, {}), (np.float64(0.25), NO, NO, {}))
     assert env.step({0: 0, 1: 0, 2: 0})[1] == {0: 0.5, 1: 0.5, 2: 0.5}
     assert env.step({0: 0, 2: 0})[1] == {0: 0.25, 2: 0.25}
@@ -327,7 +327,7 @@ def test_a_teams_reward_is_everybodys_who_is_there():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_who_has_ended_does_nothing(space, idle):
+def test_agents_that_have_ended_get_the_idle_action(space, idle):
     spaces = SPACES[0], gym.spaces.Tuple([space] * 3)
     env = tuples((0, [True, False, False], NO, {}), KEEP, spaces=spaces)
     action = space.sample()
@@ -338,7 +338,7 @@ def test_who_has_ended_does_nothing(space, idle):
     assert got[1] is action and got[2] is action
 
 
-def test_who_has_ended_does_something_where_nothing_is_no_action():
+def test_agents_that_have_ended_get_some_action_without_an_idle_one():
     space = gym.spaces.Text(4, min_length=2)
     env = tuples((0, [True, False, False], NO, {}), KEEP, spaces=(SPACES[0], gym.spaces.Tuple([space] * 3)))
     env.step(dict.fromkeys(range(3), "abc"))
@@ -346,7 +346,7 @@ def test_who_has_ended_does_something_where_nothing_is_no_action():
     assert space.contains(env.env.actions[-1][0])
 
 
-def test_what_does_not_fit_is_told():
+def test_actions_and_values_of_the_wrong_agents_are_errors():
     env = tuples(([1, 2], False, False, {}), (0, [True], False, {}))
     with pytest.raises(ValueError, match=r"expected actions of the agents \[0, 1, 2\], got those of \[0, 2\]"):
         env.step({0: 0, 2: 0})
@@ -405,7 +405,7 @@ def test_numbered_texts_are_observed_as_their_numbers(nvec, numbers):
     assert type(obs["text"]) is Text, "the env's own stays as it is"
 
 
-def test_the_runner_records_who_ended():
+def test_the_runner_records_the_end_of_each_agent():
     late = ((1.0, 0, 2.0), NO, NO, {})
 
     def creator(env_config):

@@ -163,7 +163,7 @@ def test_attributes_are_those_of_the_env():
     assert not env.supports_checkpoint
 
 
-def test_what_holds_one_agent_is_still_refused():
+def test_wrapped_envs_of_one_agent_are_still_refused():
     with pytest.raises(EnvCheckError, match="an environment of one agent"):
         as_multi_agent_env(gym.make("CartPole-v1"))
 

@@ -134,7 +134,7 @@ def fail(graph, example_inputs):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_fresh_dynamo")
-def test_what_torch_cannot_compile_is_an_error_with_the_way_out():
+def test_failures_to_compile_raise_with_advice():
     options = {**LSTM, "torch_compile_worker": True}
     runner = make_runner(**options, torch_compile_worker_dynamo_backend="fails")
     with pytest.raises(Exception, match="no compiler found") as raised:

@@ -43,7 +43,7 @@ RESTART = {function.__code__ for function in (WorkerProcess.restart, WorkerProce
 
 
 @pytest.mark.slow
-def test_a_worker_whose_restart_was_interrupted_is_made_anew():
+def test_a_worker_whose_restart_was_interrupted_is_remade():
     for line in count(0, EVERY_NTH_LINE):
         runner, witness = make_runner({"restart_failed_sub_environments": True, "env_config": {"crash": 50}}), Witness()
         with interrupt_at(line, RESTART) as interrupts, contextlib.suppress(KeyboardInterrupt):

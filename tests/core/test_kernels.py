@@ -254,7 +254,7 @@ def within_bounds(kernel, raw, low, high):
 @pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (300, 5)])
 @pytest.mark.parametrize("raw_dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_scale_actions_matches_numpy_to_the_bit(rng, kernel, n, k, raw_dtype, dtype):
+def test_scale_actions_matches_numpy_exactly(rng, kernel, n, k, raw_dtype, dtype):
     raw = np.clip(rng.normal(size=(n, k)), -1.2, 1.2).astype(raw_dtype)
     low = (rng.normal(size=k) * 10.0 ** rng.integers(-3, 4, k)).astype(dtype)
     high = low + rng.random(k).astype(dtype)
@@ -267,7 +267,7 @@ def test_scale_actions_matches_numpy_to_the_bit(rng, kernel, n, k, raw_dtype, dt
 @pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (300, 5)])
 @pytest.mark.parametrize("raw_dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_clip_actions_matches_numpy_to_the_bit(rng, kernel, n, k, raw_dtype, dtype):
+def test_clip_actions_matches_numpy_exactly(rng, kernel, n, k, raw_dtype, dtype):
     raw = rng.normal(size=(n, k)).astype(raw_dtype)
     low = np.where(np.arange(k) % 2, -np.inf, -0.3).astype(dtype)
     high = np.where(np.arange(k) % 3, np.inf, 0.7).astype(dtype)
@@ -472,7 +472,7 @@ def test_count_and_normalize_matches_numpy(rng, kernel, n, dtype, options, count
 
 @versions(count_and_normalize)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_count_and_normalize_stops_before_what_is_not_finite(kernel, bad):
+def test_count_and_normalize_stops_before_values_that_are_not_finite(kernel, bad):
     values_NK = np.array([[1, 2], [3, 4], [5, bad], [7, 8]], np.float32)
     mean_K, m2_K, out_NK = np.zeros(2), np.zeros(2), np.full((4, 2), -7, np.float32)
     assert kernel(values_NK, 0, mean_K, m2_K, True, True, True, np.inf, out_NK) == 2

@@ -185,7 +185,7 @@ def test_increments_of_several_runners_make_one_report():
     assert not runners[0].logger.journal and math.isnan(runners[0].logger.peek("sum"))  # nothing piles up
 
 
-def test_a_journal_that_begins_late_has_what_was_logged_before():
+def test_a_journal_that_begins_late_has_values_logged_before():
     """Callbacks log when envs are made, before a group takes increments."""
     first, second = RunnerMetrics(window=1), RunnerMetrics(window=1)
     for value in (3.0, 1.0, 2.0):
@@ -224,7 +224,7 @@ def peeked(event, name, **options):
     return runner, seen
 
 
-def test_counts_of_the_call_under_way_are_there():
+def test_metrics_have_the_counts_of_the_current_call():
     runner, seen = peeked("on_episode_step", None)
     runner.sample(num_timesteps=12)
     runner.get_metrics()
@@ -270,7 +270,7 @@ def test_counts_of_a_call_that_fails_are_those_that_are_reported():
     runner.stop()
 
 
-def test_values_of_callbacks_are_beside_the_counts():
+def test_metrics_have_values_of_callbacks_next_to_the_counts():
     def look(metrics_logger, **kwargs):
         metrics_logger.log_value(("agent_steps", "mine"), 3, reduce="sum")
         metrics_logger.log_value("weights_seq_no", 8, reduce="item")

@@ -156,7 +156,7 @@ def test_the_record_is_that_of_a_module_that_leaves_its_batch_alone(hows, space,
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_so_it_is_in_batches_of_envs(how):
+def test_changes_to_the_batch_leave_records_of_batched_envs_alone(how):
     spec = [
         fastmarl.RLModuleSpec(module_class=Net, model_config={"memory": False, "hows": hows}) for hows in ([how], [])
     ]
@@ -167,7 +167,7 @@ def test_so_it_is_in_batches_of_envs(how):
 
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("how", HOWS)
-def test_so_it_is_with_a_policy(how, memory):
+def test_changes_to_the_batch_leave_actions_of_a_policy_alone(how, memory):
     actions = []
     for hows in ([how], []):
         with fastmarl.MultiAgentEnvRunner(make_config(NESTED, memory, hows)) as runner:

@@ -90,7 +90,7 @@ def test_a_wrong_number_of_logits_is_an_error(make, action_space, right, explore
 
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("n", [2, 4])
-def test_so_it_is_with_masks(n, native):
+def test_a_wrong_number_of_masked_logits_is_an_error(n, native):
     class Wrong(DefaultRLModule):
         def setup(self):
             super().setup()
@@ -108,7 +108,7 @@ def test_logits_with_another_axis_or_none_are_an_error():
             make_runner(Discrete(5), says={"action_dist_inputs": value}).sample(num_timesteps=1)
 
 
-def test_who_chooses_actions_may_have_any_logits():
+def test_modules_that_choose_actions_may_have_any_logits():
     says = {"action_dist_inputs": np.zeros(9, np.float32), "actions": np.int64(1)}
     assert make_runner(Discrete(5), says=says).sample(num_timesteps=2)
 
@@ -241,7 +241,7 @@ class Once(Saying):
 
 
 @pytest.mark.parametrize("explore", [True, False])
-def test_who_has_no_choice_is_told_with_env_agent_and_step(make, explore):
+def test_errors_of_agents_without_a_choice_name_env_agent_and_step(make, explore):
     runner = make(Discrete(3), Once, num_envs_per_env_runner=2)
     with pytest.raises(ModuleOutputError, match="env 1, agent 'agent_1', env step 2, has -inf as"):
         runner.sample(num_timesteps=8, explore=explore)
@@ -256,7 +256,7 @@ def test_choices_that_the_env_rules_out_are_none(make, explore):
     assert make(Discrete(3), says=says, env_config={"mask": np.array([1, 1, 0])}).sample(num_timesteps=4)
 
 
-def test_who_chooses_actions_needs_no_choice_by_logits(make):
+def test_modules_that_choose_actions_need_no_finite_logits(make):
     says = {"action_dist_inputs": np.full(3, OUT, np.float32), "actions": np.int64(2)}
     (chunk,) = make(Discrete(3), says=says).sample(num_timesteps=2, explore=False)
     assert chunk.agent_episodes["agent_0"].get_actions().tolist() == [2, 2]
@@ -289,7 +289,7 @@ def test_errors_in_a_forward_pass_name_module_and_shapes(explore, inference_dtyp
     ]
 
 
-def test_a_note_tells_nested_and_many_observations():
+def test_a_note_describes_nested_and_many_observations():
     batch = {"obs": {"a": torch.zeros(2, 1), "words": np.array(["x", "y"], object)}, "state_in": {"h": torch.zeros(2)}}
     error = RuntimeError("no")
     describe_failure(error, "p", batch, explore=False, has_memory=True)

@@ -57,7 +57,7 @@ def test_normalizing_in_batches_equals_row_by_row(rng):
     assert np.abs(singly).max() == 0.5
 
 
-def test_what_is_not_finite_is_neither_counted_nor_what_follows():
+def test_rows_from_the_first_that_is_not_finite_are_not_counted():
     moments = fastmarl.RunningMeanStd(1)
     rows = np.array([[1], [3], [np.nan], [5]], np.float32)
     assert moments.normalize(rows, np.empty((4, 1), np.float32)) == 2

@@ -478,7 +478,7 @@ def test_training_in_place_is_no_change():
     assert compiled._net is net
 
 
-def test_nothing_is_made_anew_without_need():
+def test_nets_are_not_rebuilt_without_need():
     compiled = native_of(make_module())
     net = compiled._net
     compiled.renew()

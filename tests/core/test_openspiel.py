@@ -124,7 +124,7 @@ def test_observations_of_games_in_python_hold_nothing_of_other_states(name):
             is_over = terminateds["__all__"]
 
 
-def test_returns_that_grow_on_the_way_are_paid_on_the_way():
+def test_rewards_follow_returns_that_grow_during_a_game():
     """This game says that its rewards are terminal, and so do State.rewards(); its returns know better."""
     env = OpenSpielEnv.load("python_ant_foraging")
     choice, n_rewarded = np.random.default_rng(1), 0
@@ -219,7 +219,7 @@ def test_an_action_is_legal_once():
         env.step({1: 4})
 
 
-def test_nobody_moves_before_reset_or_after_the_end():
+def test_moves_before_reset_or_after_the_end_are_errors():
     env = OpenSpielEnv.load("matrix_rps")
     with pytest.raises(ValueError, match=r"call reset\(\)"):
         env.step({0: 0, 1: 0})
@@ -300,7 +300,7 @@ class WaitingGame(pyspiel.Game):
         return Clock()
 
 
-def test_who_has_no_legal_action_waits_where_others_move():
+def test_players_without_legal_actions_wait_while_others_move():
     env = OpenSpielEnv(WaitingGame())
     obs, _ = env.reset()
     players, rewards = [], []

@@ -86,7 +86,7 @@ def own_actions(batch):
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_each_place_shows_what_there_is_by_then(native):
+def test_connectors_see_the_outputs_of_earlier_pieces(native):
     early, middle, late = (Changed(lambda outputs: None) for _ in range(3))
     connectors = [early, GetActions(), middle, NormalizeAndClipActions(), late]
     _, runner = make(connectors, native_inference=native)
@@ -305,7 +305,7 @@ def test_they_come_with_a_player():
         fastmarl.tournament(players, PaidByAction, module_to_env_connector=[])
 
 
-def test_what_envs_got_is_on_record(tmp_path):
+def test_actions_sent_to_envs_are_recorded_and_replayed(tmp_path):
     connectors = [NormalizeAndClipActions, Changed(lambda outputs: put("actions_for_env", 1)(outputs))]
     env = "fastmarl.simple_spread"
     _, runner = make(connectors, env=env, record_actions=tmp_path)

@@ -147,7 +147,7 @@ def test_states_are_kept_or_refused(kind):
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("name", ["extra", "actions", "action_dist_inputs", "state_out"])
-def test_what_is_no_array_of_numbers_is_refused(kind, name):
+def test_outputs_that_are_no_arrays_of_numbers_are_refused(kind, name):
     says = {"initial": np.zeros(N_LOGITS, np.float32)} if name == "state_out" else {}
     with pytest.raises(ModuleOutputError, match=f"'scout': expected .*{name}"):
         sampled(**says, **{name: REFUSED[kind]})

@@ -201,7 +201,7 @@ def kept(chunk):
     yield compact
 
 
-def test_outputs_with_the_names_of_what_the_runner_records(reserved):
+def test_outputs_may_have_names_of_the_runners_own_columns(reserved):
     numbers = set()
     for chunk in (form for whole in reserved for form in kept(whole)):
         for i, agent in enumerate(chunk.agent_episodes.values()):
@@ -218,7 +218,7 @@ def test_outputs_with_the_names_of_what_the_runner_records(reserved):
     assert numbers == {1, 2, 3}
 
 
-def test_batches_tell_them_apart(reserved):
+def test_batches_separate_outputs_from_the_runners_own_columns(reserved):
     flat = batches.columns(reserved)["default_policy"]
     obs = flat["obs"][:, 0].astype(np.int64)
     assert np.array_equal(flat["action_mask"], obs * 20)

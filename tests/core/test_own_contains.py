@@ -198,7 +198,7 @@ def leaves(value):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_a_space_accepts_is_recorded_in_every_protocol(protocol, kind):
+def test_values_that_a_space_accepts_are_recorded_in_every_protocol(protocol, kind):
     space, form, numbers = KINDS[kind]
     assert all(space.contains(form(t)) for t in range(LENGTH + 1))
     expected = zip(*(leaves(numbers(t)) for t in range(LENGTH + 1)), strict=True)
@@ -211,7 +211,7 @@ def test_what_a_space_accepts_is_recorded_in_every_protocol(protocol, kind):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["texts", "dict"])
-def test_what_a_space_accepts_comes_through_worker_processes(kind):
+def test_values_that_a_space_accepts_pass_through_worker_processes(kind):
     space, form, numbers = KINDS[kind]
     got = recorded(OfRLlib, space, form, gym_env_vectorize_mode="async", num_env_workers=1)
     expected = zip(*(leaves(numbers(t)) for t in range(LENGTH + 1)), strict=True)
@@ -241,7 +241,7 @@ def test_spaces_with_the_contains_of_their_class_take_no_other_form(protocol):
             recorded(protocol, space, lambda t, value=value: value)
 
 
-def test_the_check_reports_what_the_space_itself_refuses():
+def test_the_check_reports_values_that_the_space_itself_refuses():
     report = check_env(lambda config: OfRLlib(Texts(), lambda t: np.array([t])), steps=10)
     assert [each.kind for each in report.problems] == ["bounds"]
     open_space = Open(n=spaces.Box(0, 9, (1,), np.float32))

@@ -82,7 +82,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", PARALLEL)
-def test_parallel_envs_issue_what_pettingzoos_loop_gets(name):
+def test_parallel_envs_issue_the_same_as_pettingzoos_loop(name):
     env = PARALLEL[name]()
     ours, theirs = of_protocol(as_multi_agent_env(env), env, STEPS), of_parallel_loop(PARALLEL[name](), STEPS)
     assert ours.is_over
@@ -90,7 +90,7 @@ def test_parallel_envs_issue_what_pettingzoos_loop_gets(name):
 
 
 @pytest.mark.parametrize("name", TURN_BASED)
-def test_turn_based_envs_issue_what_pettingzoos_loop_gets(name):
+def test_turn_based_envs_issue_the_same_as_pettingzoos_loop(name):
     env = TURN_BASED[name]()
     ours, theirs = of_protocol(as_multi_agent_env(env), env, STEPS), of_aec_loop(TURN_BASED[name](), STEPS)
     assert ours.is_over
@@ -108,7 +108,7 @@ def _compare(name, ours, theirs):
 
 
 @pytest.mark.parametrize("make", [*PARALLEL.values(), *TURN_BASED.values()], ids=[*PARALLEL, *TURN_BASED])
-def test_a_runner_records_what_was_issued(make):
+def test_a_runner_records_all_issued_values(make):
     env = make()
     issued = of_protocol(as_multi_agent_env(env), env, STEPS)
     config = fastmarl.EnvRunnerConfig(
@@ -147,7 +147,7 @@ def test_an_env_that_says_it_goes_on_does_so_without_living_agents():
     assert [env.step({})[2]["__all__"] for _ in range(2)] == [False, True]
 
 
-def test_who_has_ended_is_part_of_the_state():
+def test_the_state_has_the_agents_that_have_ended():
     class Saved(Scripted):
         supports_checkpoint = True
 
@@ -186,7 +186,7 @@ def test_turns_of_the_dead_alone_are_an_error():
         env.step({"a": 0})
 
 
-def test_nobody_to_act_after_a_reset_is_an_error():
+def test_a_reset_without_an_agent_to_act_is_an_error():
     class Over(Turns):
         length = 0
 

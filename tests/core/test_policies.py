@@ -107,7 +107,7 @@ def test_running_episodes_keep_the_old_function_and_the_removed_module():
     assert runner.get_weights(["other"])["other"]["number"].tolist() == [2]
 
 
-def test_later_episodes_are_told_apart_from_those_of_a_removed_module():
+def test_later_episodes_do_not_mix_with_those_of_a_removed_module():
     """Data of an episode are stored in memory that earlier episodes have used."""
     runner = make_runner(env_config={"joins": 5}, metrics_num_episodes_for_smoothing=1)
     runner.sample(num_timesteps=3)
@@ -248,7 +248,7 @@ def test_policies_to_train():
     assert runner.config.policies_to_train == []
 
 
-def test_only_those_who_learn_are_returned_and_all_are_counted():
+def test_only_learning_agents_are_returned_and_all_are_counted():
     def on_episode_end(*, episode, prev_episode_chunks, **kwargs):
         seen.append([set(chunk.agent_episodes) for chunk in (*prev_episode_chunks, episode)])
 
@@ -276,7 +276,7 @@ def test_only_those_who_learn_are_returned_and_all_are_counted():
     assert reports[0]["num_module_steps_sampled"] == {"main": 24, "other": 24}
 
 
-def test_what_a_callback_changed_in_a_part_is_returned():
+def test_changes_by_a_callback_to_an_agents_part_are_returned():
     def on_episode_end(*, episode, **kwargs):
         episode.agent_episodes["a"].custom_data["seen"] = True
 
@@ -287,7 +287,7 @@ def test_what_a_callback_changed_in_a_part_is_returned():
     assert episode.agent_episodes["a"].custom_data == {"seen": True}
 
 
-def test_memory_of_those_who_do_not_learn_is_not_held():
+def test_memory_of_agents_that_do_not_learn_is_not_held():
     runner = make_runner(policies_to_train=["main"], return_only_policies_to_train=True)
     runner.sample(num_timesteps=3)
     blocks = [weakref.ref(block) for block in runner._sampling.rollout.store.blocks]
@@ -296,7 +296,7 @@ def test_memory_of_those_who_do_not_learn_is_not_held():
     assert episode.get_observations()["a"][-1].tolist() == [6, 6]
 
 
-def test_waiting_agents_and_infos_of_those_who_do_not_learn_are_left_out():
+def test_waiting_agents_that_do_not_learn_are_left_out_with_their_infos():
     class WaitingEnv(Env):
         """After the first observation, all agents wait and get a reward of 1 and an info in each step."""
 
@@ -499,7 +499,7 @@ def test_a_module_that_begins_to_give_another_output_has_nan_before():
     assert np.isnan(logp).tolist() == [True, False, False]
 
 
-def test_a_module_that_nobody_is_mapped_to_leaves_every_draw_as_it_was():
+def test_a_module_without_agents_changes_no_draws():
     runners = [make_runner(policies={"main": None, "other": None}) for _ in range(2)]
     steps = defaultdict(list)
     for i in range(3):

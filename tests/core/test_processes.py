@@ -162,7 +162,7 @@ def test_episodes_outlive_the_workers_and_can_be_pickled():
 # Errors.
 
 
-def test_an_env_s_error_arrives_whole_and_sampling_goes_on():
+def test_an_env_s_error_arrives_with_its_traceback_and_sampling_goes_on():
     runner = make_runner(Trouble, env_config={"trouble": {(1, 30): "raise"}}, env_worker_start_method="fork")
     runner.sample(num_timesteps=30)
     with pytest.raises(KeyError, match="lost at 30") as caught:
@@ -176,7 +176,7 @@ def test_an_env_s_error_arrives_whole_and_sampling_goes_on():
     runner.stop()
 
 
-def test_an_error_that_cannot_be_pickled_is_told_of():
+def test_an_error_that_cannot_be_pickled_is_described():
     runner = make_runner(Trouble, env_config={"trouble": {(2, 3): "odd raise"}}, env_worker_start_method="fork")
     with pytest.raises(RemoteEnvError, match=r"env 2: .*UnpicklableError") as caught:
         runner.sample(num_timesteps=90)
@@ -213,7 +213,7 @@ def test_broken_results_are_errors_as_in_one_process():
 
 @pytest.mark.slow
 @pytest.mark.needs("mpe2", "vmas")
-def test_what_cannot_run_in_workers_is_refused():
+def test_envs_that_cannot_run_in_workers_are_refused():
     with pytest.raises(ConfigError, match="is for single envs, but VmasEnv is a batch"):
         make_runner("vmas.balance", env_worker_start_method="fork")
     with pytest.raises(EnvCheckError, match=r"did you mean 'mpe2\.simple_tag_v3'"):
@@ -397,7 +397,7 @@ def test_a_stop_leaves_no_descriptors_to_the_garbage_collector(method):
         gc.enable()
 
 
-def test_a_runner_in_a_daemonic_process_is_told_why_it_has_no_workers():
+def test_a_runner_in_a_daemonic_process_says_why_it_has_no_workers():
     def run(told):
         with pytest.raises(ConfigError) as caught:
             make_runner(Trouble, env_worker_start_method="fork")
@@ -481,7 +481,7 @@ KINDS_OF_MODE = [("sync", 1), ("async", 3), ("async", 2)]
 
 @pytest.mark.parametrize(("mode", "num_workers"), KINDS_OF_MODE)
 @pytest.mark.parametrize("keep", [True, False])
-def test_an_env_that_raises_is_made_anew_and_only_its_episode_ends(tmp_path, mode, num_workers, keep):
+def test_an_env_that_raises_is_remade_and_only_its_episode_ends(tmp_path, mode, num_workers, keep):
     made = tmp_path / "made"
     runner = make_runner(
         Trouble,
@@ -624,7 +624,7 @@ class Staggered(Trouble):
         super().__init__(config)
 
 
-def test_waiting_agents_keep_what_they_were_paid_when_the_env_fails(tmp_path):
+def test_waiting_agents_keep_their_rewards_when_the_env_fails(tmp_path):
     """a acts on even steps, b on odd ones; the env fails in step 6. a's action at 5 differs from b's wait."""
 
     class Turns(Trouble):

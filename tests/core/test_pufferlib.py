@@ -64,7 +64,7 @@ def test_nothing_of_the_next_episode_gets_into_the_one_before(agents, mode, trun
 
 
 @pytest.mark.parametrize("agents", [1, 3])
-def test_another_env_says_what_was_recorded(agents):
+def test_episodes_match_a_replay(agents):
     lengths = np.repeat(LENGTHS, agents)
     sampled = Sampled(lambda config: PufferLibEnv(Rows(lengths), config.num_envs), NUM_ENVS)
     assert check_replay(sampled, Rows(lengths), 0) > 30 * agents
@@ -169,7 +169,7 @@ def test_where_one_episode_is_dropped_the_next_begins_at_its_end(agents, mode):
 
 
 @pytest.mark.parametrize("lengths", [[40, 70], [3, 3]])
-def test_all_begin_anew_together_if_all_are_under_way(lengths):
+def test_running_envs_are_all_reset_together(lengths):
     rows = Rows(lengths)
     config = fastmarl.EnvRunnerConfig(env=lambda config: PufferLibEnv(rows), num_envs_per_env_runner=2, seed=0)
     runner = fastmarl.MultiAgentEnvRunner(config)
@@ -194,7 +194,7 @@ def test_check_env_finds_nothing():
         (lambda: PufferLibEnv(types.SimpleNamespace(emulated=True)), "emulates another environment"),
     ],
 )
-def test_what_does_not_fit_is_said(make, problem):
+def test_unusable_envs_are_errors(make, problem):
     with pytest.raises(EnvCheckError, match=problem):
         make()
 
@@ -246,7 +246,7 @@ class Fails(Rows):
         return super().step(actions)
 
 
-def test_after_an_error_all_begin_anew():
+def test_all_envs_are_reset_after_an_error():
     rows = Fails([3, 3])
     config = fastmarl.EnvRunnerConfig(env=lambda context: PufferLibEnv(rows), num_envs_per_env_runner=2, seed=0)
     runner = fastmarl.MultiAgentEnvRunner(config)

@@ -107,14 +107,14 @@ OPTIONS = pytest.mark.parametrize(
 @pytest.mark.slow
 @OPTIONS
 @pytest.mark.parametrize("kind", params(KINDS))
-def test_episodes_are_what_the_env_said(kind, options, steps):
+def test_episodes_match_the_data_of_the_env(kind, options, steps):
     assert_episodes_are_what_was_said(Watching(kind, steps), options)
 
 
 @pytest.mark.slow
 @OPTIONS
 @pytest.mark.parametrize("kind", params(["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "rware"]))
-def test_episodes_of_a_batch_are_what_its_envs_said(kind, options, steps):
+def test_episodes_of_a_batch_match_the_data_of_its_envs(kind, options, steps):
     assert_episodes_are_what_was_said(Watching(kind, steps, batched=True), options)
 
 

@@ -57,7 +57,7 @@ def test_small_worlds_equal_the_oracle(rng):
 
 
 @pytest.mark.slow
-def test_the_worlds_have_what_they_are_for():
+def test_the_worlds_cover_all_situations():
     """Else the tests above could pass for want of trouble."""
     seen: Counter[str] = Counter()
     for seed in (group * WORLDS_PER_GROUP + i for group in range(GROUPS) for i in range(FEW)):
@@ -82,7 +82,7 @@ def test_the_worlds_have_what_they_are_for():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", _worlds(lambda world: world.keeps_everything and not world.respawn))
-def test_joined_chunks_are_the_whole_episode(seed):
+def test_joined_chunks_equal_the_undivided_episode(seed):
     with world_of(seed) as world:
         both = SideBySide(world)
         chunks = defaultdict(list)

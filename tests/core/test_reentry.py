@@ -126,7 +126,7 @@ def undisturbed(n_calls):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("method", EXCLUSIVE)
-def test_what_needs_the_runner_for_itself_is_refused_within_a_call_and_nothing_is_lost(place, method):
+def test_exclusive_methods_are_refused_within_a_call_and_nothing_is_lost(place, method):
     hook = Hook()
     runner = make_runner(hook)
     got = [steps_of(runner.sample(num_timesteps=13))]
@@ -143,7 +143,7 @@ def test_what_needs_the_runner_for_itself_is_refused_within_a_call_and_nothing_i
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("method", CHANGES | ALWAYS)
-def test_what_is_allowed_within_a_call_disturbs_nothing(place, method):
+def test_methods_allowed_within_a_call_disturb_nothing(place, method):
     hook = Hook()
     runner = make_runner(hook)
     got = [steps_of(runner.sample(num_timesteps=13))]
@@ -154,7 +154,7 @@ def test_what_is_allowed_within_a_call_disturbs_nothing(place, method):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_error_of_a_refused_call_that_nobody_catches_loses_nothing_that_had_finished(place):
+def test_an_uncaught_error_of_a_refused_call_loses_no_finished_episodes(place):
     hook = Hook()
     runner = make_runner(hook)
     want = undisturbed(3)

@@ -23,7 +23,7 @@ def lend(ring, size):
 
 
 @pytest.mark.slow
-def test_what_is_held_is_not_lent_and_comes_back_when_it_is_dropped():
+def test_memory_is_not_lent_while_held_and_comes_back_when_dropped():
     ring = MemoryRing()
     held, memory = lend(ring, 100)
     view = held[3:5]
@@ -99,14 +99,14 @@ def test_a_call_never_has_more_rows_than_expected(n_modules, of_agents):
     assert finals == rows
 
 
-def test_agents_that_nobody_has_declared_are_those_of_now():
+def test_undeclared_agents_are_expected_to_be_as_many_as_now():
     expectation = Expectation([0, 0], 1)
     expectation.begin_call(40, of_agents=False)
     assert expectation.room(0, 0, 0, 100) == Room(0, 0)
     assert 5 * 20 <= expectation.room(0, 0, 5, 100).rows <= 5 * 25
 
 
-def test_what_may_come_takes_a_bounded_room():
+def test_room_for_agents_that_may_join_is_bounded():
     expectation = Expectation([100] * 10, 7)
     expectation.begin_call(10**5, of_agents=False)
     large = 1000
@@ -122,7 +122,7 @@ def test_a_call_without_end_takes_a_bounded_room(n_modules, of_agents):
     assert expectation.room(0, 5, 10, 1000).rows == MOST_RESERVED // 1000
 
 
-def test_whole_episodes_take_what_they_took_before():
+def test_complete_episodes_take_the_room_of_earlier_ones():
     expectation = Expectation([2, 2], 1)
     expectation.begin_call(None, of_agents=False)
     assert expectation.room(0, 0, 4, 100).rows >= 2 * 2 * 1000
@@ -195,7 +195,7 @@ def test_a_longer_call_than_before_makes_room_once_before_it_begins(growths):
     assert len(growths) == 1
 
 
-def test_whole_episodes_grow_at_most_once(growths):
+def test_complete_episodes_grow_at_most_once(growths):
     config = fastmarl.EnvRunnerConfig(
         num_envs_per_env_runner=8, batch_mode="complete_episodes", model_config={"fcnet_hiddens": [4]}, **KINDS["dicts"]
     )

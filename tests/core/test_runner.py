@@ -269,7 +269,7 @@ def raise_error(result):
     raise RuntimeError("physics exploded")
 
 
-def test_what_finished_before_an_error_is_returned_by_the_next_call():
+def test_episodes_finished_before_an_error_are_returned_by_the_next_call():
     breaks = {"length": 4, "at": (1, 7), "broken": raise_error}
     runner = make_runner(Breaks, num_envs_per_env_runner=2, env_config=breaks)
     with pytest.raises(RuntimeError, match="physics exploded") as caught:
@@ -367,7 +367,7 @@ def test_after_stop():
             call()
 
 
-def test_make_env_closes_the_old_ones_and_begins_anew():
+def test_make_env_closes_the_old_envs_and_begins_new_episodes():
     runner = make_runner()
     old = runner.env.envs[0]
     runner.sample(num_timesteps=3)
@@ -427,7 +427,7 @@ def test_older_weights_are_not_taken():
     np.testing.assert_array_equal(runner.get_weights()["default_policy"][name], array)
 
 
-def test_infos_of_waiting_agents_and_of_nobody_are_kept():
+def test_infos_of_waiting_agents_and_common_infos_are_kept():
     class Turns(Env):
         """Agent "b" is observed only at every third step, and gets an info at every step."""
 

@@ -70,7 +70,7 @@ def test_other_arguments_are_left_out():
         fastmarl.MultiAgentEnvRunner({}, worker_index=1)
 
 
-def test_what_is_asked_for_from_afar():
+def test_methods_for_remote_callers():
     with fastmarl.MultiAgentEnvRunner(SEEDED) as runner:
         assert runner.ping() == "pong"
         assert runner.apply(lambda runner, a, *, b: (runner.num_envs, a, b), 1, b=2) == (2, 1, 2)

@@ -156,7 +156,7 @@ def test_a_runner_stops_where_its_block_ends(runner):
         fail_within(runner)
 
 
-def test_what_a_runner_is_called(runner):
+def test_repr_of_a_runner(runner):
     runner.sample(num_timesteps=10)
     text = "<MultiAgentEnvRunner of <lambda>: 2 envs, modules ['p0', 'p1', 'a/b'] on cpu, 10 env steps sampled"
     assert repr(runner) == f"{text}>"

@@ -287,7 +287,7 @@ def test_modules_with_states_of_their_own(tmp_path):
     ids=["torch", "state", "resources"],
 )
 @in_own_thread
-def test_weights_that_were_interrupted_are_taken_whole_or_not_at_all(file, every):
+def test_interrupted_weights_are_taken_entirely_or_not_at_all(file, every):
     runner = runner_with_all()
     of_number = {4: runner.get_weights(), 5: runner_with_all(seed=1).get_weights()}
     numbers, goes_on = [], True

@@ -85,7 +85,7 @@ DICT = gym.spaces.Dict({"x": BOX, "n": gym.spaces.Discrete(5)})
         (DICT, 7, "expected an entry 'n' in 7"),
     ],
 )
-def test_unfit_observations_say_where_and_what(space, value, message):
+def test_errors_of_unfit_observations_name_env_agent_and_problem(space, value, message):
     recorder = Recorder(space)
     with pytest.raises(ObservationError, match=message) as caught:
         recorder.reset({"agent_7": value})
@@ -180,7 +180,7 @@ def test_action_dicts_have_private_copies_of_the_promised_types(n):
     assert dicts.of(env) == {i: str(i) for i in range(n)}
 
 
-def test_ids_made_anew_at_every_step_are_told_apart():
+def test_ids_created_at_every_step_are_not_confused():
     """Fresh strings often lie where the last step's lay: an address alone says nothing about who it was."""
     recorder = Recorder()
     recorder.reset({"".join(["agent_", "0"]): obs_of(0, 0, 0), "".join(["agent_", "1"]): obs_of(1, 1, 1)})
@@ -194,7 +194,7 @@ def test_ids_made_anew_at_every_step_are_told_apart():
     assert [lane == first for lane in lanes] == [value == 1 for value in recorder.block.obs[0][2:n, 0].tolist()]
 
 
-def test_memory_of_unequal_lengths_is_refused_as_a_whole():
+def test_memory_of_unequal_lengths_is_refused_entirely():
     rows = Recorder().rows
     capacity, final_capacity = rows.capacity, rows.final_capacity
     types = (np.int32, np.int64, np.int32, np.float64)

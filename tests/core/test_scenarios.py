@@ -82,7 +82,7 @@ def test_a_reward_after_death(late_rewards, rewards, unattributed):
     assert runner.get_metrics()["unattributed_reward"] == unattributed
 
 
-def test_a_reward_after_death_does_not_reach_what_was_returned():
+def test_a_reward_after_death_does_not_reach_a_returned_chunk():
     runner = _runner(LateRewardEnv, late_rewards="accumulate")
     (early,) = runner.sample(num_timesteps=4)
     (late,) = runner.sample(num_timesteps=2)
@@ -233,7 +233,7 @@ def test_an_agent_that_never_comes_has_no_key_anywhere():
         assert set(metrics[name]) == {"a0"}, name
 
 
-def test_a_policy_nobody_is_mapped_to_is_never_asked():
+def test_a_policy_without_agents_is_never_called():
     idle = Echo()
     policies = {"busy": Echo(), "idle": idle}
     runner = _runner(TurnsEnv, policies=policies, policy_mapping_fn=lambda agent_id, episode: "busy")

@@ -79,7 +79,7 @@ def test_unseeded_runs_seed_nothing():
     assert {seed for env in runner.env.envs for seed in env.seeds} == {None}
 
 
-def test_an_env_that_was_made_anew_goes_on_with_new_seeds(tmp_path):
+def test_remade_envs_continue_with_new_seeds(tmp_path):
     class Failing(Levels):
         def step(self, actions):
             if self.t == 1 and not (tmp_path / "once").exists():

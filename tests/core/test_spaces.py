@@ -41,7 +41,7 @@ def test_nested_spaces_keep_their_own_order_and_nesting():
 
 
 @pytest.mark.parametrize("space", [gym.spaces.Dict({}), None, 3])
-def test_what_has_no_leaves_cannot_be_recorded(space):
+def test_spaces_without_leaves_cannot_be_recorded(space):
     with pytest.raises(ConfigError, match="space"):
         RowLayout(space)
 

@@ -50,7 +50,7 @@ OPTIONS = {
 @pytest.mark.slow
 @pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options_do_what_they_do_in_one_process(name):
+def test_options_work_as_in_one_process(name):
     options = {"env": SPREAD, "num_envs": 4, "worker_num_splits": 2, **OPTIONS[name]}
     want = sampled(mode="sync", **options)
     assert same(sampled(env_worker_start_method="fork", **options), want)
@@ -91,7 +91,7 @@ def test_callbacks_states_and_episodes_come_in_the_same_order(calls):
 @pytest.mark.slow
 @pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_each_env_s_course_is_the_same_with_and_without(mode):
+def test_episodes_are_the_same_with_and_without_splits(mode):
     """For a policy whose actions depend upon observations alone, and calls in which all envs make as many steps."""
 
     def run(**options):
@@ -143,7 +143,7 @@ def test_the_parts_take_turns(mode):
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "num_workers"), [("sync", 1), ("async", 4), ("async", 2)])
 @pytest.mark.parametrize("num_splits", [2, 3])
-def test_an_env_that_raises_is_made_anew_and_only_its_episode_ends(tmp_path, mode, num_workers, num_splits):
+def test_an_env_that_raises_is_remade_and_only_its_episode_ends(tmp_path, mode, num_workers, num_splits):
     runner = make_runner(
         Trouble,
         mode=mode,
@@ -249,7 +249,7 @@ def test_a_lost_worker_takes_only_its_own_envs_with_it(tmp_path, kind, env_index
 
 
 @pytest.mark.slow
-def test_a_worker_that_ends_while_another_of_its_envs_is_made_anew(tmp_path):
+def test_a_worker_may_end_while_another_of_its_envs_is_remade(tmp_path):
     """Env 0 raises; before its worker can replace it, env 1 ends the worker."""
     runner = make_runner(
         Trouble,
@@ -271,7 +271,7 @@ def test_a_worker_that_ends_while_another_of_its_envs_is_made_anew(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_an_error_leaves_nothing_under_way(mode, splits):
+def test_an_error_leaves_no_pending_answers(mode, splits):
     """Answers of workers to earlier steps are not mistaken for answers to later ones."""
     broken = []
 
@@ -336,7 +336,7 @@ class AlwaysReady:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
-def test_nobody_who_is_ready_is_passed_over(batch_size):
+def test_ready_workers_are_taken_equally_often(batch_size):
     workers = [AlwaysReady() for _ in range(5)]
     for worker in workers:
         worker.env_indices = [0]
@@ -352,7 +352,7 @@ def test_nobody_who_is_ready_is_passed_over(batch_size):
 
 @pytest.mark.slow
 @pytest.mark.needs("mpe2")
-def test_each_env_s_course_does_not_depend_on_who_was_ready_first():
+def test_episodes_do_not_depend_on_the_order_of_ready_workers():
     def episodes(**options):
         runner = make_runner(
             SPREAD, num_envs=4, num_workers=4, explore=False, env_worker_start_method="fork", **options
@@ -431,7 +431,7 @@ def test_an_env_that_hangs_is_found_while_others_go_on():
 
 
 @pytest.mark.needs("vmas")
-def test_what_cannot_be_is_refused():
+def test_impossible_options_are_refused():
     with pytest.raises(ConfigError, match="worker_num_splits must be an integer of at least 1, got 0"):
         make_runner(Trouble, worker_num_splits=0)
     for size in (0, 4, True, 1.5):

@@ -15,7 +15,7 @@ STEPS = st.tuples(OBS, OBS, FLAGS, FLAGS)
 
 @pytest.mark.slow
 @given(before=STEPS, data=st.data())
-def test_same_keys_and_whoever_ends_is_observed(before, data):
+def test_same_keys_where_ending_agents_are_observed(before, data):
     after = data.draw(st.one_of(STEPS, st.just(tuple(dict(part) for part in before))))
     keys = StepKeys()
     assert not keys.same(*after)

@@ -111,7 +111,7 @@ def test_joined_is_concatenate(rng, counts, shape):
 @pytest.mark.parametrize(
     "other", [np.zeros((2, 3)), np.zeros((2, 4), "f4"), np.zeros((4, 8))[:, ::2], np.zeros(2, object)]
 )
-def test_joined_refuses_what_it_can_not_copy(other):
+def test_joined_refuses_arrays_that_it_cannot_copy(other):
     with pytest.raises(ValueError, match="C-contiguous"):
         _steps.joined([np.zeros((2, 4)), other])
 

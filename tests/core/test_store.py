@@ -101,7 +101,7 @@ def test_gather_is_take_and_concatenate(rng, dtype, shape, counts):
     ([np.zeros((3, 2)), np.zeros((3, 3))], [0, 0], [1, 1], TypeError),
     ([np.zeros(3, object)], [0], [1], TypeError),
 ])  # fmt: skip
-def test_gather_refuses_what_it_can_not_copy(columns, rows, counts, error):
+def test_gather_refuses_columns_and_rows_that_it_cannot_copy(columns, rows, counts, error):
     with pytest.raises(error):
         _store.gather(columns, np.array(rows), np.array(counts))
 

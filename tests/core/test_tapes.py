@@ -14,7 +14,7 @@ GROUPS = 20
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_chunks_and_metrics_are_what_the_tapes_tell(group):
+def test_chunks_and_metrics_match_the_tapes(group):
     for seed in range(FIRST_SEED + group, FIRST_SEED + WORLDS, GROUPS):
         with noted(f"Play(World({seed})).run()"):
             Play(World(seed)).run()

@@ -105,7 +105,7 @@ def test_decisions_in_the_replay_equal_the_ledgers(seed):
     assert any(decision["terminateds"] for decision, *_ in got.values())
 
 
-def test_a_replay_keeps_the_newest_decisions_and_is_saved():
+def test_a_replay_keeps_the_latest_decisions_and_is_saved():
     replay, other = TeamReplay(50, 1), TeamReplay(50, 1)
     for i, (batch, _, ledgers) in enumerate(batches_of(0)):  # noqa: B007
         replay.add(batch)

@@ -57,7 +57,7 @@ def assert_same_once_built(chunks: list, makes: list[Make] = MAKES) -> None:
 
 
 @pytest.mark.parametrize("seed", WORLDS)
-def test_batches_of_chunks_that_nobody_has_looked_at(seed):
+def test_batches_of_untouched_chunks(seed):
     chunks = untouched(seed, record_env_state=True)
     were_built = [*map(is_built, chunks)]  # the runner compacts some that are held for long
     assert not all(were_built)

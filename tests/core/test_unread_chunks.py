@@ -25,7 +25,7 @@ def is_read(episode):
 
 
 @pytest.mark.parametrize("ask", [len, repr, lambda episode: episode.id_, lambda episode: episode[1:2], pickle.dumps])
-def test_an_episode_is_read_when_somebody_asks_for_anything(ask):
+def test_an_episode_is_read_when_it_is_first_used(ask):
     for episode in make_episodes():
         assert type(episode) is MultiAgentEpisode
         assert not is_read(episode)
@@ -54,7 +54,7 @@ def test_heads_are_those_of_chunks_that_hold_no_more():
     assert n_heads > 20 < n_others
 
 
-def test_agent_episodes_are_built_when_somebody_asks_for_them():
+def test_agent_episodes_are_built_when_first_used():
     for episode in make_episodes():
         n_rows = episode.n_unbuilt_rows()
         assert n_rows > 0 and not is_read(episode)
@@ -64,7 +64,7 @@ def test_agent_episodes_are_built_when_somebody_asks_for_them():
         assert episode.n_unbuilt_rows() == 0
 
 
-def test_what_is_set_stays():
+def test_attributes_that_are_set_stay():
     episode = make_episodes()[0]
     episode.observation_space = {"agent_0": "mine"}
     assert (episode.observation_space, episode.env_t) == ({"agent_0": "mine"}, 3)
@@ -74,7 +74,7 @@ def test_what_is_set_stays():
 
 
 @pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda episode: pickle.loads(pickle.dumps(episode))])
-def test_copies_of_episodes_that_nobody_has_looked_at(twin_of):
+def test_copies_of_untouched_episodes(twin_of):
     twins = [twin_of(episode) for episode in make_episodes()]
     assert [(twin.env_t_started, twin.env_t, twin.is_done) for twin in twins] == [(0, 3, True)] * 4 + [
         (0, 2, False)

@@ -94,7 +94,7 @@ def test_observations_are_on_record_also_the_last(space):
     assert episode.agent_episodes["slow"].env_ts().tolist() == [0, 2, 4, 5]
 
 
-def test_the_module_acts_upon_what_was_written():
+def test_the_module_acts_upon_written_observations():
     def logits(write):
         options = {"callbacks_on_episode_start": write, "callbacks_on_episode_step": write} if write else {}
         (episode,), _ = sample(explore=False, **options)
@@ -155,7 +155,7 @@ def test_the_lookback_of_a_chunk_is_its_own():
     assert metrics["agent_episode_returns_mean"]["fast"] == 5
 
 
-def test_a_running_episode_shows_everybody_and_what_waits():
+def test_a_running_episode_shows_all_agents_and_waiting_actions():
     seen = []
 
     def note(episode, **kwargs):
@@ -170,7 +170,7 @@ def test_a_running_episode_shows_everybody_and_what_waits():
     assert seen[1][1]["slow"] == episode.agent_episodes["slow"].get_actions(0)
 
 
-def test_so_it_is_where_envs_step_in_arrays():
+def test_running_episodes_of_array_envs_show_how_they_end():
     seen = []
     note = on_step(lambda episode: seen.append((episode.is_terminated, episode.is_truncated)))
     episodes, _ = sample(60, env="fastmarl.gridworld", env_config={"max_steps": 20}, **note)
@@ -223,7 +223,7 @@ def test_connectors_of_rewards():
         ),
     ],
 )
-def test_what_is_refused(write, error, text):
+def test_invalid_writes_are_errors(write, error, text):
     with pytest.raises(error, match=text):
         sample(**on_step(write))
 

@@ -113,7 +113,7 @@ def assert_merged(report, metrics):
         assert report["logged"] == {"sum": 2.0 * sum(weights), "lifetime": float(sum(weights))}
 
 
-def test_times_of_several_processes_are_weighted_by_what_they_are_of():
+def test_times_of_several_processes_are_weighted_by_ticks_or_calls():
     with make_sampler(make_config(Trouble), processes=2, max_policy_lag=0) as sampler:
         for _ in range(3):
             sampler.next()
@@ -169,7 +169,7 @@ def making(folder):
     return make_batch, wait_for
 
 
-def test_what_has_become_too_old_is_sampled_anew(tmp_path):
+def test_batches_that_are_too_old_are_dropped_and_sampled_again(tmp_path):
     make_batch, wait_for = making(tmp_path)
     with make_sampler(make_config(Trouble), make_batch=make_batch) as sampler:
         sampler.next()
@@ -354,7 +354,7 @@ def test_batches_are_joined_along_the_first_axis():
         join_batches([one, {"p": {"n": np.array([1])}}])
 
 
-def test_joining_may_be_told():
+def test_batches_can_be_joined_by_a_function():
     with make_sampler(make_config(Trouble), processes=2, join=lambda parts: ("joined", len(parts))) as sampler:
         assert sampler.next() == ("joined", 2)
 
@@ -461,7 +461,7 @@ def test_a_closed_sampler_says_so():
 
 
 @pytest.mark.slow
-def test_what_connectors_learn_is_known_here():
+def test_connector_states_reach_this_process():
     with make_sampler(make_config(env_to_module_connector=MeanStdFilter()), processes=2, max_policy_lag=0) as sampler:
         sampler.next()
         states = sampler.connector_states

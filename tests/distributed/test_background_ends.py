@@ -230,7 +230,7 @@ def test_waiting_processes_take_no_time():
     assert sum(after) - sum(before) < 0.1
 
 
-def test_a_sampler_in_a_daemonic_process_is_told_why_it_has_no_processes():
+def test_a_sampler_in_a_daemonic_process_says_why_it_has_no_processes():
     def run(told):
         with pytest.raises(ConfigError) as caught:
             make_sampler()

@@ -33,7 +33,7 @@ def assert_closed(sampler):
 # Errors in a process.
 
 
-def test_an_error_of_an_env_comes_whole():
+def test_an_error_of_an_env_comes_with_its_traceback():
     sampler = make_sampler(env_config={"trouble": {(1, 12): "raise"}}, processes=2)
     with pytest.raises(KeyError, match="lost at 12") as caught:
         take(sampler, 3)
@@ -42,7 +42,7 @@ def test_an_error_of_an_env_comes_whole():
     assert_closed(sampler)
 
 
-def test_an_error_of_a_module_comes_whole():
+def test_an_error_of_a_module_names_the_module_and_process():
     sampler = make_sampler(max_policy_lag=0)
     weights = sampler.module["default_policy"].get_state()
     sampler.set_weights({"default_policy": {name: np.full_like(array, np.nan) for name, array in weights.items()}})
@@ -52,7 +52,7 @@ def test_an_error_of_a_module_comes_whole():
     assert_closed(sampler)
 
 
-def test_an_error_of_make_batch_comes_whole():
+def test_an_error_of_make_batch_comes_with_its_traceback():
     def make_batch(episodes):
         raise ZeroDivisionError("no batch")
 
@@ -63,7 +63,7 @@ def test_an_error_of_make_batch_comes_whole():
     assert_closed(sampler)
 
 
-def test_an_error_that_cannot_be_pickled_is_told_of():
+def test_an_error_that_cannot_be_pickled_is_described():
     def make_batch(episodes):
         raise UnpicklableError(lambda: None, "more")
 
@@ -75,7 +75,7 @@ def test_an_error_that_cannot_be_pickled_is_told_of():
 
 
 @pytest.mark.slow
-def test_what_cannot_be_sent_is_said():
+def test_objects_that_cannot_be_sent_are_errors():
     with pytest.raises(ConfigError, match=r"config and make_batch can't be sent .*start_method=\"fork\""):
         make_sampler(start_method="spawn", env_config={"lock": threading.Lock()})
     lock = multiprocessing.Lock()  # only inherited

@@ -76,7 +76,7 @@ def test_many_references_take_few_waits():
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_parts_are_what_runners_of_these_indices_sample(n):
+def test_parts_equal_batches_of_runners_with_these_indices(n):
     runners = [
         fastmarl.MultiAgentEnvRunner(make_config(worker_index=1 + i, num_env_runners=max(1, n)))
         for i in range(max(1, n))
@@ -112,7 +112,7 @@ def log_creation(*, metrics_logger, **kwargs):
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_what_callbacks_log_when_envs_are_made_is_reported(n):
+def test_values_that_callbacks_log_when_envs_are_made_are_reported(n):
     config = make_config(callbacks_on_environment_created=log_creation)
     with make_group(config, n) as group, fastmarl.MultiAgentEnvRunner(replace(config, worker_index=1)) as runner:
         for _ in range(2):
@@ -132,7 +132,7 @@ def test_a_part_has_its_own_metrics():
         assert part.metrics["num_episodes"] == 2
 
 
-def test_what_is_ready_is_at_most_in_flight_calls_old():
+def test_ready_parts_are_at_most_in_flight_calls_old():
     with make_group() as group:
         taken = Counter()
         for number, part in zip(range(30), group.sample_ready(in_flight=2), strict=False):
@@ -180,7 +180,7 @@ def test_other_methods_can_be_called_within_the_loop():
         assert group.num_env_runners == 4
 
 
-def test_make_batch_gets_the_modules_with_the_newest_weights():
+def test_make_batch_gets_the_modules_with_the_latest_weights():
     with make_group(make_batch=lambda episodes, module: module.get_state()) as group:
         perturb(group.module)
         group.set_weights()
@@ -194,7 +194,7 @@ def test_runners_begin_with_the_weights_of_the_module_without_a_seed_too():
         assert all(same(part.batch, group.module.get_state()) for part in group.sample())
 
 
-def test_what_can_not_be_written_to_is_copied():
+def test_read_only_arrays_are_copied():
     mine, theirs = np.arange(3), np.arange(4)
     theirs.flags.writeable = False
     got = owned({"a": (mine, [theirs]), "b": "text"})
@@ -340,7 +340,7 @@ def test_a_batch_that_comes_late_brings_no_older_state():
 # Sizes, state, evaluation.
 
 
-def test_resizing_keeps_what_was_sampled_and_repeats_no_seed():
+def test_resizing_keeps_sampled_parts_and_repeats_no_seed():
     config = make_config(env_to_module_connector=MeanStdFilter())
     with make_group(config, make_batch=seeds_of) as group:
         parts = [next(group.sample_ready(num_episodes=2))]
@@ -556,7 +556,7 @@ def test_an_error_in_the_block_ends_all_at_once():
     assert not any(actor.is_alive for actor in group.actors.started)
 
 
-def test_a_group_that_nobody_stops_ends_its_runners():
+def test_a_group_that_is_not_stopped_ends_its_runners():
     group = make_group()
     actors = group.actors.started
     del group

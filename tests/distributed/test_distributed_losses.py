@@ -114,7 +114,7 @@ def test_a_runner_that_is_lost_when_the_group_is_made_is_an_error():
         Stillborn(make_config(), num_env_runners=2)
 
 
-def test_an_error_says_where_and_what_others_have_delivered_is_kept(tmp_path):
+def test_an_error_names_its_runner_and_parts_of_the_others_are_kept(tmp_path):
     trouble = {"trouble": {(1, 4): "raise"}, "once": str(tmp_path)}  # in the second env of one of the runners
     with make_group(make_config(Trouble, env_config=trouble)) as group:
         with pytest.raises(KeyError, match="lost at 4") as caught:
@@ -143,7 +143,7 @@ def test_an_error_of_make_batch_ends_a_loop_and_another_goes_on():
 
 
 @pytest.mark.parametrize("n", [0, 2])
-def test_what_a_constructor_raises_comes_through(n):
+def test_errors_of_constructors_are_raised(n):
     trouble = {"trouble": {(0, 0): "raise"}, "in": "init"}
     with pytest.raises(KeyError, match="lost at 0"):
         make_group(make_config(Trouble, env_config=trouble), n)
@@ -206,7 +206,7 @@ def test_new_runners_that_fail_leave_no_error_behind(tmp_path):
         assert not any(actor.is_alive for actor in group.actors.started if actor is not group.actor(0))
 
 
-def test_what_runners_tell_occupies_no_memory_of_the_store():
+def test_data_of_runners_occupies_no_memory_of_the_store():
     """Arrays that can't be written to lie in it."""
     with make_group(make_config(env_to_module_connector=MeanStdFilter()), make_batch=columns_of) as group:
         (part, *_) = group.sample()
@@ -233,7 +233,7 @@ def lose_for_good(group, index):
         sample_on(group)
 
 
-def test_what_a_lost_runner_has_counted_is_added_once():
+def test_counts_of_a_lost_runner_are_added_once():
     with make_group(make_config(env_to_module_connector=MeanStdFilter()), max_restarts=0) as group:
         group.sample()
         lose_for_good(group, 1)
@@ -388,7 +388,7 @@ def test_runners_that_were_leaving_at_an_interrupt_are_gone():
         assert indices(group.sample()) == [0, 1]
 
 
-def test_runners_that_are_told_to_leave_at_an_interrupt_are_gone(monkeypatch):
+def test_runners_that_are_stopping_at_an_interrupt_are_removed(monkeypatch):
     """Some of them have closed their envs then."""
     with make_group() as group:
         told = []

@@ -91,7 +91,7 @@ def test_a_bare_loop_counts_each_turn_of_connect_four_once():
     assert loop.agent_steps == loop.env_steps > 0
 
 
-def test_connect_four_begins_after_random_moves_where_nobody_has_won():
+def test_connect_four_begins_after_random_moves_without_a_winner():
     env = ConnectFour(2000, random_moves=12)
     out = env.new_arrays()
     env.reset(np.arange(2000), out, seeds=range(2000))

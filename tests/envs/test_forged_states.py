@@ -68,7 +68,7 @@ def test_each_array_has_its_limits(kind):
         ("rware", lambda state: state["_is_requested_ES"][1].fill(True), "in env 1, the number of requested shelves"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_whole(kind, forge, problem):
+def test_inconsistent_states_are_refused_and_change_nothing(kind, forge, problem):
     env = begun(kind)
     before, state = env.get_state(), env.get_state()
     state["_streams"] += np.uint64(1)

@@ -54,7 +54,7 @@ def test_draws_are_even():
         (2, {"num_agents": 2, "size": 2, "num_food": 2, "num_hazards": 0, "max_steps": 7}),
     ],
 )
-def test_gridworld_is_what_its_rules_say(num_envs, options):
+def test_gridworld_follows_its_rules(num_envs, options):
     def begin(e, original, seed):
         return original.reset(seed=seed)[0]
 

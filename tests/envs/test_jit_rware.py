@@ -134,7 +134,7 @@ def test_members_of_rwares_enums_are_taken():
         ("rware-tiny-2ag-v2", {"layout": "g.xxx", "normalised_coordinates": True}, "a layout of 1 by 5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(name, options, text):
+def test_senseless_options_are_refused(name, options, text):
     with pytest.raises(ConfigError, match=text):
         Warehouse(1, name, **options)
 
@@ -159,7 +159,7 @@ def test_an_option_that_is_not_there_is_named():
         ),
     ],
 )
-def test_who_moves(targets, movers):
+def test_robots_that_can_move(targets, movers):
     """By (x, y) of robots on three by two cells."""
     assert movers_of(targets, 3, 2) == (movers, False)
 

@@ -80,7 +80,7 @@ def test_it_is_lbforagings_with_any_options(rng):
 
 @pytest.mark.slow
 @pytest.mark.needs("lbforaging")
-def test_names_mean_what_they_mean_there():
+def test_names_mean_the_same_as_in_lbforaging():
     import lbforaging
 
     kwargs = {name: spec.kwargs for name, spec in gym.registry.items() if name.startswith("Foraging-")}
@@ -103,7 +103,7 @@ def test_a_name_makes_spaces_as_the_adapter_does(name):
     assert_spaces_are_its(batch, as_multi_agent_env(env_creator(f"lbforaging:{name}")({})))
 
 
-def test_options_beside_a_name_stand_above_it():
+def test_options_override_those_of_the_name():
     task = ForagingTask.named("Foraging-2s-9x9-3p-4f-coop-ind-pen-v3", max_episode_steps=9, sight=None)
     assert (task.players, task.field_size, task.max_num_food, task.reach) == (3, (9, 9), 4, 9)
     assert (task.force_coop, task.max_food_level, task.penalty, task.max_episode_steps) == (True, 1, 0.1, 9)
@@ -122,7 +122,7 @@ def test_options_beside_a_name_stand_above_it():
         ([(0, 0), (7, 7), (3, 2)], [SOUTH, NORTH, SOUTH], [(1, 0), (6, 7), (4, 2)]),
     ],
 )
-def test_who_moves(players, actions, moved):
+def test_players_that_can_move(players, actions, moved):
     batch = LevelBasedForaging(1, players=len(players), max_num_food=1)
     out = batch.new_arrays()
     batch.reset(np.arange(1), out)

@@ -93,7 +93,7 @@ def test_normalised_values_of_recurrent_modules():
     )
 
 
-def test_what_is_missing_is_said():
+def test_errors_name_missing_outputs_and_methods():
     with make_runner(use_lstm=True) as runner:
         module = runner.module["default_policy"]
         batch = columns(runner.sample())["default_policy"]

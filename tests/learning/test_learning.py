@@ -181,7 +181,7 @@ def frozen(module):
     (assigned, "'weight' of the flat parameters no longer belongs to its module"),
     (frozen, "'weight' was frozen"),
 ])  # fmt: skip
-def test_parameters_that_steps_would_miss_or_move_by_mistake_are_told(change, text):
+def test_parameters_replaced_or_frozen_since_flattening_are_errors(change, text):
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
     optimizer = torch.optim.Adam([flat_parameters(module)])
     module(torch.ones(2, 3)).square().sum().backward()
@@ -305,7 +305,7 @@ def test_minibatches_are_the_rows_in_random_order(n, size, epochs, seed):
             assert one.dtype == column.dtype and torch.equal(one, column[rows])
 
 
-def test_minibatches_of_what_is_no_batch():
+def test_minibatches_of_invalid_batches_are_errors():
     for batch, text in (
         ({}, "got none"),
         ({"a": np.zeros(3)}, r"ndarray at \('a',\); see to_tensors"),
@@ -465,7 +465,7 @@ def test_masked_actions_are_not_learned():
     )
 
 
-def test_what_the_loss_lacks_is_said():
+def test_errors_of_the_loss_name_missing_columns_and_methods():
     module = make_module()
     rows = make_rows(module, 3)
     del rows["advantages"], rows["obs"]

@@ -59,7 +59,7 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_no_other(tmp_path, monkeypatc
     assert rows_of(path) == steps
 
 
-def test_it_begins_anew_or_goes_on(tmp_path):
+def test_it_begins_a_new_file_or_resumes(tmp_path):
     path = tmp_path / "metrics.csv"
     with MetricsWriter(csv_path=path, resume_step=5) as writer:  # there is nothing to go on with
         for step in (1, 2, 3):
@@ -91,7 +91,7 @@ def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data
 
 
 @pytest.mark.parametrize("value", ["x", np.zeros(2), torch.zeros(2), [1]])
-def test_what_is_no_number_is_refused(tmp_path, value):
+def test_metrics_that_are_no_numbers_are_refused(tmp_path, value):
     path = tmp_path / "metrics.csv"
     with MetricsWriter(csv_path=path) as writer:
         with pytest.raises(ConfigError, match="metrics must be numbers, but 'a/b' is"):
@@ -159,7 +159,7 @@ def test_names_of_any_letters_whatever_the_locale(tmp_path):
     assert path.read_text(encoding="utf-8") == "step,r\xfcckgabe,new\n1,1,\n2,,1\n"
 
 
-def test_what_has_no_value_yet_is_left_out(tmp_path):
+def test_metrics_without_a_value_yet_are_left_out(tmp_path):
     logger = fastmarl.MetricsLogger()
     logger.log_value("p", 2.0, reduce="percentiles", percentiles=[50])
     logger.log_value("x", 3.0, reduce="item")
@@ -194,7 +194,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_lines_are_whole_when_the_process_is_killed(tmp_path):
+def test_lines_are_complete_when_the_process_is_killed(tmp_path):
     path = tmp_path / "metrics.csv"
     done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     assert done.returncode == -signal.SIGKILL

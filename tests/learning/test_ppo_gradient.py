@@ -209,7 +209,7 @@ def test_blocks_of_rows_add_up():
 @pytest.mark.parametrize("kind", ["categorical", "gaussian"])
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_not_finite_is_seen(variant, counts, kind, bad):
+def test_values_that_are_not_finite_are_noticed(variant, counts, kind, bad):
     """Wherever autograd's derivatives are not finite, ours are not: RLlib's code is asked then."""
     for name in ("logits", "logp", "advantages", "targets", "former"):
         case = Case(3, kind=kind, n=100)
@@ -274,7 +274,7 @@ def test_frozen_layers_get_no_gradient():
     assert_close(*zip(*pairs, strict=True))
 
 
-def test_what_has_no_compiled_gradient():
+def test_shared_and_normalising_layers_have_no_compiled_gradient():
     shared = nn.Linear(4, 4)
     for parts in ([shared, shared], [nn.Linear(4, 4), nn.LayerNorm(4)]):
         layers = DenseLayers(4)

@@ -282,7 +282,7 @@ BY_AUTOGRAD = {
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of a category that depends on Python's version
 @pytest.mark.parametrize("name", BY_AUTOGRAD)
-def test_what_is_left_to_autograd(name):
+def test_unsupported_modules_and_batches_are_left_to_autograd(name):
     make, reason = BY_AUTOGRAD[name]
     module, batch = make(), None
     if name == "memory":

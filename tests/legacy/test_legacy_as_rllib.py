@@ -126,7 +126,7 @@ def test_a_damaged_state_changes_nothing(make, damage):
 
 
 @pytest.mark.parametrize("state", [b"no pickle", None, {"policy_mapping_fn": None}])
-def test_what_is_no_state_is_refused(make, state):
+def test_invalid_states_are_refused(make, state):
     with pytest.raises(ConfigError, match=r"pickle|policy_states"):
         make().set_state(state)
 
@@ -314,7 +314,7 @@ def test_policies_as_tuples_and_specs(make):
 
 
 @pytest.mark.parametrize("entry", [3, (None, None, None), PPOTorchPolicy, {"policy": 1}])
-def test_wrong_policies_are_told_from_specs(make, entry):
+def test_invalid_policies_are_refused(make, entry):
     with pytest.raises(ConfigError, match=r"policies\['p1'\] must be None, a PolicySpec, a tuple"):
         make(policies={"p0": None, "p1": entry})
 

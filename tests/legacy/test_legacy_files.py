@@ -58,7 +58,7 @@ class Numbered(InputReader):
 
 
 @pytest.mark.parametrize("compress_columns", [(), ("obs",), None])
-def test_what_was_written_is_read(tmp_path, compress_columns):
+def test_written_batches_are_read_back(tmp_path, compress_columns):
     infos = [{"a": np.float32(0.5), ("x", 1): [np.int64(3), None]}, {"b": np.array([True])}, {"c": {1}}]
     batch = SampleBatch({
         "obs": {"a": np.float32([[1], [2], [3]]), "b": (np.arange(3), np.zeros((3, 2), np.uint8))},
@@ -318,7 +318,7 @@ def test_mixed_inputs(tmp_path):
 # With a worker.
 
 
-def test_a_worker_writes_what_it_samples_and_reads_it_again(tmp_path):
+def test_a_worker_writes_its_batches_and_reads_them_back(tmp_path):
     with RolloutWorker(config=config_with(output=str(tmp_path))) as worker:
         sampled = [worker.sample() for _ in range(3)]
     with RolloutWorker(config=config_with(input_=str(tmp_path))) as worker:
@@ -391,7 +391,7 @@ def test_a_worker_samples_and_reads(tmp_path):
     assert min(kinds[True], kinds[False]) > 5
 
 
-def test_what_was_read_goes_through_the_hook(tmp_path):
+def test_batches_from_files_go_through_the_hook(tmp_path):
     class Counting(PPOTorchPolicy):
         def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
             assert len(set(sample_batch["eps_id"])) == 1 and episode is None

@@ -177,7 +177,7 @@ def test_a_loss_of_ones_own_in_a_spec():
     assert losses[0].keys() == {"loss", "grad_gnorm", "allreduce_latency"}
 
 
-def test_what_a_policy_lacks_is_said():
+def test_errors_name_missing_methods_and_unknown_options():
     with RolloutWorker(config=config_with(), default_policy_class=TorchPolicy) as worker:
         with pytest.raises(NotImplementedError, match=r"TorchPolicy needs a loss\(model, dist_class, train_batch\)"):
             worker.learn_on_batch(worker.sample())
@@ -215,7 +215,7 @@ def test_a_module_without_values():
 
 
 @pytest.mark.parametrize("model_config", [{"fcnet_hiddens": [8]}, LSTM])
-def test_acting_beside_the_runner(model_config):
+def test_compute_actions_matches_the_runner(model_config):
     with RolloutWorker(config=config_with(model_config=model_config)) as worker:
         policy, columns = worker.get_policy("p0"), worker.sample()["p0"]
         obs = columns["obs"][:6]
@@ -237,7 +237,7 @@ def test_acting_beside_the_runner(model_config):
         assert drawn["action_logp"].shape == (6,)
 
 
-def test_a_policy_is_told_by_name_where_it_is_unknown():
+def test_errors_name_unknown_policies():
     with RolloutWorker(config=config_with()) as worker:
         batch = worker.sample()
         batch.policy_batches["p9"] = SampleBatch(dict(batch["p0"]))
@@ -296,7 +296,7 @@ class Named(Unmasked):
         return {**outputs, "action_mask": torch.ones_like(outputs["vf_preds"])}
 
 
-def test_an_output_with_the_name_of_the_masks_is_refused_beside_them():
+def test_an_output_with_the_name_of_recorded_masks_is_refused():
     for place in ("info", "action_mask"):
         with masked_worker(place, "discrete", Named) as worker:
             if place == "info":
@@ -310,7 +310,7 @@ def test_an_output_with_the_name_of_the_masks_is_refused_beside_them():
 @pytest.mark.parametrize(
     ("module", "space"), [(Unmasked, "discrete"), (Unmasked, "multi_discrete"), (LSTM, "started")], ids=str
 )
-def test_masked_policies_act_legally_beside_the_runner(module, space, explore):
+def test_compute_actions_of_masked_policies_are_legal(module, space, explore):
     with masked_worker("action_mask", space, module) as worker:
         obs = worker.sample()["all"]["obs"]
         actions, _, extra = worker.get_policy("all").compute_actions(obs, explore=explore)

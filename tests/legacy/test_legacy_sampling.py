@@ -200,7 +200,7 @@ WHOLE = [seed for seed in range(40) if _is_told_at_once(make_world(random.Random
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(2))
-def test_whole_episodes_equal_the_oracle(group):
+def test_complete_episodes_equal_the_oracle(group):
     for seed in WHOLE[group::2]:
         with world_of(seed) as world:
             check_whole_episodes(world)

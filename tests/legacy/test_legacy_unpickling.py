@@ -101,7 +101,7 @@ def test_crafted_pickles_are_an_error(value):
         unpickled(pickle.dumps(value))
 
 
-def test_a_pickle_may_not_change_what_it_names():
+def test_a_pickle_may_not_set_attributes():
     """BUILD sets attributes, also of functions and classes."""
     for name in (b"numpy\ndtype", b"numpy.core.multiarray\nscalar", b"numpy\nndarray"):
         for state in ({"_function": eval}, (None, {"_function": print, "__code__": 1})):

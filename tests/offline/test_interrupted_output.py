@@ -31,7 +31,7 @@ def make_runner(folder):
 @pytest.mark.slow
 @pytest.mark.needs("pyarrow")
 @in_own_thread
-def test_files_have_what_is_returned(tmp_path, rng):
+def test_files_have_the_returned_episodes(tmp_path, rng):
 
     def try_line(interruption: Interruption) -> None:
         runner, got = make_runner(tmp_path / str(interruption.line).replace("/", "-"))

@@ -32,7 +32,7 @@ def record(path, config, calls):
         return runner.get_spaces()
 
 
-def test_chunks_become_whole_trajectories(tmp_path, minari):
+def test_chunks_become_complete_trajectories(tmp_path, minari):
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=2, seed=1)
     observation_space, action_space = record(tmp_path / "x", config, [20, 20, 20])["default_policy"]
     reader = ParquetReader(tmp_path / "x")
@@ -109,7 +109,7 @@ def test_images_and_nested_observations_come_back_as_they_were(tmp_path):
     assert episode.terminations.tolist() == [False, False, True]
 
 
-def test_what_failed_is_not_in_the_way_of_the_next_try(tmp_path, monkeypatch, minari):
+def test_a_failed_export_does_not_block_the_next_try(tmp_path, monkeypatch, minari):
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", seed=1)
     spaces = dict(
         zip(("observation_space", "action_space"), record(tmp_path / "x", config, [30])["default_policy"], strict=True)
@@ -127,7 +127,7 @@ def test_what_failed_is_not_in_the_way_of_the_next_try(tmp_path, monkeypatch, mi
     assert to_minari(reader, "spread/again-v0", module_id="default_policy", **spaces).total_steps == 90
 
 
-def test_what_is_missing_is_named(tmp_path, monkeypatch):
+def test_errors_name_missing_modules_and_packages(tmp_path, monkeypatch):
     spaces = {"observation_space": gym.spaces.Discrete(2), "action_space": gym.spaces.Discrete(2)}
     ParquetWriter(tmp_path / "x").close()
     with pytest.raises(ConfigError, match=r"has no steps of module 'q', only of \[\]"):

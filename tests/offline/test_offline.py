@@ -271,7 +271,7 @@ def test_batches_end_where_other_outputs_begin(tmp_path):
     assert ["x" in batch for batch in batches] == [False, True]
 
 
-def test_what_is_changed_after_writing_is_not_seen(tmp_path):
+def test_changes_after_writing_are_not_in_the_file(tmp_path):
     with spread(episode_lookback_horizon=0) as runner, ParquetWriter(tmp_path) as file_writer:
         first, second = runner.sample(num_timesteps=30), runner.sample(num_timesteps=30)
         for chunk in first:
@@ -353,7 +353,7 @@ def test_a_folder_of_other_things_is_refused_whatever_its_names(files, tmp_path)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
 
 
-def test_a_folder_may_have_other_things_beside_recorded_episodes(tmp_path):
+def test_a_folder_may_have_other_files_next_to_recorded_episodes(tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     (tmp_path / "README.md").touch()
     write(tmp_path, [episode({"a": ONE}, "f")])
@@ -435,7 +435,7 @@ def test_a_file_of_another_writer_is_an_error(tmp_path):
         read(tmp_path)
 
 
-def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path, monkeypatch):
+def test_an_unfinished_part_does_not_affect_later_ones(tmp_path, monkeypatch):
     """Its files may remain; without the hidden ones nothing shows that its number was taken."""
     write(tmp_path, [episode({"a": ONE})])
     (tmp_path / PART).unlink()
@@ -452,7 +452,7 @@ def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path,
     assert_same_episodes(read(tmp_path), later)
 
 
-def test_what_can_not_be_removed_hides_no_error(tmp_path, monkeypatch):
+def test_a_failed_removal_hides_no_error(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("no room")
 
@@ -565,7 +565,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_kill_loses_no_file_that_was_whole(tmp_path):
+def test_a_kill_loses_no_complete_file(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
     with spread() as runner:
@@ -665,7 +665,7 @@ def test_an_episode_that_can_not_be_written_loses_none_before_it(at_once, tmp_pa
     assert_same_episodes(read(tmp_path), good)
 
 
-def test_an_error_frees_those_who_wait_for_room(tmp_path, monkeypatch):
+def test_an_error_wakes_writers_that_wait_for_room(tmp_path, monkeypatch):
     gate = Gate(monkeypatch)
     write_at_once(monkeypatch, 1)
     file_writer = ParquetWriter(tmp_path, max_queue_size=1)
@@ -694,7 +694,7 @@ def test_use_after_close_and_in_another_process(tmp_path):
     assert len(read(tmp_path)) == 1
 
 
-def test_what_is_handed_over_while_another_thread_closes_is_written_or_refused(tmp_path, monkeypatch):
+def test_episodes_given_while_another_thread_closes_are_written_or_refused(tmp_path, monkeypatch):
     write_at_once(monkeypatch, 3)  # two calls
     for turn in range(20):
         file_writer, written, refused = ParquetWriter(tmp_path / str(turn), max_queue_size=1), [], []
@@ -745,7 +745,7 @@ def test_the_thread_sleeps_until_there_is_enough_or_nothing_has_come_for_a_while
 
 
 @pytest.mark.slow
-def test_one_that_nobody_closes_ends_with_its_last_reference_or_the_process(tmp_path):
+def test_an_unclosed_writer_ends_with_its_last_reference_or_the_process(tmp_path):
     file_writer = ParquetWriter(tmp_path / "here")
     file_writer.write([episode({"a": ONE})])
     thread = file_writer._thread
@@ -836,7 +836,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
 # By the runner.
 
 
-def test_a_runner_writes_what_it_returns(tmp_path):
+def test_a_runner_writes_the_episodes_that_it_returns(tmp_path):
     config = fastmarl.EnvRunnerConfig(
         env=RespawnEnv, num_envs_per_env_runner=2, respawn=True, policies={"p": Echo()}, output=tmp_path,
         output_max_rows_per_file=20, output_config={"compression": "lz4"}, worker_index=3,

@@ -36,7 +36,7 @@ def test_built_episodes_come_back_as_they_were_written(tmp_path):
     assert_same_episodes(read(tmp_path), [kept])
 
 
-def test_what_is_written_to_a_chunk_later_is_not_in_the_file(tmp_path):
+def test_later_writes_to_a_chunk_are_not_in_the_file(tmp_path):
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", seed=1)
     with fastmarl.MultiAgentEnvRunner(config) as runner, ParquetWriter(tmp_path) as writer:
         chunks = runner.sample(num_timesteps=30)

@@ -85,7 +85,7 @@ def count(chunks: list, seen: Counter) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_episodes_come_back_to_the_bit(group, tmp_path):
+def test_episodes_are_read_back_exactly(group, tmp_path):
     seen: Counter = Counter()
     for seed in range(FIRST_SEED + group, FIRST_SEED + WORLDS, GROUPS):
         try:

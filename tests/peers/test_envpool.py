@@ -13,7 +13,7 @@ def cart_poles(num_envs):
     return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, seed=1)
 
 
-def test_episodes_are_what_the_envs_said():
+def test_episodes_match_a_replay():
     """A second batch with the same seed, given the recorded actions, says the same."""
     sampled = Sampled(lambda config: cart_poles(config.num_envs), NUM_ENVS, calls=[1, 2, 70, 60])
     assert isinstance(sampled.adapter, VectorGymnasiumEnv)

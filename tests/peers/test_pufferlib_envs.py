@@ -33,7 +33,7 @@ def noting_seeds(env):
         ("snake", {"num_snakes": 5, "width": 30, "height": 30, "num_food": 20}, False),
     ],
 )
-def test_episodes_are_what_the_env_said(name, options, ends):
+def test_episodes_match_a_replay(name, options, ends):
     """A second batch with the same seed, given the recorded actions, says the same."""
     made = []
 

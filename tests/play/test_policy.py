@@ -91,7 +91,7 @@ def test_statistics_are_used_and_stay(tmp_path):
     assert same(runner.env_to_module.get_state(), learned)
 
 
-def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
+def test_policies_are_saved_as_plain_data_next_to_the_runners_state(tmp_path):
     runner, _ = overheard_runner("all, and memory")
     path = runner.save_to_path(tmp_path / "new")
     state = load_state(path)
@@ -186,7 +186,7 @@ def test_a_damaged_component_is_refused(component, tmp_path):
 
 
 @pytest.mark.parametrize("learned", [{}, {MAIN: {}}])
-def test_what_connectors_have_learned_must_be_there(learned, tmp_path):
+def test_states_of_connectors_that_learn_must_be_saved(learned, tmp_path):
     """A filter that knows nothing would change every observation in another way."""
     runner, _ = overheard_runner("filter")
     save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), "env_to_module_connector": learned})
@@ -276,7 +276,7 @@ def test_default_nets_that_were_changed_must_be_given(change, tmp_path):
     assert fastmarl.Policy.from_checkpoint(path, {MAIN: module}).act(OBS) in range(-2, 2)
 
 
-def test_spaces_that_are_not_saved_are_told(tmp_path):
+def test_errors_name_spaces_that_are_not_saved(tmp_path):
     space = gym.spaces.Dict({"x": BOX, "text": gym.spaces.Text(3)})
 
     class Reader(torch.nn.Module):

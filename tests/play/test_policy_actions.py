@@ -128,7 +128,7 @@ def test_actions_in_real_environments(kind, tmp_path):
         assert_equal(asked_again(env.envs[0], one_by_one(policy), policy.reset), N)
 
 
-def test_a_quick_module_acts_on_whole_observations_only():
+def test_a_quick_module_acts_on_complete_observations_only():
     """A mask alone has the dtype and shape of their first leaf."""
     with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="fastmarl.gridworld", seed=0)) as runner:
         policy = fastmarl.Policy.from_runner(runner)

@@ -115,7 +115,7 @@ def test_connectors_that_look_back_are_no_part_of_a_graph(kind, tmp_path):
         policy.export_onnx(tmp_path / "policy.onnx")
 
 
-def test_what_can_be_no_graph_is_told(tmp_path, monkeypatch):
+def test_policies_that_cannot_be_exported_are_errors(tmp_path, monkeypatch):
     class Looking(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -148,13 +148,13 @@ def test_what_can_be_no_graph_is_told(tmp_path, monkeypatch):
         policy.export_onnx(path, "default")
 
 
-def test_masks_beside_observations_need_choices(tmp_path):
+def test_separate_masks_need_discrete_actions(tmp_path):
     runner, _ = overheard_runner("normalised")
     with pytest.raises(ConfigError, match="there is no action_mask beside observations"):
         fastmarl.Policy.from_runner(runner).export_onnx(tmp_path / "policy.onnx", action_mask=True)
 
 
-def test_two_inputs_or_outputs_of_one_name_are_told(tmp_path):
+def test_inputs_or_outputs_of_the_same_name_are_errors(tmp_path):
     ambiguous = gym.spaces.Dict({"x": gym.spaces.Dict({"y": BOX}), "x.y": BOX})
     for i, spaces in enumerate(({"observation_space": ambiguous}, {"action_space": ambiguous})):
         env_config = {"observation_space": BOX, "action_space": BOX} | spaces

@@ -158,7 +158,7 @@ def test_a_carried_state_can_be_saved(tmp_path):
     assert same(policy.act(second, state=load_state(tmp_path / "state")), policy.act(second, state=state))
 
 
-def test_a_carried_state_has_nothing_but_what_was_written(tmp_path):
+def test_a_carried_state_has_only_written_values(tmp_path):
     policy = policy_of("all, and memory", tmp_path)
     first, second = (policy.get_spaces()[MAIN][0].sample() for _ in range(2))
     _, state = policy.act(first, state={})
@@ -168,7 +168,7 @@ def test_a_carried_state_has_nothing_but_what_was_written(tmp_path):
     assert fresh["weights_seq_no"].tolist() == [0]
 
 
-def test_a_connector_that_does_not_say_what_it_keeps_has_no_states():
+def test_a_connector_that_does_not_declare_its_state_has_no_states():
     class Silent(Average):
         per_agent_state = None
 

@@ -173,7 +173,7 @@ def test_the_envs_may_be_stepped_in_any_way(options):
     np.testing.assert_allclose(found.payoffs[:, 0], chosen[:, 0] - chosen[:, 1] / 2 + bonus, rtol=1e-6)
 
 
-def test_calls_are_of_bounded_size_and_tell_of_progress(monkeypatch):
+def test_calls_are_of_bounded_size_and_report_progress(monkeypatch):
     monkeypatch.setattr("fastmarl.play.arena.matches.GAMES_OF_ENV", 3)
     progress = []
     play(numbers(1, 2, 3), num_envs_per_env_runner=4, on_progress=progress.append)
@@ -200,7 +200,7 @@ class Shown(fastmarl.RLModule):
         return {"actions": np.where(batch["obs"].numpy().mean(1) == 0.5, 0, 5)}
 
 
-def test_runners_play_with_what_their_connectors_have_learned_and_they_learn_nothing(monkeypatch):
+def test_runners_play_with_their_learned_connectors_and_learn_nothing(monkeypatch):
     def observed():
         return runner.env_to_module["default_policy"].connectors[0].stats[0].get_state()
 
@@ -321,13 +321,13 @@ def test_matrices_of_games_without_a_sum_of_zero():
     assert np.isnan(errors[0, 2]) and np.isnan(errors[0, 0])
 
 
-def test_what_the_side_decides_is_no_error_of_the_mean():
+def test_results_decided_by_the_side_are_no_error_of_the_mean():
     found = made_of([(0, 1, 1, -1)] * 5 + [(1, 0, 1, -1)] * 5)
     assert found.payoff_matrix[0, 1] == found.payoff_standard_errors[0, 1] == 0
     np.testing.assert_allclose(found.ratings, 0, atol=1e-9)
 
 
-def test_the_one_who_wins_everything_has_a_finite_rating():
+def test_a_player_that_wins_everything_has_a_finite_rating():
     found = play(numbers(1, 5, 9), episodes=10)
     assert found.ranking() == ["p9", "p5", "p1"]
     assert np.isfinite(found.ratings).all()
@@ -382,7 +382,7 @@ OLD_API = pytest.mark.filterwarnings("ignore:The old environment creation API:De
 @pytest.mark.slow
 @pytest.mark.needs("pettingzoo")
 @OLD_API
-def test_tictactoe_is_won_by_who_plays_in_order():
+def test_tictactoe_is_won_by_the_first_to_move():
     spec = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [8]})
     found = play({"first": Legal(0), "last": Legal(-1), "net": spec}, "pettingzoo.classic.tictactoe_v3", episodes=40)
     assert (found.payoffs.sum(1) == 0).all() and (np.abs(found.payoffs) <= 1).all()
@@ -449,7 +449,7 @@ def test_impossible_arguments(players, options, message):
 
 
 @pytest.mark.parametrize("empty", ["all", "every other"])
-def test_a_game_in_which_nobody_acts_is_drawn(empty):
+def test_a_game_without_acting_players_is_drawn(empty):
     class Late(Duel):
         number = 0
 
@@ -499,7 +499,7 @@ def test_nothing_is_left_running_by_a_player_that_fails(monkeypatch, module, err
     assert len(stopped) == 1
 
 
-def test_rewards_that_no_payoff_holds_are_told():
+def test_rewards_that_are_in_no_payoff_warn():
     class Late(Duel):
         def _observations(self):
             return {"left0": np.zeros(2, np.float32)}

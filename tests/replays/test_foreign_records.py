@@ -111,7 +111,7 @@ def test_names_in_gymnasiums_registry_are_safe_by_their_package(code, is_safe, m
     assert may_be_named_by_a_file("Registered-v0") is is_safe
 
 
-def test_what_the_program_has_registered_or_used_is_replayed_unasked(tmp_path):
+def test_registered_or_used_envs_are_replayed_without_being_named(tmp_path):
     fastmarl.register_env("wild for a record", lambda env_config: Wild(env_config))
     for i, env in enumerate(("wild for a record", Wild, "support.wild:Wild")):
         (chunk, *_) = record(tmp_path / str(i), env)

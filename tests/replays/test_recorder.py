@@ -134,7 +134,7 @@ def test_the_first_step_that_differs_is_named(at, tmp_path):
     assert "differs from the record" in problem
 
 
-def test_versions_that_have_changed_since_are_told_with_a_difference(tmp_path):
+def test_errors_of_a_differing_replay_name_changed_versions(tmp_path):
     record(tmp_path, WILD, {"length": 40}, steps=50)
     with pytest.raises(ReplayError) as caught:
         play(tmp_path, 0, env_config={"drift_at": 1})
@@ -168,7 +168,7 @@ class Pairs(Levels):
 
 
 @pytest.mark.parametrize("kind", ["two", "far"])
-def test_actions_that_the_env_does_not_take_are_told_before_it_gets_them(kind, tmp_path):
+def test_recorded_actions_that_do_not_fit_the_env_are_errors_at_once(kind, tmp_path):
     record(tmp_path, Levels, steps=20)
     with pytest.raises(RecordingError, match=r"action space of agent 'a', .* not fit the recorded actions, \[\('<i8'"):
         fastmarl.replay(tmp_path, 0, env=Pairs, env_config={"kind": kind})
@@ -181,7 +181,7 @@ class Unseeded(Levels):
         return super().reset()
 
 
-def test_an_env_that_ignores_its_seed_is_told_apart_at_once(tmp_path):
+def test_an_env_that_ignores_its_seed_differs_at_the_first_observation(tmp_path):
     record(tmp_path, Unseeded, steps=30)
     with pytest.raises(ReplayError, match="env 0, episode 0, env step 0: agent 'a': its first observation"):
         fastmarl.replay(tmp_path, 0)
@@ -212,7 +212,7 @@ class Unclosable(Unseeded):
         raise OSError("can't close")
 
 
-def test_what_is_raised_when_the_env_is_closed_hides_nothing(tmp_path):
+def test_an_error_in_close_hides_no_other(tmp_path):
     record(tmp_path, Levels, steps=30)
     with pytest.raises(ReplayError, match="its first observation") as caught:
         fastmarl.replay(tmp_path, 0, env=Unclosable)
@@ -256,7 +256,7 @@ def test_a_class_of_a_script_has_no_name_in_processes_that_it_spawns_either(tmp_
 
 @pytest.mark.parametrize("failed_episodes", ["truncate", "discard"])
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
-def test_episodes_of_envs_that_failed_and_were_made_anew(mode, failed_episodes, tmp_path):
+def test_episodes_of_envs_that_failed_and_were_remade(mode, failed_episodes, tmp_path):
     config = {"fail_at": 9, "length": 30}
     workers = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"} if mode == "async" else {}
     sampled = record(tmp_path, WILD, config, steps=200, restart_failed_sub_environments=True,
@@ -272,7 +272,7 @@ def test_episodes_of_envs_that_failed_and_were_made_anew(mode, failed_episodes, 
         assert recorded.length == 8 or recorded.end != "failed"
 
 
-def test_what_led_to_an_error_is_on_record(tmp_path):
+def test_actions_that_led_to_an_error_are_recorded(tmp_path):
     with pytest.raises(KeyError, match="lost"):
         record(tmp_path, WILD, {"fail_at": 7, "length": 30}, steps=200)
     recording = Recording(tmp_path)
@@ -287,7 +287,7 @@ def test_what_led_to_an_error_is_on_record(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_loses_the_call_under_way_alone(tmp_path):
+def test_a_killed_process_loses_only_its_current_call(tmp_path):
     script = f"""
         import os, signal, sys
         sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
@@ -307,7 +307,7 @@ def test_a_process_that_is_killed_loses_the_call_under_way_alone(tmp_path):
         play(recording, recorded.number, env=Levels)
 
 
-def test_a_file_that_is_cut_off_anywhere_ends_with_its_last_whole_block(tmp_path):
+def test_a_truncated_file_ends_with_its_last_complete_block(tmp_path):
     with runner_of("sync", record_actions=tmp_path / "run") as runner:
         sizes = []
         for _ in range(4):
@@ -410,7 +410,7 @@ def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch)
     assert_all_replayed(tmp_path, by_id([*first, *later]))
 
 
-def test_what_a_runner_could_not_write_is_tried_once_more_when_it_stops(tmp_path, monkeypatch):
+def test_a_failed_write_is_retried_when_the_runner_stops(tmp_path, monkeypatch):
     def full(file, buffers, offset):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -472,7 +472,7 @@ def test_runners_share_a_folder(tmp_path):
 # What else runners do.
 
 
-def test_what_is_sampled_stays_the_same_with_a_record(tmp_path):
+def test_recording_does_not_change_the_sampled_episodes(tmp_path):
     def sampled(**options):
         with runner_of("sync", **options) as runner:
             chunks = [*runner.sample(num_timesteps=40), *runner.sample(num_episodes=3)]
@@ -607,7 +607,7 @@ def test_a_runner_goes_on_from_any_state_on_record(tmp_path):
         assert_same_episode(history, play(recording, recorded.number)[0])
 
 
-def test_no_course_goes_on_from_one_that_has_ended(tmp_path):
+def test_no_record_continues_from_an_episode_that_has_ended(tmp_path):
     with make_runner("fastmarl.cart_pole", num_envs=1, mode="sync", record_actions=tmp_path) as runner:
         parts, states = [], []
         while not parts or not parts[-1].is_done:
@@ -665,7 +665,7 @@ class OpaqueIds(Levels):
         self.action_spaces = dict.fromkeys(self.possible_agents, self.action_spaces["a"])
 
 
-def test_what_could_not_be_replayed_is_refused(tmp_path):
+def test_envs_and_ids_that_cannot_be_replayed_are_refused(tmp_path):
     def shared(config):
         return Shared(num_envs=config.num_envs)
 

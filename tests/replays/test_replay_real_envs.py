@@ -72,7 +72,7 @@ def test_replayed_episodes_are_those_that_were_sampled(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", optional.params(NOT_REPLAYABLE, package))
-def test_what_depends_on_episodes_before_is_told_apart(kind, tmp_path):
+def test_replays_of_envs_that_depend_on_earlier_episodes_differ(kind, tmp_path):
     env, env_config = KINDS[kind]
     assert not check_env(env, env_config).replayable
     record(tmp_path, env, env_config, episodes=2, steps=300, num_envs_per_env_runner=1)

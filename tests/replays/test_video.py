@@ -111,7 +111,7 @@ def test_a_video_that_was_not_finished_leaves_nothing(tmp_path):
         assert len(list(tmp_path.glob("*.mp4"))) == 1
 
 
-def test_a_video_that_nobody_finished_leaves_nothing(tmp_path):
+def test_an_unfinished_video_leaves_nothing(tmp_path):
     make = functools.partial(fastmarl.VideoCallback, tmp_path, lambda number: True)
     with runner_with(make) as runner:
         runner.sample(num_timesteps=3)
@@ -162,7 +162,7 @@ def test_a_video_that_ffmpeg_could_not_write_is_an_error_and_leaves_nothing(n_fr
     assert not list(tmp_path.iterdir())
 
 
-def test_what_can_not_be_filmed_is_said_at_once(tmp_path, monkeypatch):
+def test_envs_that_cannot_be_filmed_are_errors_at_once(tmp_path, monkeypatch):
     make = functools.partial(fastmarl.VideoCallback, tmp_path)
     with pytest.raises(ConfigError, match="the render_mode of env 0 is 'human'; make the env with render_mode"):
         runner_with(make, env_config={"render_mode": "human"})

@@ -228,7 +228,7 @@ def test_batches_of_rllib():
 
 @given(histories(stays=True))
 @settings(max_examples=50)
-def test_converted_to_rllibs_class_it_shows_what_waits(history):
+def test_a_converted_episode_shows_waiting_rewards_and_actions(history):
     theirs, converted = play(history).to_numpy(), to_rllib(play(history, MultiAgentEpisode))
     assert equal(converted.get_rewards(-1), theirs.get_rewards(-1))
     # One that is no scalar is flattened by RLlib where it has arrays.

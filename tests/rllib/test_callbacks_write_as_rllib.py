@@ -84,7 +84,7 @@ def of_ours(callbacks):
 
 
 @pytest.mark.slow
-def test_what_it_sees_and_writes():
+def test_callbacks_see_and_write_the_same():
     theirs, ours = log_of(of_rllib), log_of(of_ours)
     for want, got in zip(theirs, ours, strict=True):
         assert got == want

@@ -134,7 +134,7 @@ def test_actions_of_any_integer(dtype):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_what_is_not_finite_is_seen(is_masked, bad):
+def test_values_that_are_not_finite_are_noticed(is_masked, bad):
     """Wherever autograd's derivatives are not finite, ours are not: RLlib's code is asked then."""
     names = (
         *(Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS),

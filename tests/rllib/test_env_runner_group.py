@@ -191,7 +191,7 @@ def incarnations(runners):
     return {runner: runner.incarnation for runner in runners}
 
 
-def test_errors_come_whole_and_runners_go_on(group):
+def test_errors_come_with_their_tracebacks_and_runners_go_on(group):
     pids = pids_of(group)
     with pytest.raises(LookupError, match="not there") as caught:
         group.foreach(fail, "plain")
@@ -242,7 +242,7 @@ def test_runners_that_have_no_place_are_an_error(group):
         EnvRunnerGroup(make_config(), num_env_runners=1, actor_options={"max_restarts": 3})
 
 
-def test_ray_is_not_begun_anew_for_a_group_whose_ray_has_ended(group, monkeypatch):
+def test_ray_is_not_restarted_for_a_group_whose_ray_was_shut_down(group, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(RunnerStoppedError, match="Ray was shut down"):
         group.sample()

@@ -151,7 +151,7 @@ def test_arrays_there_may_be_written_into():
 
 @given(pairs())
 @settings(max_examples=20)
-def test_an_episode_that_does_not_tell_env_steps_is_refused(pair):
+def test_an_episode_without_env_steps_is_refused(pair):
     theirs, _ = pair
     for buffer in theirs.env_t_to_agent_t.values():
         buffer.data = []

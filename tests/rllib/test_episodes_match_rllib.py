@@ -76,7 +76,7 @@ def test_all_else(pair):
 
 @given(histories(stays=True, done=False))
 @settings(max_examples=100)
-def test_return_with_what_waiting_agents_were_paid(history):
+def test_return_with_rewards_of_waiting_agents(history):
     assert make_chunk(history).get_return(True) == play(history).get_return(True)
 
 

@@ -61,7 +61,7 @@ def test_comparison_sees(name: str, sensitive_run: Run) -> None:
 
 
 @pytest.mark.parametrize("odd", ["none", "another piece", "a counter"])
-def test_comparison_sees_what_rllib_logs_in_the_wrong_place(odd: str) -> None:
+def test_comparison_sees_values_that_rllib_logs_in_the_wrong_place(odd: str) -> None:
     """27: nothing but the timers of the pipeline of which RLlib mistakes the name."""
     logger, place = MetricsLogger(root=False), "env_to_module_connector"
     pieces = {"connector_pipeline_timer": "ema", "timers connectors flatten": "ema"}
@@ -103,7 +103,7 @@ def test_witness_sees(name: str, found_in_rllib: set[str]) -> None:
     assert {*findings(SENSITIVE, play(witnessed(SENSITIVE), BROKEN[name]))} - found_in_rllib
 
 
-def test_comparison_sees_the_time_that_modules_are_told() -> None:
+def test_comparison_sees_the_time_that_modules_receive() -> None:
     """Modules that explore less with time depend on it."""
     noting = case(modules=both("noting"))
 

@@ -79,7 +79,7 @@ def test_modes_change_within_episodes(seed: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + FUZZ_CASES // 2))
-def test_what_callbacks_and_subclasses_rewrite(seed: int) -> None:
+def test_values_that_callbacks_and_subclasses_rewrite(seed: int) -> None:
     """It counts in the metrics, whenever it was written. What envs sent says nothing about these episodes."""
     case = rewriting_case(seed)
     classes = RLlibEnvRunner, MultiAgentEnvRunner, CorrectedLoop

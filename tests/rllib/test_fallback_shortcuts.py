@@ -34,7 +34,7 @@ RULES = {"late": LATE, "waiting": WAITING, "turns": TURNS, "deaths": DEATHS, "wi
 @pytest.mark.parametrize("fixes", [(), ("14",)])
 @pytest.mark.parametrize("lookback", [1, 3])
 @pytest.mark.parametrize("rules", RULES)
-def test_who_was_observed(rules: str, lookback: int, fixes: tuple[str, ...]) -> None:
+def test_shortcuts_give_the_same_observed_agents(rules: str, lookback: int, fixes: tuple[str, ...]) -> None:
     AsksTwice.asked = 0
     chosen = case(world(5, **{"max_steps": 15, **RULES[rules]}), CALLS, lookback=lookback, expects_fast=False)
     run = play(chosen, AsksTwice.options(fixes=fixes) if fixes else AsksTwice)

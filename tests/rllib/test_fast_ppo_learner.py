@@ -114,7 +114,7 @@ def test_a_checkpoint_midway(tmp_path):
     assert_same_state(learner, restored)
 
 
-def test_what_is_changed_between_updates_is_seen(computed):
+def test_changes_between_updates_are_noticed(computed):
     def run(kind):
         learner, _ = learner_of(kind, {})
         first, second, third = sampled({})

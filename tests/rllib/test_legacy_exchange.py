@@ -111,7 +111,7 @@ def test_batches_of_rllibs_classes_are_refused_where_they_would_be_mixed_with_ou
 
 
 @pytest.mark.parametrize("columns", [[], ["obs", "new_obs"], ["obs", "actions", "rewards", "advantages"]])
-def test_what_rllib_writes_is_read_and_learned_from(tmp_path, columns):
+def test_files_by_rllib_are_read_and_learned_from(tmp_path, columns):
     theirs = rllib_worker(output=str(tmp_path), output_compress_columns=columns)
     written = [theirs.sample() for _ in range(3)]
     assert list(map(type, written)) == [of_rllib.MultiAgentBatch] * 3
@@ -127,7 +127,7 @@ def test_what_rllib_writes_is_read_and_learned_from(tmp_path, columns):
 
 
 @pytest.mark.parametrize("columns", [(), None, ("obs", "actions", "rewards", "advantages")])
-def test_what_we_write_is_read_by_rllib(tmp_path, columns):
+def test_our_files_are_read_by_rllib(tmp_path, columns):
     with our_worker(output=str(tmp_path), output_compress_columns=columns) as ours:
         written = [ours.sample() for _ in range(3)]
     for one, other in zip(written, RLlibReader(str(tmp_path)).read_all_files(), strict=True):
@@ -141,7 +141,7 @@ def test_what_we_write_is_read_by_rllib(tmp_path, columns):
 
 
 @pytest.mark.parametrize("packed", [[], ["obs"]])
-def test_what_rllib_writes_goes_to_parquet(packed, tmp_path):
+def test_files_by_rllib_are_converted_to_parquet(packed, tmp_path):
     theirs = rllib_worker(output=str(tmp_path / "json"), output_compress_columns=packed)
     written = of_rllib.concat_samples([theirs.sample() for _ in range(3)])
     n_steps = sum(columns.count for columns in written.policy_batches.values())

@@ -70,7 +70,7 @@ def test_filters_normalise_as_rllibs(dtype, n, seed, demean, destd, clip, offset
     (of_rllib.MeanStdFilter, MeanStdFilter),
     (of_rllib.ConcurrentMeanStdFilter, ConcurrentMeanStdFilter),
 ], ids=["one", "concurrent"])  # fmt: skip
-def test_filters_exchange_what_they_have_counted(kinds):
+def test_filters_exchange_their_counts(kinds):
     rng = np.random.default_rng(1)
     one, other, fresh = _pair(kinds), _pair(kinds), _pair(kinds)
     for pair, offset in ((one, 1e9), (other, 1.5e9)):
@@ -171,7 +171,7 @@ def test_workers_filter_as_rllibs(space, kind, monkeypatch):
         theirs.close(), ours.close()
 
 
-def test_filters_refuse_what_is_not_finite():
+def test_filters_refuse_values_that_are_not_finite():
     class NotFinite(_env_of(SPACES["float64"])):
         def seen(self):
             return {"a": np.array([1.0, np.nan]), "b": np.ones(2)}

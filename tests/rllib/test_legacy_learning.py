@@ -164,7 +164,7 @@ class _Recurrent(_Watched):
 
 
 @given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=9), size=st.integers(4, 9))
-def test_minibatches_have_whole_sequences(lengths, size):
+def test_minibatches_have_complete_sequences(lengths, size):
     n = sum(lengths)
     batch = SampleBatch({"obs": np.arange(n), "advantages": np.ones(n), "seq_lens": lengths,
                          "state_in_0": np.arange(len(lengths))})  # fmt: skip

@@ -94,7 +94,7 @@ def _peek():
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
-def test_what_the_bytecode_does_not_show_is_an_error():
+def test_reads_that_the_bytecode_does_not_show_are_errors():
     config = (
         PPOConfig()
         .environment(MultiAgentCartPole, env_config={"num_agents": 2})

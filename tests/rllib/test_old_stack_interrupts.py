@@ -55,7 +55,7 @@ def check(batch, seen):
 @pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 @in_own_thread
-def test_what_is_returned_after_an_interrupt_is_right(batch_mode, twice, rng):
+def test_batches_after_an_interrupt_are_right(batch_mode, twice, rng):
     """An interrupt within the sampler's generator ends it, as it does RLlib's; after any other, it goes on."""
 
     def try_line(interruption: Interruption) -> None:

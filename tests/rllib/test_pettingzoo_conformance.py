@@ -130,7 +130,7 @@ def package_of(name: str) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", params(MAKERS, package_of))
-def test_ledgers_are_equal_but_for_what_is_named(name):
+def test_ledgers_are_equal_except_for_named_differences(name):
     from_pettingzoo, from_rllib = compare(MAKERS[name])
     assert bool(from_pettingzoo) == (name in OURS), from_pettingzoo
     assert bool(from_rllib) == (name in RLLIB), from_rllib

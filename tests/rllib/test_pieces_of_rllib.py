@@ -201,7 +201,7 @@ def test_the_same_actions_come(to_module, places):
                 np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-6)
 
 
-def test_what_a_piece_writes_into_episodes_is_acted_upon_alone():
+def test_values_that_a_piece_writes_into_episodes_are_only_acted_upon():
     """RLlib's runner records it, too."""
     theirs, ours = of_rllib([Halves], NONE), of_ours([Halves], NONE)
     (want, *_), (got, *_) = actions_of(theirs), actions_of(ours)

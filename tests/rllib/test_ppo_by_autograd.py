@@ -114,7 +114,7 @@ MIXINS = (OwnLoss, OwnGradients, OwnUpdate, NoGradients, *map(changed, CHANGES))
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mixin", MIXINS, ids=lambda mixin: mixin.__name__)
-def test_what_is_not_known_is_equal(mixin, kind, computed):
+def test_customised_learners_are_equal_without_our_gradient(mixin, kind, computed):
     calls = sampled({})[:2]
     theirs, ours = (type("Own", (mixin, each), {}) for each in (RLlibLearner, KINDS[kind]))
     assert_same(updated(theirs, {}, calls), updated(ours, {}, calls))

@@ -217,7 +217,7 @@ def test_states_go_from_one_to_the_other():
     assert_same_state(theirs, ours)
 
 
-def test_an_update_that_failed_leaves_nothing_unheard():
+def test_stats_are_reported_after_a_failed_update():
     (episodes, *_), (learner, _) = sampled({}), learner_of(PPOTorchLearner, {})
     learner.apply_gradients = lambda gradients: 1 / 0
     with pytest.raises(ZeroDivisionError):
@@ -302,7 +302,7 @@ def test_adam_hooks_are_called():
     assert len(calls) == 2 * 4
 
 
-def test_who_reads_a_parameter_in_backward_is_told_that_it_has_changed():
+def test_backward_raises_if_a_step_has_changed_a_parameter():
     _, optimizer = optimizers_of([(4,)])
     (parameter,) = optimizer.param_groups[0]["params"]
     for _ in range(2):

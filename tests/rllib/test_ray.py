@@ -162,7 +162,7 @@ def test_evaluation_runners(build, in_parallel):
     assert result["env_runners"]["num_accelerated_env_runners"] == 1
 
 
-def test_results_tell_how_many_runners_are_accelerated(build, tmp_path):
+def test_results_report_how_many_runners_are_accelerated(build, tmp_path):
     class OneInTwoFallsBack(MultiAgentEnvRunner):
         """The second remote runner has a vector env of its own. The class is in no module that those could import."""
 

@@ -56,7 +56,7 @@ def test_the_drop_in_equals_rllibs_class():
     assert runner.is_accelerated == (ray.__version__ in stand_in.TESTED)
 
 
-def test_an_untested_version_is_told(monkeypatch, caplog):
+def test_an_untested_version_is_a_slow_path_reason(monkeypatch, caplog):
     monkeypatch.setattr(ray, "__version__", "2.99.1")
     with caplog.at_level(logging.WARNING, logger="fastmarl.rllib.stand_in"):
         ours, runner = sampled(stand_in.MultiAgentEnvRunner)

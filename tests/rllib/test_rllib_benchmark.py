@@ -161,7 +161,7 @@ def test_medians_leave_out_the_first_turns():
     assert order == ["RLlib", "fastmarl"] * 4
 
 
-def test_an_iteration_tells_how_long_it_samples(monkeypatch):
+def test_an_iteration_reports_how_long_it_samples(monkeypatch):
     clock = [0.0]
 
     class Runner:
@@ -226,6 +226,6 @@ def test_the_command(tmp_path, capsys, sampler):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_says_what_there_is(capsys):
+def test_the_command_lists_the_cases_if_one_is_unknown(capsys):
     assert RLLIB.main(["--cases", "pong"]) == 1
     assert "there is no case 'pong'; there are cartpole-2x1" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_a_running_episode_can_be_copied(copied):
     assert len(episode) == 5 and all(len(agent) == 5 for agent in episode.agent_episodes.values())
 
 
-def test_a_method_that_was_kept_answers_when_the_episode_is_whole():
+def test_a_kept_method_answers_after_the_episode_is_built():
     answers = []
 
     def ask(*, episode, **kwargs):
@@ -124,7 +124,7 @@ def test_a_method_that_was_kept_answers_when_the_episode_is_whole():
     assert len(answers) >= 20 and all(answers)
 
 
-def test_a_method_of_an_agent_that_was_kept_answers_when_the_episode_is_whole():
+def test_a_kept_method_of_an_agent_answers_after_the_episode_is_built():
     answers = []
 
     def ask(*, episode, **kwargs):
@@ -279,7 +279,7 @@ class ReadsTheLoop(RLlibCallback):
         assert len(env_runner._ongoing_episodes[env_index])
 
 
-def test_who_reads_what_only_rllibs_loop_has_gets_rllibs_loop():
+def test_callbacks_that_read_rllibs_loop_get_rllibs_loop():
     runner = make_runner(callbacks_class=ReadsTheLoop)
     runner.sample(num_timesteps=4)
     assert runner.slow_path_reasons == [
@@ -298,7 +298,7 @@ def test_arguments_are_rllibs():
     assert names_in(MultiAgentEnvRunner) == names_in(RLlibEnvRunner)
 
 
-def test_an_episode_whose_id_is_written_before_it_begins_is_not_made_whole():
+def test_an_episode_renamed_before_it_begins_is_not_built():
     def rename(*, episode, env_index, **kwargs):
         episode.id_ = f"env={env_index}|{episode.id_}"
 
@@ -334,7 +334,7 @@ def test_no_chunks_are_kept_of_episodes_that_were_renamed(event):
     assert len(runner._ongoing_episodes_for_metrics) <= runner.num_envs
 
 
-def test_an_episode_that_is_renamed_at_its_end_counts_as_a_whole():
+def test_an_episode_renamed_at_its_end_counts_with_its_full_length():
     lengths = []
 
     def rename(*, episode, **kwargs):
@@ -444,7 +444,7 @@ FEW = {
     ("event", "how"),
     [*(each for each in ALL_READINGS if each in FEW), *further(each for each in ALL_READINGS if each not in FEW)],
 )
-def test_code_that_reads_rllibs_loop_gets_what_that_has(how, event):
+def test_code_that_reads_rllibs_loop_gets_its_values(how, event):
     answers = []
     for runner_class in (RLlibEnvRunner, MultiAgentEnvRunner):
         if how == "next batch" and event in ("created", "start"):
@@ -469,7 +469,7 @@ def test_code_that_reads_rllibs_loop_gets_what_that_has(how, event):
 
 
 @pytest.mark.parametrize("name", ["_shared_data", "_cached_to_module"])
-def test_what_is_not_known_in_a_call_is_an_error_and_rllibs_loop_goes_on(name):
+def test_reading_attributes_unknown_in_a_call_raises_and_rllibs_loop_goes_on(name):
     seen = []
     runner = make_runner(on_episode_start=lambda *, env_runner, **kwargs: seen.append(bool(getattr(env_runner, name))))
     with pytest.raises(RunningEpisodeError, match=f"{name} can't be read here.*RLlib's loop does"):

@@ -31,7 +31,7 @@ def test_a_config_with_rllibs_runner_is_checked_as_if_it_had_ours(capsys: Any) -
     assert "config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)" in out
 
 
-def test_reasons_come_with_what_to_change(tmp_path: Path, capsys: Any) -> None:
+def test_reasons_come_with_advice(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "check.json"
     assert cli.main(["rllib-check", f"{HERE}:slow", "--json", str(file)]) == 1
     out = capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_reasons_come_with_what_to_change(tmp_path: Path, capsys: Any) -> None:
         assert reason["what_to_change"] in out
 
 
-def test_what_is_said_is_what_happens() -> None:
+def test_the_report_matches_a_runner_of_the_config() -> None:
     """A runner of the config samples on the path that the report names, for the same reasons."""
     for make in (configs_to_check.accelerated, configs_to_check.slow):
         config = make()

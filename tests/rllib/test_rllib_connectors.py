@@ -83,7 +83,7 @@ REFUSED = {ReadsMore: "kwargs", HandsOn: "anything", CapturesMore: "kwargs", Log
 
 
 @pytest.mark.parametrize("piece", REFUSED)
-def test_a_piece_that_reads_what_rllibs_loop_has_needs_it(piece):
+def test_a_piece_that_reads_values_of_rllibs_loop_needs_it(piece):
     default = make_runner()
     to_module, to_env = default._env_to_module.connectors, default._module_to_env.connectors
     assert not [*problems(to_module)] and not [*module_to_env_problems(to_env)]

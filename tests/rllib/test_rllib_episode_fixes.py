@@ -175,7 +175,7 @@ def test_cuts_lose_nothing(seed, lookback, unobserved):
 
 @given(SEEDS, st.booleans(), st.booleans())
 @settings(max_examples=200)
-def test_chunks_make_the_whole_again(seed, as_arrays, pruned):
+def test_joined_chunks_equal_the_undivided_episode(seed, as_arrays, pruned):
     story = Story(seed)
     chunks, [whole] = story.play(MultiAgentEpisode, lookback=1), story.play(MultiAgentEpisode)
     for chunk in chunks:
@@ -728,7 +728,7 @@ def test_45_a_survivor_that_is_truncated_is_not_terminated():
     assert episode.get_truncateds() == {"ann": True, 1: False, "__all__": True}
 
 
-def test_01_who_really_terminates_is_terminated():
+def test_01_agents_that_really_terminate_are_terminated():
     episode = step(begin(ALL_FIXES), ["ann", 1], terminateds={1: True}, truncateds={"__all__": True})
     assert episode.get_terminateds() == {"ann": False, 1: True, "__all__": False}
     episode = step(begin(ALL_FIXES), ["ann", 1], terminateds={"ann": True, 1: True})
@@ -854,7 +854,7 @@ def test_61_a_cut_of_arrays_looks_back_to_rewards_of_their_kind(kind, back):
 
 
 @pytest.mark.parametrize("lookback", [0, 1, 3])
-def test_58_what_a_waiting_agent_was_paid_counts_once(lookback):
+def test_58_rewards_of_a_waiting_agent_count_once(lookback):
     episode = grow(begin(), 2)
     step(episode, ["ann"], ["ann", 1], {"ann": 1.0, 1: 2.0})
     after = episode.cut(lookback)

@@ -55,7 +55,7 @@ def test_it_is_an_error(where):
 
 
 @pytest.mark.parametrize("where", ["reset", "step"])
-def test_or_the_env_is_made_anew(where):
+def test_envs_are_remade_if_restarts_are_allowed(where):
     runner = make_runner(where, restart=True)
     assert sum(map(len, runner.sample(num_timesteps=8))) >= 8
     runner.stop()

@@ -178,7 +178,7 @@ def test_an_error_of_on_sample_end_drops_its_episodes_as_in_rllib(error):
 @pytest.mark.parametrize("place", ["step", "mapping"])
 @pytest.mark.parametrize("method", ["sample", "make_env", "make_module", "stop"])
 @in_own_thread
-def test_what_needs_the_runner_for_itself_is_refused_within_a_call_and_nothing_is_lost(place, method):
+def test_exclusive_methods_are_refused_within_a_call_and_nothing_is_lost(place, method):
     runner, envs = make_runner("exact")
     seen, errors = {}, []
 

@@ -402,7 +402,7 @@ def test_add_ones_is_as_many_pushes(bursts: list[int | None]) -> None:
 
 
 @pytest.mark.parametrize("before", [np.nan, -0.25, 5, np.float32(0.1), np.int64(3)])
-def test_add_ones_to_what_others_have_logged(before: Any) -> None:
+def test_add_ones_to_values_logged_before(before: Any) -> None:
     singly, at_once = DEFAULT_STATS_CLS_LOOKUP["sum"](), DEFAULT_STATS_CLS_LOOKUP["sum"]()
     for stats in (singly, at_once):
         stats.push(before)

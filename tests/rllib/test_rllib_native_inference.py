@@ -514,7 +514,7 @@ def test_weights_reach_it() -> None:
         assert ours.inference_backends["p0"] == "native"
 
 
-def test_what_it_can_not_run_goes_by_torch() -> None:
+def test_modules_that_it_cannot_run_go_through_torch() -> None:
     """Beside a module that it can run, in one MultiRLModule; a hook that comes later is seen, too."""
     theirs, ours = make_pair(config_of(explore=False))
     ours.sample(num_timesteps=20)
@@ -532,7 +532,7 @@ def test_what_it_can_not_run_goes_by_torch() -> None:
     assert ours.inference_backends == {"p0": "native", "p1": "native"}
 
 
-def test_backends_are_told() -> None:
+def test_inference_backends_are_reported() -> None:
     exact = MultiAgentEnvRunner(config=config_of())
     assert exact.inference_backends == {}
     exact.sample(num_timesteps=2)

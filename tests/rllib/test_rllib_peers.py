@@ -16,7 +16,7 @@ def logging_as_before():
 
 @pytest.mark.parametrize("module", ["rllib", "fastmarl_rllib", "rllib_old", "fastmarl_rllib_old"])
 @pytest.mark.filterwarnings("ignore:.*Overriding environment")
-def test_rllibs_samplers_make_the_steps_that_they_tell(module):
+def test_rllibs_samplers_make_as_many_steps_as_they_report(module):
     sampler = import_module(f"peer_samplers.{module}").build(Setting("free", 2, 0))
     try:
         assert [sampler.collect() for _ in range(2)] == [TICKS * 2 * AGENTS] * 2

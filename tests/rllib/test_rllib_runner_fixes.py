@@ -293,7 +293,7 @@ def make_unequal_runner(fixes):
 
 
 @pytest.mark.parametrize(("fixes", "lengths"), [((), [2, 2, 2]), (("59",), [2, 2, 20])])
-def test_59_whole_episodes_are_not_chosen_by_their_length(fixes, lengths):
+def test_59_complete_episodes_are_not_chosen_by_their_length(fixes, lengths):
     runner = make_unequal_runner(fixes)
     for _ in range(2):
         assert [len(episode) for episode in runner.sample()] == lengths
@@ -356,7 +356,7 @@ def test_errors_name_no_options_of_the_standalone_runner():
     assert not {"respawn", "late_rewards"} & set(str(caught.value).replace("=", " ").split())
 
 
-def test_an_error_keeps_what_had_finished():
+def test_an_error_keeps_finished_episodes():
     class Rude(Counter):
         def step(self, actions):
             result = super().step(actions)

@@ -53,7 +53,7 @@ def test_runners_are_added_up_and_each_is_counted_once() -> None:
         assert algorithm.result() == (1, {"vector_env": 1, "module": 2})
 
 
-def test_the_newest_report_counts() -> None:
+def test_the_latest_report_counts() -> None:
     algorithm, one = Algorithm(), Reporter(1)
     algorithm.take(one.report())
     algorithm.take(one.report("connector_piece"))
@@ -62,7 +62,7 @@ def test_the_newest_report_counts() -> None:
     assert algorithm.result() == (1, {"connector_piece": 0})
 
 
-def test_who_does_not_report_any_more_is_not_counted() -> None:
+def test_runners_that_no_longer_report_are_not_counted() -> None:
     algorithm, one, two = Algorithm(), Reporter(1), Reporter(2)
     algorithm.take(one.report(), two.report())
     assert algorithm.result()[0] == 2

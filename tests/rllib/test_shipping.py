@@ -65,7 +65,7 @@ def test_other_attributes_are_missing_as_ever(episodes):
     assert not hasattr(object.__new__(type(episodes[0])), "agent_episodes")
 
 
-def test_what_was_set_by_hand_stays(episodes):
+def test_agent_episodes_set_by_hand_stay(episodes):
     episode = episodes[0]
     episode.agent_episodes = {}
     assert episode.env_t_to_agent_t
@@ -123,7 +123,7 @@ def test_changes_travel(theirs, episodes, change):
     assert arrived[0].is_terminated == theirs[0].is_terminated
 
 
-def test_a_late_look_finds_what_was_recorded():
+def test_a_late_look_finds_the_recorded_data():
     """The store's memory is used again by later calls, but not while it may still be read."""
     late = sampled(MultiAgentEnvRunner, calls=6)
     for theirs, ours in zip(sampled(RLlibEnvRunner, calls=6), late, strict=True):

@@ -53,7 +53,7 @@ def test_components_are_those_of_rllib(runners, components, not_components, opti
     assert ours.get("rl_module", {}).keys() == theirs.get("rl_module", {}).keys()
 
 
-def test_what_is_taken_is_what_rllib_takes(runners):
+def test_the_same_weights_are_taken_as_by_rllib(runners):
     for seq_no, offset, is_taken in (
         (0, 1, True),
         (3, 2, True),

@@ -262,7 +262,7 @@ def test_without_agents_and_spaces_nothing_is_played(attributes, expected):
 
 
 @pytest.mark.parametrize("env", [5, "no_such_env", gym.Env, gym.Env(), lambda env_config: None])
-def test_what_is_no_multi_agent_env_is_an_error(env):
+def test_objects_other_than_multi_agent_envs_are_errors(env):
     with pytest.raises(EnvCheckError):
         check_env(env)
 
@@ -362,7 +362,7 @@ def test_agents_may_come_and_go(stays, options):
     assert set(report.agents) == set(stays)
 
 
-def test_who_has_finished_does_not_act():
+def test_agents_that_have_finished_do_not_act():
     report = check_env(lambda env_config: DyingAgentsEnv({"early": [(0, 3)], "all": [(0, 99)]}), steps=LENGTH)
     assert report.agent_steps == 3 + LENGTH
 
@@ -376,12 +376,12 @@ def test_rewards_of_every_numeric_form_are_fine(reward):
     assert check_env(broken_step(1, replace("agent_0", reward)), steps=LENGTH).ok
 
 
-def test_late_rewards_are_fine_if_runners_are_told():
+def test_late_rewards_are_fine_if_the_options_allow_them():
     env = PROBLEMS["late reward"][0]
     assert check_env(env, respawn=True, late_rewards="drop")
 
 
-def test_what_was_overwritten_is_put_back():
+def test_overwritten_arrays_are_restored():
     env = AliasingEnv()
     table = np.ones(4, np.float32)
     env._observations = lambda: {"agent_0": table, "agent_1": table[:]}
@@ -445,7 +445,7 @@ def test_an_env_of_which_there_can_be_but_one_is_reported_on_all_the_same():
     assert len(closed) == 1
 
 
-def test_long_first_episodes_are_not_made_again_as_a_whole():
+def test_only_the_first_steps_of_long_first_episodes_are_replayed():
     env = CountingEnv(1, 10**9)
     check_env(env, steps=3 * REPLAYED_STEPS)
     assert env.env_t == REPLAYED_STEPS

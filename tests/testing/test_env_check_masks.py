@@ -148,7 +148,7 @@ def test_odd_masks_are_noted_and_are_no_problems(name):
     assert text in note.text
 
 
-def test_who_ends_may_have_a_mask_of_zeros():
+def test_ending_agents_may_have_a_mask_of_zeros():
     class Ending(MaskedEnv):
         def _mask(self):
             return zeros(3) if self.env_t == LENGTH else super()._mask()

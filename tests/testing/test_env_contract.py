@@ -177,7 +177,7 @@ def test_a_script_is_played_over_and_over():
         ScriptedEnv([step], gym.spaces.Discrete(9), gym.spaces.Discrete(2))
 
 
-def test_reusing_env_overwrites_what_it_gave_and_what_it_got():
+def test_reusing_env_overwrites_observations_infos_and_actions():
     kept = np.array([1, 2], np.uint8), np.array([True])
     env = ReusingEnv(
         ScriptedEnv([({"a": kept[0]}, {"a": {"deep": [kept[1]]}})], gym.spaces.Discrete(9), gym.spaces.Discrete(2))

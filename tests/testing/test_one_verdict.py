@@ -235,7 +235,7 @@ def test_steps_that_a_runner_refuses_are_problems(name):
 
 
 @pytest.mark.needs("pettingzoo")
-def test_what_pettingzoo_envs_may_do_is_fine_for_both():
+def test_the_check_and_the_runner_agree_on_pettingzoo_envs():
     from support.hostile_envs import PARALLEL, TURN_BASED
 
     for name, make in {**PARALLEL, **TURN_BASED}.items():

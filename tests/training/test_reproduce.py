@@ -103,7 +103,7 @@ def test_the_page_has_the_tables_of_the_recorded_figures():
 
 
 @pytest.mark.parametrize("entry", sorted((ROOT / "zoo").iterdir()), ids=lambda path: path.name)
-def test_policies_of_the_zoo_return_what_the_table_says(entry):
+def test_policies_of_the_zoo_reach_the_returns_in_the_table(entry):
     returns = {f"{run['task']}-{run['algorithm']}": run["sampled"][0] for run in recorded() if run["seed"] == 0}
     policy, options = load_run(entry, trust=False)
     found = evaluate(policy, options.env, episodes=50, explore=True, env_config=options.env_config, seed=0)

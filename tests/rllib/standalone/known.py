@@ -128,7 +128,7 @@ ON_PURPOSE = (
     Entry(
         "observations by PrevActionsPrevRewards have the rewards before callbacks of their step have written",
         "callbacks are shown the connectors' outputs",
-        "core/test_connector_properties.py::test_who_looks_at_an_episode_sees_the_record_and_does_not_change_it",
+        "core/test_connector_properties.py::test_reading_an_episode_shows_the_record_and_does_not_change_it",
     ),
     Entry(
         "statistics of MeanStdFilter are by module",
