@@ -76,8 +76,8 @@ def bench_batch(benchmark, episodes, name):
     batch = timed(benchmark, lambda: BATCHES[name](episodes), AGENT_STEPS)["default_policy"]
     mask = batch.get("loss_mask", batch.get("active"))
     assert (len(batch["rewards"]) if mask is None else mask.sum()) == AGENT_STEPS
-    paid = batch["rewards"] if mask is None else batch["rewards"][mask]
-    assert paid.sum() == pytest.approx(sum(episode.get_return() for episode in episodes))
+    rewards = batch["rewards"] if mask is None else batch["rewards"][mask]
+    assert rewards.sum() == pytest.approx(sum(episode.get_return() for episode in episodes))
 
 
 @pytest.mark.benchmark(group="GAE of 19,200 agent steps")

@@ -203,13 +203,13 @@ class Canned(Actors):
     def __init__(self, module: Any):
         self._start = HostReady(0, "here", module, True)
         counts = Counts(1, 1, 1, 0, Counter(a=1), Counter(m=1))
-        self._told = HostReport({"obs": np.zeros(1)}, 0, Increment(counts, {}, Counter(), [], []), {})
+        self._report = HostReport({"obs": np.zeros(1)}, 0, Increment(counts, {}, Counter(), [], []), {})
 
     def start(self) -> Any:
         return self
 
     def call(self, handle: Any, method: str, seq_no: int, *args: Any) -> Any:
-        return Put(self._start if method == "start" else self._told)
+        return Put(self._start if method == "start" else self._report)
 
     def put(self, value: Any) -> Any:
         return Put(value)

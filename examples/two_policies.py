@@ -103,8 +103,8 @@ def evaluate(args, trained):
         found = fastmarl.evaluate(
             modules, args.env, episodes=args.episodes, seeds=range(args.episodes), policy_mapping_fn=role_of
         )
-        paid, lost = found.by_agent["adversary_0"], found.by_agent["agent_0"]
-        touches, error = paid.mean / TOUCH, paid.standard_error / TOUCH
+        gained, lost = found.by_agent["adversary_0"], found.by_agent["agent_0"]
+        touches, error = gained.mean / TOUCH, gained.standard_error / TOUCH
         print(f"{hunters} hunters, {prey} prey: {touches:.2f} ± {error:.2f} touches an episode, "
               f"the prey's return {lost.mean:.1f} ± {lost.standard_error:.1f}")  # fmt: skip
 

@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import astuple, dataclass, fields
 
 import psutil
-from support.told import Told, Witness
+from support.stamped_env import StampedEnv, Witness
 
 import fastmarl
 
@@ -30,7 +30,7 @@ KEPT_CHUNKS = 20
 REPORTED_EVERY_S = 10.0
 
 
-class Failing(Told):
+class Failing(StampedEnv):
     """The first two envs never fail; the others raise errors, and in workers also crash and hang, at random steps."""
 
     def __init__(self, config):
@@ -46,7 +46,7 @@ class Failing(Told):
             time.sleep(600)
         result = super().step(actions)
         if kind == "raise":
-            raise ValueError("as it was told")
+            raise ValueError("as configured")
         return result
 
 
@@ -136,12 +136,12 @@ def end_another(runner, number):
 def grown(samples):
     """Return a line for each resource that has grown."""
     quarter = max(1, len(samples) // 4)
-    told = []
+    lines = []
     for field, values in zip(fields(Sample), zip(*map(astuple, samples), strict=True), strict=True):
         first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
         if last - first > (MOST_MB if field.type is float else 0):
-            told.append(f"{field.name}: {first:g} after a third of the time, {last:g} in the end")
-    return told
+            lines.append(f"{field.name}: {first:g} after a third of the time, {last:g} in the end")
+    return lines
 
 
 def say(text):

@@ -31,14 +31,14 @@ class TwoGroups(ArrayEnv):
     def __init__(self, num_envs):
         groups = {"g": [0, 1], "h": [2, 3]}
         super().__init__(num_envs, groups, dict.fromkeys(groups, BOX), dict.fromkeys(groups, DISCRETE))
-        self.told = []
+        self.received = []
 
     def reset(self, env_indices, out, *, seeds=None):
         self.t = 0
         self._observe(out)
 
     def step(self, actions, out):
-        self.told.append({name: array.copy() for name, array in actions.items()})
+        self.received.append({name: array.copy() for name, array in actions.items()})
         for array in actions.values():
             array[...] = -1
         self.t += 1
@@ -82,9 +82,9 @@ def test_no_agent_gets_stale_actions_after_a_failing_module():
         runner.sample(num_timesteps=3)
     runner.module["m1"].module.forward = good
     env = runner.env.envs[0]
-    env.told.clear()
+    env.received.clear()
     runner.sample(num_timesteps=12, force_reset=True)
-    for t, actions in enumerate(env.told):
+    for t, actions in enumerate(env.received):
         assert actions["g"][:, 0].tolist() == [t % 3] * 3
         assert actions["h"].tolist() == [[(20 + t) % 3, (30 + t) % 3]] * 3
 

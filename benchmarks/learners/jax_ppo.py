@@ -54,7 +54,7 @@ class Runner(NamedTuple):
     optimizer: Any
     obs_RK: Array
     state_E: Any
-    paid_E: Array  # in running episodes
+    reward_sum_E: Array  # in running episodes
     key: Array
 
 
@@ -138,7 +138,7 @@ class PPO:
 
     def step(self, runner: Runner, key: Array) -> tuple[Runner, Rollout]:
         """Step all environments. Those that end are reset, after their last observations were valued."""
-        networks, _, obs_RK, state_E, paid_E, _ = runner
+        networks, _, obs_RK, state_E, reward_sum_E, _ = runner
         n_envs = self.sizes.num_envs
         key_of_actions, key_of_step, key_of_reset = jax.random.split(key, 3)
         logits_NR = forward(networks["policy"], obs_RK)
@@ -149,7 +149,7 @@ class PPO:
             jax.random.split(key_of_step, n_envs), state_E, actions
         )
         seen_RK, rewards_R, done_E = self.rows(seen), self.rows(rewards), dones["__all__"]
-        paid_E += rewards_R.reshape(A, n_envs).sum(0)
+        reward_sum_E += rewards_R.reshape(A, n_envs).sum(0)
         done_R = jnp.tile(done_E, A)
         rewards_R *= common.REWARD_SCALE
 
@@ -161,8 +161,8 @@ class PPO:
             return jnp.where(done_R[:, None], first_RK, seen_RK), new_E, rewards_R + later_R
 
         new_RK, new_E, rewards_R = lax.cond(done_E.any(), with_resets, lambda: (seen_RK, after_E, rewards_R))
-        runner = runner._replace(obs_RK=new_RK, state_E=new_E, paid_E=jnp.where(done_E, 0, paid_E))
-        returns_E, values_R = jnp.where(done_E, paid_E, jnp.nan), values_of(networks, obs_RK)
+        runner = runner._replace(obs_RK=new_RK, state_E=new_E, reward_sum_E=jnp.where(done_E, 0, reward_sum_E))
+        returns_E, values_R = jnp.where(done_E, reward_sum_E, jnp.nan), values_of(networks, obs_RK)
         return runner, Rollout(obs_RK, actions_R, logp_R, values_R, rewards_R, 1.0 - done_R, returns_E)
 
     def sample(self, runner: Runner) -> tuple[Runner, Rollout]:

@@ -36,7 +36,7 @@ obs_T = torch.zeros(common.FRAGMENT, ROWS, common.OBSERVATION_SIZE)
 actions_T = torch.zeros(common.FRAGMENT, ROWS, dtype=torch.int64)
 logp_T, values_T, rewards_T, dones_T = torch.zeros(4, common.FRAGMENT, ROWS)
 obs, done = torch.as_tensor(envs.reset(seed=given.seed)[0]), torch.zeros(ROWS)
-paid = torch.zeros(ROWS)
+reward_sum = torch.zeros(ROWS)
 progress = common.Progress(given)
 while not progress.is_over:
     ended = []
@@ -50,11 +50,11 @@ while not progress.is_over:
         obs, rewards = torch.as_tensor(seen), torch.as_tensor(rewards, dtype=torch.float32)
         done = torch.as_tensor(terminated | truncated).float()
         rewards_T[t] = rewards * common.REWARD_SCALE
-        paid += rewards
+        reward_sum += rewards
         if done.any():
-            paid_EA, done_EA = paid.view(-1, common.AGENTS), done.view(-1, common.AGENTS)
-            ended += paid_EA.sum(1)[done_EA[:, 0] > 0].tolist()
-            paid[done > 0] = 0
+            reward_sum_EA, done_EA = reward_sum.view(-1, common.AGENTS), done.view(-1, common.AGENTS)
+            ended += reward_sum_EA.sum(1)[done_EA[:, 0] > 0].tolist()
+            reward_sum[done > 0] = 0
             rows = torch.as_tensor(truncated).nonzero().squeeze(-1)
             final = torch.as_tensor(np.stack([infos[row]["terminal_observation"] for row in rows]))
             with torch.no_grad():

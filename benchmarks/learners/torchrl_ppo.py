@@ -57,15 +57,15 @@ buffer = ReplayBuffer(
     storage=LazyTensorStorage(BATCH), sampler=SamplerWithoutReplacement(), batch_size=common.MINIBATCH // common.AGENTS
 )
 optimizer = torch.optim.Adam(loss.parameters(), lr=common.LEARNING_RATE, eps=common.ADAM_EPS)
-paid = torch.zeros(common.NUM_ENVS)
+reward_sum = torch.zeros(common.NUM_ENVS)
 progress = common.Progress(given)
 for batch in collector:
     ended, rewards = [], batch["next", "agents", "reward"].sum((-2, -1))
     for t in range(common.FRAGMENT):
-        paid += rewards[:, t]
+        reward_sum += rewards[:, t]
         is_over = batch["next", "agents", "done"][:, t, 0, 0]
-        ended += paid[is_over].tolist()
-        paid[is_over] = 0
+        ended += reward_sum[is_over].tolist()
+        reward_sum[is_over] = 0
     batch["next", "agents", "reward"] *= common.REWARD_SCALE
     with torch.no_grad():
         loss.value_estimator(batch, params=loss.critic_network_params, target_params=loss.target_critic_network_params)

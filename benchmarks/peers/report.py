@@ -114,8 +114,8 @@ def _rows(of_table: list[Row]) -> list[list[str]]:
 
 def _cell_text(cell: Cell, name: str) -> str:
     ratios = [cell.to_ours, None if name == LIMIT else cell.to_limit]
-    told = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
-    return f"{cell.agent_steps_per_second:,.0f} ({told})" if told else f"{cell.agent_steps_per_second:,.0f}"
+    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
+    return f"{cell.agent_steps_per_second:,.0f} ({shown})" if shown else f"{cell.agent_steps_per_second:,.0f}"
 
 
 def _why(name: str, measured: Row) -> str:

@@ -101,13 +101,13 @@ def _through_pickle(episodes: list) -> dict[str, float]:
 
 def _in_turn(turns: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> list[Row]:
     """Return the medians of each runner's figures, without a first turn."""
-    told: dict[str, list[dict[str, float]]] = {runner: [] for runner in turns}
+    by_runner: dict[str, list[dict[str, float]]] = {runner: [] for runner in turns}
     for _ in range(1 + rounds):
         for runner, turn in turns.items():
-            told[runner].append(turn())
+            by_runner[runner].append(turn())
     return [
         {"runner": runner, **{key: median(figures[key] for figures in counted) for key in counted[0]}}
-        for runner, (_, *counted) in told.items()
+        for runner, (_, *counted) in by_runner.items()
     ]
 
 

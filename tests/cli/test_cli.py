@@ -301,7 +301,7 @@ def test_nothing_is_shown_if_nothing_was_sampled(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-class NobodyActs:
+class NoActingAgents:
     """Agents come once they are needed, and none ever is."""
 
     def __init__(self, config=None):
@@ -324,7 +324,7 @@ class NobodyActs:
 )
 def test_an_env_without_acting_agents_is_an_error(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
-    fastmarl.register_env("nobody acts", NobodyActs)
+    fastmarl.register_env("nobody acts", NoActingAgents)
     is_fine = "--no-relative-speed" in command
     assert cli.main([*command, "--env", "nobody acts", "--num-envs", "2"]) == (0 if is_fine else 1)
     assert ("fastmarl: no agent has acted in" in capsys.readouterr().err) != is_fine

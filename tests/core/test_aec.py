@@ -162,9 +162,9 @@ class KeepsItsOwnAccounts(Countdown):
 
     def last(self, observe=True):
         self._cumulative_rewards = self.accounts
-        told = super().last(observe)
+        answer = super().last(observe)
         self.accounts = self.__dict__.pop("_cumulative_rewards")
-        return told
+        return answer
 
     def reset(self, seed=None, options=None):
         super().reset(seed, options)
@@ -178,10 +178,10 @@ class KeepsItsOwnAccounts(Countdown):
 
 def test_envs_with_accounts_of_their_own():
     expected, played = [], []
-    for env, told in ((Countdown(), expected), (KeepsItsOwnAccounts(), played)):
+    for env, results in ((Countdown(), expected), (KeepsItsOwnAccounts(), played)):
         adapted = as_multi_agent_env(env)
         adapted.reset()
-        told += [adapted.step({agent: 0})[1:4] for agent in "aba"]
+        results += [adapted.step({agent: 0})[1:4] for agent in "aba"]
     assert played == expected
 
 

@@ -58,9 +58,9 @@ def test_small_worlds_equal_the_oracle(rng):
 
 @pytest.mark.parametrize("policies", [["p"], ["p", "q"]], ids=["one module for two groups", "a module each"])
 def test_every_group_gets_its_own_observations_and_actions(policies):
-    told = []
+    received = []
     runner = make_runner(
-        env=lambda config: Rooms(config.num_envs, told),
+        env=lambda config: Rooms(config.num_envs, received),
         policies={name: Echo() for name in policies},
         policy_mapping_fn=lambda agent, episode: policies[-1] if agent == "c" else "p",
     )
@@ -71,7 +71,7 @@ def test_every_group_gets_its_own_observations_and_actions(policies):
             np.testing.assert_array_equal(part.get_extra_model_outputs("seen"), part.get_observations()[:-1])
             assert part.get_rewards().tolist() == part.env_ts()[1:].tolist()
     lengths = 3 + np.arange(3)
-    for t, actions in enumerate(told):
+    for t, actions in enumerate(received):
         for array in actions.values():
             np.testing.assert_array_equal(array, np.tile((10 + t % lengths % 4)[:, None], array.shape[1]))
     runner.stop()
@@ -181,14 +181,14 @@ class Repeats(ArrayEnv):
         super().__init__(
             num_envs, {"g": ["a"], "h": ["b"]}, dict.fromkeys("gh", box), dict(zip("gh", actions, strict=True))
         )
-        self.told: list[dict] = []
+        self.received: list[dict] = []
 
     def reset(self, env_indices, out, *, seeds=None):
         for group in out.groups.values():
             group.obs[env_indices] = 0.5
 
     def step(self, actions, out):
-        self.told.append({name: map_struct(np.copy, values) for name, values in actions.items()})
+        self.received.append({name: map_struct(np.copy, values) for name, values in actions.items()})
         for group in out.groups.values():
             group.obs.fill(0.5)
 
@@ -209,17 +209,17 @@ def sampled_by_two(spaces, policies):
             clip_actions=False,
         )
     )
-    return runner.sample(num_timesteps=10), runner.env.envs[0].told
+    return runner.sample(num_timesteps=10), runner.env.envs[0].received
 
 
 @pytest.mark.parametrize("dtypes", [(np.float64, np.float32), (np.float32, np.float64)])
 def test_actions_get_the_dtype_of_the_envs_space(dtypes):
     of_env, of_module = (gym.spaces.Box(-1, 1, (2,), dtype) for dtype in dtypes)
-    chunks, told = sampled_by_two((of_env, of_env), (a_policy(of_module), a_policy(of_module)))
+    chunks, received = sampled_by_two((of_env, of_env), (a_policy(of_module), a_policy(of_module)))
     for env_index, chunk in enumerate(chunks):
         for name, agent in zip("gh", "ab", strict=True):
             recorded = chunk.agent_episodes[agent].get_actions()
-            got = np.array([actions[name][env_index, 0] for actions in told])
+            got = np.array([actions[name][env_index, 0] for actions in received])
             np.testing.assert_array_equal(got, np.asarray(recorded, dtypes[0]))
 
 
@@ -228,13 +228,13 @@ def test_actions_of_groups_may_have_different_parts():
         gym.spaces.Dict({"x": gym.spaces.Discrete(2), "y": gym.spaces.Box(-1, 1, (2,), np.float32)}),
         gym.spaces.Discrete(3),
     )
-    chunks, told = sampled_by_two(spaces, (None, None))
+    chunks, received = sampled_by_two(spaces, (None, None))
     for env_index, chunk in enumerate(chunks):
         recorded = chunk.agent_episodes["a"].get_actions()
-        np.testing.assert_array_equal(recorded["x"], [actions["g"]["x"][env_index, 0] for actions in told])
-        np.testing.assert_array_equal(recorded["y"], [actions["g"]["y"][env_index, 0] for actions in told])
+        np.testing.assert_array_equal(recorded["x"], [actions["g"]["x"][env_index, 0] for actions in received])
+        np.testing.assert_array_equal(recorded["y"], [actions["g"]["y"][env_index, 0] for actions in received])
         np.testing.assert_array_equal(
-            chunk.agent_episodes["b"].get_actions(), [actions["h"][env_index, 0] for actions in told]
+            chunk.agent_episodes["b"].get_actions(), [actions["h"][env_index, 0] for actions in received]
         )
 
 

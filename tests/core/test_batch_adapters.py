@@ -117,8 +117,8 @@ def test_vmas_infos_are_recorded_if_asked_for():
     for episode in SampledActions(make, [12]).by_env[0]:
         infos = episode.agent_episodes["agent_1"].get_infos()
         assert infos[0] == {} and all(set(info) == {"pos_rew", "ground_rew"} for info in infos[1:])
-        paid = [info["pos_rew"] + info["ground_rew"] for info in infos[1:]]
-        np.testing.assert_allclose(episode.agent_episodes["agent_1"].get_rewards(), paid, rtol=1e-5)
+        rewards = [info["pos_rew"] + info["ground_rew"] for info in infos[1:]]
+        np.testing.assert_allclose(episode.agent_episodes["agent_1"].get_rewards(), rewards, rtol=1e-5)
 
 
 @pytest.mark.needs("vmas")
@@ -195,8 +195,8 @@ class Pair(gym.Env):
 
     def step(self, action):
         self.t += 1
-        paid = float(action[0] + action[1].sum())
-        return self._observe(), paid, self.t == 4, False, {"paid": paid} if self.t == 2 else {}
+        reward = float(action[0] + action[1].sum())
+        return self._observe(), reward, self.t == 4, False, {"reward": reward} if self.t == 2 else {}
 
     def _observe(self):
         return {"t": self.t, "name": f"at{self.t}"}, np.array([self.t], np.float32)
@@ -229,7 +229,7 @@ def test_envs_with_tuples_have_several_agents():
         assert first.get_observations()["t"].tolist() == second.get_observations()[:, 0].tolist() == [0, 1, 2, 3, 4]
         assert first.get_observations()["name"].tolist() == [f"at{t}" for t in range(5)]
         assert first.get_rewards().tolist() == second.get_rewards().tolist() == [5.0] * 4
-        assert episode.get_common_infos() == {0: {"begun": True}, 2: {"paid": 5.0}}
+        assert episode.get_common_infos() == {0: {"begun": True}, 2: {"reward": 5.0}}
 
 
 def test_vector_envs_that_hide_last_observations_are_refused():

@@ -18,11 +18,11 @@ def begun(*agents, **fields):
     return episode
 
 
-def step(episode, acting="", seen="", paid=None, **ends):
+def step(episode, acting="", seen="", rewards=None, **ends):
     """Add a step in which all actions are 1, rewards 1.0, and observations the env step."""
     at = episode.env_t + 1
     observations = {agent: np.full(2, at, np.float32) for agent in seen}
-    rewards = dict.fromkeys(acting, 1.0) if paid is None else paid
+    rewards = dict.fromkeys(acting, 1.0) if rewards is None else rewards
     episode.add_env_step(observations, dict.fromkeys(acting, 1), rewards, **ends)
     return episode
 
@@ -53,9 +53,9 @@ def test_own_flags_win_over_those_of_the_env():
 @pytest.mark.parametrize("flags", [{"terminateds": {"b": True}}, {"truncateds": {"b": True}}])
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_an_agent_that_ends_while_it_waits_has_its_last_observation_again(flags, is_cut):
-    episode = step(step(begun("a", "b"), "ab", "a"), "a", "a", paid={"a": 1.0, "b": 0.5})
+    episode = step(step(begun("a", "b"), "ab", "a"), "a", "a", rewards={"a": 1.0, "b": 0.5})
     episode = episode.cut(1) if is_cut else episode
-    step(episode, "a", "a", paid={"a": 1.0, "b": 0.25}, **flags)
+    step(episode, "a", "a", rewards={"a": 1.0, "b": 0.25}, **flags)
     steps = episode.agent_episodes["b"]
     assert steps.is_done and steps.get_rewards().tolist() == [1.75]
     assert steps.env_ts().tolist() == [0, 3]
@@ -64,8 +64,8 @@ def test_an_agent_that_ends_while_it_waits_has_its_last_observation_again(flags,
 
 
 def test_rewards_before_the_first_action_belong_to_the_first_transition():
-    episode = step(begun("a"), "a", "a", paid={"a": 1.0, "b": 0.5})
-    step(episode, "a", "ab", paid={"a": 1.0, "b": 0.25})
+    episode = step(begun("a"), "a", "a", rewards={"a": 1.0, "b": 0.5})
+    step(episode, "a", "ab", rewards={"a": 1.0, "b": 0.25})
     assert episode.get_return(True) == 2.75 and episode.get_return() == 2
     assert step(episode, "ab", "ab").get_rewards()["b"].tolist() == [1.75]
 
@@ -75,7 +75,7 @@ def test_a_cut_without_lookback_keeps_waiting_agents():
     second = first.cut()
     assert (len(second), second.lookback, second.agent_ids) == (0, 0, {"a", "b"})
     assert second.custom_data is not first.custom_data
-    step(second, "a", "ab", paid={"a": 1.0, "b": 0.5})
+    step(second, "a", "ab", rewards={"a": 1.0, "b": 0.5})
     assert second.get_rewards()["a"].tolist() == [1]
     assert second.agent_episodes["b"].get_rewards().tolist() == [1.5]
     first.concat_episode(second)
@@ -109,7 +109,7 @@ def test_slices_keep_flags_and_waiting_agents():
         (lambda e: step(e, "c", "c"), "agent 'c': can't act before its first observation"),
         (lambda e: step(e, "", "a"), "agent 'a': is observed twice without acting in between"),
         (lambda e: step(e, "d", "d"), "agent 'd': has ended and can't receive more data"),
-        (lambda e: step(e, "a", "a", paid={"d": 1.0}), "agent 'd': has ended"),
+        (lambda e: step(e, "a", "a", rewards={"d": 1.0}), "agent 'd': has ended"),
         (
             lambda e: e.add_env_step({"a": np.zeros(3)}, {"a": 1}, {}),
             r"observation: expected the shape \(2,\), as before",

@@ -173,11 +173,11 @@ def test_something_that_cannot_be_called_is_refused(bad):
 
 def test_chunks_remembered_of_an_endless_episode_are_bounded(monkeypatch):
     monkeypatch.setattr(runner_listeners, "MOST_REMEMBERED", 50)
-    told = []
+    received = []
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(
             env=lambda config: CountingEnv(episode_length=195),
-            callbacks_on_episode_end=lambda prev_episode_chunks, **kwargs: told.append(prev_episode_chunks),
+            callbacks_on_episode_end=lambda prev_episode_chunks, **kwargs: received.append(prev_episode_chunks),
         )
     )
     with pytest.warns(RuntimeWarning, match="the last 50 env steps") as warned:
@@ -186,6 +186,6 @@ def test_chunks_remembered_of_an_endless_episode_are_bounded(monkeypatch):
     assert len(warned) == 1
     assert [chunk() is not None for chunk in chunks] == [False] * 14 + [True] * 5
     runner.sample(num_timesteps=10)
-    (earlier,) = told
+    (earlier,) = received
     assert [(chunk.env_t_started, chunk.env_t) for chunk in earlier] == [(t, t + 10) for t in range(140, 190, 10)]
     assert sum(chunk.agent_steps() for chunk in earlier) == 100

@@ -149,7 +149,7 @@ def test_other_devices_are_refused(device):
         make_runner(device=device)
 
 
-def told(context):
+def fields_of(context):
     return context.worker_index, context.num_workers, context.vector_index, context.num_envs, context.remote
 
 
@@ -158,10 +158,10 @@ class Telling(Env):
 
     def __init__(self, config):
         super().__init__(config)
-        self.told = told(config)
+        self.fields = fields_of(config)
 
     def _observations(self):
-        return {agent: np.array(self.told[:4], np.float32) + 10 * self.told[4] for agent in self.possible_agents}
+        return {agent: np.array(self.fields[:4], np.float32) + 10 * self.fields[4] for agent in self.possible_agents}
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

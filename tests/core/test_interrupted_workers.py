@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.sigints import STEP_TIMEOUT_S, make_runner
-from support.told import Witness
+from support.stamped_env import Witness
 
 from fastmarl.core.processes.channel import Channel
 from fastmarl.core.vector.workers.env_workers import EnvWorkers

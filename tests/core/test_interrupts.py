@@ -13,7 +13,7 @@ from support.compare import SideBySide, assert_same_chunk, by_first_serial, firs
 from support.interrupts import ALL_LINES, Interruption, in_own_thread, interrupt_lines, lines_of
 from support.runner import ReferenceRunner
 from support.sigints import make_runner
-from support.told import Told, Witness
+from support.stamped_env import StampedEnv, Witness
 from support.worlds import Call, World, make_world
 
 import fastmarl
@@ -197,7 +197,7 @@ def test_other_methods_too(method, rng):
         options["model_config"] = {"fcnet_hiddens": [4]}
         options["env_config"] = {"supports_checkpoint": True}
         runner = fastmarl.MultiAgentEnvRunner(
-            fastmarl.EnvRunnerConfig(env=Told, num_envs_per_env_runner=2, **options, seed=0)
+            fastmarl.EnvRunnerConfig(env=StampedEnv, num_envs_per_env_runner=2, **options, seed=0)
         )
         witness = Witness()
         witness.check(runner.sample(num_timesteps=30), interrupted=False)

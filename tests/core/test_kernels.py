@@ -209,8 +209,8 @@ def test_gae_without_values_gives_discounted_returns(rng, kernel, lengths, gamma
     kernel(reward_N, np.zeros(n), last_S, length_S, gamma, 1.0, got)
     want, end = [], 0
     for length, last in zip(lengths, last_S, strict=True):
-        paid = np.append(reward_N[end : end + length], last)
-        want += [gamma ** np.arange(length + 1 - i) @ paid[i:] for i in range(length)]
+        rewards = np.append(reward_N[end : end + length], last)
+        want += [gamma ** np.arange(length + 1 - i) @ rewards[i:] for i in range(length)]
         end += length
     np.testing.assert_allclose(got, want, rtol=1e-6)
 

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.needs("pyspiel")
 
 SEQUENTIAL = ("tic_tac_toe", "connect_four", "kuhn_poker", "kuhn_poker(players=3)", "leduc_poker", "backgammon")
 SIMULTANEOUS = ("goofspiel", "goofspiel(players=3,num_cards=4)", "matrix_rps", "markov_soccer")
-PAID_ON_THE_WAY = ("hanabi", "cliff_walking", "coop_box_pushing", "repeated_leduc_poker")
+REWARDED_DURING_GAMES = ("hanabi", "cliff_walking", "coop_box_pushing", "repeated_leduc_poker")
 HIDDEN = ("battleship", "sheriff")  # have no observation tensor, only an information state
-GAMES = (*SEQUENTIAL, *SIMULTANEOUS, *PAID_ON_THE_WAY, *HIDDEN)
+GAMES = (*SEQUENTIAL, *SIMULTANEOUS, *REWARDED_DURING_GAMES, *HIDDEN)
 IN_PYTHON = ("python_kuhn_poker", "python_liars_poker", "python_tic_tac_toe", "python_dynamic_routing")
 EPISODES = 4
 STEPS = 600
@@ -94,7 +94,7 @@ def test_episodes_are_pyspiels(name):
                 np.testing.assert_array_equal(got[player][0], tensor_values)
                 assert got[player][1] == legal
             assert rewards == {} or any(rewards.values())
-            tolerance = 1e-12 if name in PAID_ON_THE_WAY else 0  # differences of sums of 0.1 are rounded
+            tolerance = 1e-12 if name in REWARDED_DURING_GAMES else 0  # differences of sums of 0.1 are rounded
             assert [rewards.get(p, 0) for p in env.possible_agents] == pytest.approx(
                 their_rewards, abs=tolerance, rel=0
             )
@@ -104,7 +104,7 @@ def test_episodes_are_pyspiels(name):
         n_moves += len(ours) - 1
         n_rewarded += sum(any(rewards.values()) for _, rewards in ours[:-1])
     assert n_moves >= EPISODES
-    assert (n_rewarded > 0) == (name in PAID_ON_THE_WAY)
+    assert (n_rewarded > 0) == (name in REWARDED_DURING_GAMES)
 
 
 @pytest.mark.parametrize("name", IN_PYTHON)

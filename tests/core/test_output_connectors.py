@@ -285,7 +285,7 @@ def test_a_policy_acts_through_them(tmp_path):
                     assert {agent: each.act(obs, agent_id=agent) for agent, obs in tick.obs.items()} == tick.sent
 
 
-class PaidByAction(CountingEnv):
+class RewardsActions(CountingEnv):
     def __init__(self, config):
         super().__init__()
 
@@ -298,11 +298,11 @@ class PaidByAction(CountingEnv):
 
 
 def test_they_come_with_a_player():
-    players = {name: make(Changed(put("actions", i)), env=PaidByAction)[1] for i, name in enumerate(["no", "one"])}
-    result = fastmarl.tournament(players, PaidByAction, episodes=4)
+    players = {name: make(Changed(put("actions", i)), env=RewardsActions)[1] for i, name in enumerate(["no", "one"])}
+    result = fastmarl.tournament(players, RewardsActions, episodes=4)
     assert result.payoffs.tolist() == (10 * result.players).tolist()
     with pytest.raises(ConfigError, match="sets module_to_env_connector itself"):
-        fastmarl.tournament(players, PaidByAction, module_to_env_connector=[])
+        fastmarl.tournament(players, RewardsActions, module_to_env_connector=[])
 
 
 def test_actions_sent_to_envs_are_recorded_and_replayed(tmp_path):

@@ -398,10 +398,10 @@ def test_a_stop_leaves_no_descriptors_to_the_garbage_collector(method):
 
 
 def test_a_runner_in_a_daemonic_process_says_why_it_has_no_workers():
-    def run(told):
+    def run(pipe):
         with pytest.raises(ConfigError) as caught:
             make_runner(Trouble, env_worker_start_method="fork")
-        told.send(str(caught.value))
+        pipe.send(str(caught.value))
 
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=run, args=(there,), daemon=True)

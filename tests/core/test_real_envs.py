@@ -94,8 +94,8 @@ def assert_as_logged(env, log, chunks):
         if start is not None:  # of other spaces the env gets another form than the record has
             assert same((np.asarray(part.get_actions()) + start).tolist(), np.array(of_agent.actions[:n]).tolist())
     hanging = sum(of_agent.rewards[len(of_agent.observations) - 1] for of_agent in log.agents.values())
-    paid = sum(sum(of_agent.rewards) for of_agent in log.agents.values())
-    assert episode.get_return() == pytest.approx(paid - hanging)
+    total = sum(sum(of_agent.rewards) for of_agent in log.agents.values())
+    assert episode.get_return() == pytest.approx(total - hanging)
 
 
 # Random actions come by another way. From there on all is the same, so fewer steps do.

@@ -99,8 +99,8 @@ def test_rewards_are_conserved(seed):
     with world_of(seed) as world:
         both = SideBySide(world)
         returned = sum(chunk.get_return() for chunk, _ in both.run())
-        paid = sum(sum(env.paid.values()) for env in both.envs)
-        assert returned + both.oracle.pending + both.oracle.lost == paid
+        total = sum(sum(env.reward_sums.values()) for env in both.envs)
+        assert returned + both.oracle.pending + both.oracle.lost == total
 
 
 def _divides(world: World) -> bool:

@@ -31,7 +31,7 @@ class ResumableClocks(MixedClocksEnv):
         self.t = state["t"]
 
 
-class MadeAnew:
+class Remade:
     """The runner of each call but the first is another one, with other envs, that has taken the state of the last."""
 
     def sample(self, call):
@@ -44,7 +44,7 @@ class MadeAnew:
         return pairs
 
 
-class Resumed(MadeAnew, SideBySide):
+class Resumed(Remade, SideBySide):
     def __init__(self, world, **options):
         self.options = options
         super().__init__(world, **options)
@@ -63,7 +63,7 @@ def test_chunks_and_actions_equal_the_oracle(options):
                 both.assert_same_actions()
 
 
-class ConnectedAndResumed(MadeAnew, Connected):
+class ConnectedAndResumed(Remade, Connected):
     def __init__(self, seed):
         self.options = connected_options(replace(make_world(random.Random(seed)), declared=True))
         super().__init__(seed)

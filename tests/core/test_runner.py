@@ -536,13 +536,13 @@ def test_box_actions_are_scaled_for_the_env_and_raw_in_the_record():
     runner = make_runner(Continuous)
     (episode,) = runner.sample(num_episodes=1)
     raw = episode.agent_episodes["a"].get_actions()
-    told = np.array([actions["a"] for actions in runner.env.envs[0].actions])
-    np.testing.assert_allclose(told, np.clip([5, 0] + raw * [5, 4], space.low, space.high), atol=1e-5)
-    assert told.dtype == np.float32
+    received = np.array([actions["a"] for actions in runner.env.envs[0].actions])
+    np.testing.assert_allclose(received, np.clip([5, 0] + raw * [5, 4], space.low, space.high), atol=1e-5)
+    assert received.dtype == np.float32
     clipped = make_runner(Continuous, normalize_actions=False, clip_actions=True)
     (episode,) = clipped.sample(num_episodes=1)
-    told = np.array([actions["a"] for actions in clipped.env.envs[0].actions])
-    np.testing.assert_array_equal(told, np.clip(episode.agent_episodes["a"].get_actions(), space.low, space.high))
+    received = np.array([actions["a"] for actions in clipped.env.envs[0].actions])
+    np.testing.assert_array_equal(received, np.clip(episode.agent_episodes["a"].get_actions(), space.low, space.high))
 
 
 @pytest.mark.parametrize(
@@ -572,9 +572,9 @@ def test_actions_of_every_space_reach_the_env_as_it_promises(space, is_right, ra
 
     runner = make_runner(Typed)
     (episode,) = runner.sample(num_episodes=1, random_actions=random_actions)
-    told = [action for actions in runner.env.envs[0].actions for action in actions.values()]
-    assert len(told) == 20
-    assert all(is_right(action) and space.contains(action) for action in told)
+    received = [action for actions in runner.env.envs[0].actions for action in actions.values()]
+    assert len(received) == 20
+    assert all(is_right(action) and space.contains(action) for action in received)
     assert episode.agent_steps() == 20
 
 

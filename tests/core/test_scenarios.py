@@ -200,7 +200,7 @@ def test_memory_after_random_steps_is_not_that_of_an_earlier_episode():
         assert part.get_extra_model_outputs("count").tolist() == [[0, 0], [1, 1]]
 
 
-class SometimesNobodyEnv(ClockEnv):
+class SometimesEmptyEnv(ClockEnv):
     """No agent is observed at odd ticks; "never" is never observed."""
 
     length = 4
@@ -216,8 +216,8 @@ class SometimesNobodyEnv(ClockEnv):
 def test_a_tick_without_observations_still_steps_the_env():
     envs: list[Any] = []
     echo = Echo()
-    (episode,) = _runner(_made(SometimesNobodyEnv, envs), policies={"echo": echo}).sample(num_episodes=1)
-    assert [sorted(actions) for actions in envs[0].told[:4]] == [["a0"], [], ["a0"], []]
+    (episode,) = _runner(_made(SometimesEmptyEnv, envs), policies={"echo": echo}).sample(num_episodes=1)
+    assert [sorted(actions) for actions in envs[0].received[:4]] == [["a0"], [], ["a0"], []]
     assert episode.env_t == 4
     assert _clock(episode.agent_episodes["a0"]) == [0, 2, 4]
     assert 0 not in echo.batch_sizes
@@ -225,7 +225,7 @@ def test_a_tick_without_observations_still_steps_the_env():
 
 
 def test_an_agent_that_never_comes_has_no_key_anywhere():
-    runner = _runner(SometimesNobodyEnv)
+    runner = _runner(SometimesEmptyEnv)
     (episode,) = runner.sample(num_episodes=1)
     assert set(episode.agent_episodes) == {"a0"}
     metrics = runner.get_metrics()
@@ -279,7 +279,7 @@ def test_odd_ids_and_types_of_rewards_and_observations():
     for part in episode.agent_episodes.values():
         assert part.get_observations().dtype == np.float32
         np.testing.assert_array_equal(part.get_observations()[:, 0], expected)
-    assert {type(action) for actions in envs[0].told for action in actions.values()} == {int}
+    assert {type(action) for actions in envs[0].received for action in actions.values()} == {int}
 
 
 class EverNewAgentsEnv(fastmarl.MultiAgentEnv):

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support.team_ledgers import AGENTS, TeamWorld, decisions_of, paid_between, team_decisions
+from support.team_ledgers import AGENTS, TeamWorld, decisions_of, rewards_between, team_decisions
 
 import fastmarl
 from fastmarl.batches import (
@@ -51,7 +51,7 @@ def test_rewards_of_the_team_equal_the_ledgers(seed):
     for ledger in ledgers:
         decisions = decisions_of(ledger)
         known = [each for each in decisions if each.until is not None]
-        want |= {each.obs: paid_between(decisions, each.t, each.until) for each in known}
+        want |= {each.obs: rewards_between(decisions, each.t, each.until) for each in known}
     assert got == want and len(got) > 500
 
 

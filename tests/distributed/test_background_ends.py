@@ -231,10 +231,10 @@ def test_waiting_processes_take_no_time():
 
 
 def test_a_sampler_in_a_daemonic_process_says_why_it_has_no_processes():
-    def run(told):
+    def run(pipe):
         with pytest.raises(ConfigError) as caught:
             make_sampler()
-        told.send(str(caught.value))
+        pipe.send(str(caught.value))
 
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=run, args=(there,), daemon=True)

@@ -211,8 +211,8 @@ def test_data_of_runners_occupies_no_memory_of_the_store():
     with make_group(make_config(env_to_module_connector=MeanStdFilter()), make_batch=columns_of) as group:
         (part, *_) = group.sample()
         state = group.foreach(connectors_of)[0]
-        for told in (part.batch, group._fleet.runners[0].state, group.get_state()["env_runners"], state):
-            arrays = list(arrays_in(told))
+        for data in (part.batch, group._fleet.runners[0].state, group.get_state()["env_runners"], state):
+            arrays = list(arrays_in(data))
             assert arrays and all(array.flags.writeable for array in arrays)
 
 
@@ -391,19 +391,19 @@ def test_runners_that_were_leaving_at_an_interrupt_are_gone():
 def test_runners_that_are_stopping_at_an_interrupt_are_removed(monkeypatch):
     """Some of them have closed their envs then."""
     with make_group() as group:
-        told = []
+        methods = []
 
         def call(runner, method, *args):
             if method == "stop" and runner.index == 2:
                 raise KeyboardInterrupt
-            told.append(method)
+            methods.append(method)
             return fleet.Fleet.call(group._fleet, runner, method, *args)
 
         monkeypatch.setattr(group._fleet, "call", call)
         with pytest.raises(KeyboardInterrupt):
             group.resize(1)
         monkeypatch.undo()
-        assert told[-1] == "stop"
+        assert methods[-1] == "stop"
         assert indices(group.sample()) == [0]
 
 

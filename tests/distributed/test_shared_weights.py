@@ -12,9 +12,9 @@ from fastmarl.distributed.shared_weights import SharedWeights, form_of, new_weig
 from fastmarl.errors import ConfigError, SamplerTimeoutError
 
 
-def hold_lock(fd, told):
+def hold_lock(fd, pipe):
     fcntl.lockf(fd, fcntl.LOCK_SH)
-    told.send(True)
+    pipe.send(True)
     time.sleep(600)
 
 
@@ -40,7 +40,7 @@ def test_a_lock_on_the_weights_that_is_held_for_ever_is_a_timeout(monkeypatch):
     process.close()
 
 
-def read_for(shared, seconds, told):
+def read_for(shared, seconds, pipe):
     """Each version's numbers are all equal to it."""
     version, n, torn = -1, 0, 0
     end = time.monotonic() + seconds
@@ -50,7 +50,7 @@ def read_for(shared, seconds, told):
             version, arrays = newest
             n += 1
             torn += any((array != version % 120).any() for array in arrays["p"].values())
-    told.send((n, torn))
+    pipe.send((n, torn))
 
 
 @pytest.mark.slow

@@ -100,14 +100,14 @@ def test_simple_spread_is_mpe2s(num_envs, options):
     assert batch.action_spaces == bare.action_spaces
     assert batch.state_space == bare.state_space
     twins = Twins(batch, originals, begin, seed=3)
-    paid = set()
+    rewards = set()
     for _ in range(10):
         twins.play(40)
         states = [original.unwrapped.state() for original in originals]
         np.testing.assert_array_equal(batch.state(), states)
-        paid |= set(twins.out.groups["agents"].rewards.ravel())
+        rewards |= set(twins.out.groups["agents"].rewards.ravel())
     assert twins.episodes == twins.truncated > num_envs
-    assert len(paid) > 1, "all were paid alike"
+    assert len(rewards) > 1, "all rewards were equal"
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_far_agents_do_not_push_each_other_and_touching_ones_do():
 
 def trace(env, seeds, steps, actions, disturbed=()):
     """Return each env's results as bytes, step by step; disturbed envs are reset in between and act differently."""
-    told = [[] for _ in range(env.num_envs)]
+    results = [[] for _ in range(env.num_envs)]
     rng = np.random.default_rng(0)
 
     def note(out, env_indices):
@@ -234,7 +234,7 @@ def trace(env, seeds, steps, actions, disturbed=()):
             for group in out.groups.values():
                 parts = [group.rewards, group.terminated, group.truncated]
                 parts += list(group.obs.values()) if isinstance(group.obs, dict) else [group.obs]
-                told[e].append(b"".join(part[e].tobytes() for part in parts))
+                results[e].append(b"".join(part[e].tobytes() for part in parts))
 
     out = env.new_arrays()
     env.reset(np.arange(env.num_envs), out, seeds=seeds)
@@ -252,7 +252,7 @@ def trace(env, seeds, steps, actions, disturbed=()):
             out = env.new_arrays()
             env.reset(np.flatnonzero(over), out)
             note(out, np.flatnonzero(over))
-    return told
+    return results
 
 
 @pytest.mark.parametrize("kind", BUNDLED)
@@ -273,7 +273,7 @@ def test_episodes_depend_on_the_seed_of_their_env_alone(kind):
     assert trace(make(3), [4, 0, 2], 200, actions) == [together[4], together[0], together[2]]
     disturbed = trace(make(5), [0, 1, 2, 3, 4], 200, actions, disturbed=[1, 3])
     assert [disturbed[e] == together[e] for e in range(5)] == [True, False, True, False, True]
-    assert len({told[0] for told in together}) == 5, "other seeds begin otherwise"
+    assert len({results[0] for results in together}) == 5, "other seeds begin otherwise"
 
 
 @pytest.mark.parametrize("kind", BUNDLED)
@@ -282,15 +282,15 @@ def test_without_seeds_every_run_is_another(kind):
     firsts = set()
     for _ in range(3):
         env = BUNDLED[kind](2)
-        told = [b"", b""]
+        seen = [b"", b""]
         for _ in range(10):
             out = env.new_arrays()
             env.reset(np.arange(2), out)
             obs = next(iter(out.groups.values())).obs
-            told = [
-                old + (obs["observation"] if isinstance(obs, dict) else obs)[e].tobytes() for e, old in enumerate(told)
+            seen = [
+                old + (obs["observation"] if isinstance(obs, dict) else obs)[e].tobytes() for e, old in enumerate(seen)
             ]
-        firsts |= set(told)
+        firsts |= set(seen)
     assert len(firsts) == 6
 
 

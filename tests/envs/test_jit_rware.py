@@ -44,15 +44,15 @@ def test_warehouses_are_rwares(name, options, noise):
     originals = [original(batch.task) for _ in range(2)]
     robots = [Workers(env, np.random.default_rng(e), noise) for e, env in enumerate(originals)]
     twins = Twins(batch, originals, begin, seed=7)
-    paid = 0.0
+    total = 0.0
     for _ in range(200):
         twins.play(1, lambda e, agent, obs: robots[e].act(agent))
-        paid += twins.out.groups["robots"].rewards.sum()
+        total += twins.out.groups["robots"].rewards.sum()
         draws = [env.unwrapped._np_random.random.state for env in originals]
         assert batch._streams.tolist() == draws
     assert (twins.episodes >= 4) == (batch.task.max_steps is not None)
     assert twins.truncated == twins.agent_ends == 0
-    assert paid > 2 or noise > 0.1, "nothing was delivered"
+    assert total > 2 or noise > 0.1, "nothing was delivered"
 
 
 @pytest.mark.needs("rware")

@@ -5,7 +5,7 @@ import pickle
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.legacy import PaidClock, all_p0, clocks, config_with, same
+from support.legacy import RewardedClock, all_p0, clocks, config_with, same
 from support.scenario_envs import OBS_SPACE
 
 import fastmarl
@@ -243,7 +243,7 @@ def test_a_callback_must_take_the_arguments(make):
 # Batches.
 
 
-class Switches(PaidClock):
+class Switches(RewardedClock):
     """Agent "a1" is in training until step 5."""
 
     def infos(self, t):
@@ -269,7 +269,7 @@ def test_others_see_agents_that_are_not_in_training(make):
 
 
 def test_a_batch_without_agents_in_training_is_empty(make):
-    class Never(PaidClock):
+    class Never(RewardedClock):
         def infos(self, t):
             return {agent: {"training_enabled": False} for agent in ("a0", "a1")}
 
@@ -278,7 +278,7 @@ def test_a_batch_without_agents_in_training_is_empty(make):
 
 
 def test_a_flag_of_training_that_is_no_flag(make):
-    class Wrong(PaidClock):
+    class Wrong(RewardedClock):
         def infos(self, t):
             return {"a1": {"training_enabled": np.ones(2)}}
 
@@ -287,7 +287,7 @@ def test_a_flag_of_training_that_is_no_flag(make):
 
 
 def test_t_is_the_step_before_the_next_observation(make):
-    class Waits(PaidClock):
+    class Waits(RewardedClock):
         def sees(self, t):
             return ["a0", "a1"] if t % 3 == 0 or t == self.length else ["a0"]
 
@@ -454,7 +454,7 @@ def test_keywords_that_rllib_takes(make):
     assert worker.get_weights(["p0"], inference_only=True).keys() == {"p0"}
 
 
-class Asks(PaidClock):
+class Asks(RewardedClock):
     """Keeps what it is made with."""
 
     def __init__(self, config):

@@ -44,14 +44,14 @@ class Telling(fastmarl.MultiAgentEnv):
         self.observation_spaces = dict.fromkeys(self.agents, OBS)
         self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
         self.number = context.vector_index
-        self.resets, self.told = -1, {}
+        self.resets, self.received = -1, {}
 
     def reset(self, *, seed=None, options=None):
         self.resets, self.t = self.resets + 1, 0
         return self.obs(), {}
 
     def step(self, actions):
-        self.told |= {(self.number, self.resets, self.t, agent): int(action) for agent, action in actions.items()}
+        self.received |= {(self.number, self.resets, self.t, agent): int(action) for agent, action in actions.items()}
         self.t += 1
         obs = self.obs()
         rewards = {agent: reward_of(self.resets, self.t, agent) for agent in obs if JOINS[agent] < self.t}
@@ -84,13 +84,13 @@ class Checked:
     """Takes a worker's batches, and compares their rows with the logs of the envs."""
 
     def __init__(self, worker):
-        self.told = {}
+        self.received = {}
         self.worker = worker
         self.seen = set()
 
     def take(self, batch, is_whole):
         for env in self.worker.foreach_env(lambda env: env):
-            self.told |= env.told
+            self.received |= env.received
         numbers = {}
         for columns in batch.policy_batches.values():
             assert all(len(column) == len(columns) for column in columns.values())
@@ -102,7 +102,7 @@ class Checked:
                 assert key not in self.seen, f"{key} is in two batches"
                 self.seen.add(key)
                 assert after == [env, reset, at + 1, agent] and t == at
-                assert action == self.told[key]
+                assert action == self.received[key]
                 assert reward == reward_of(reset, at + 1, chr(agent))
                 assert numbers.setdefault((env, reset), eps_id) == eps_id
         if is_whole:

@@ -190,12 +190,12 @@ def test_fragments_equal_the_oracle(group):
             check_fragments(world, Hooked if seed % 2 else Plain)
 
 
-def _is_told_at_once(world):
+def _is_unaffected_by_cuts(world):
     """Return true if an episode is the same in one call as in several: no agent respawns, or gets a late reward."""
     return not world.respawn and world.late_rewards != "accumulate"
 
 
-WHOLE = [seed for seed in range(40) if _is_told_at_once(make_world(random.Random(seed)))]
+WHOLE = [seed for seed in range(40) if _is_unaffected_by_cuts(make_world(random.Random(seed)))]
 
 
 @pytest.mark.slow

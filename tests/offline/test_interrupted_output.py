@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.interrupts import Interruption, in_own_thread, interrupt_lines, interrupted, lines_of
-from support.told import Told, Witness
+from support.stamped_env import StampedEnv, Witness
 
 import fastmarl
 from fastmarl.offline import ParquetReader, writer_thread
@@ -23,7 +23,7 @@ def outline(episodes):
 
 def make_runner(folder):
     options = {"keep_float64": True, "model_config": {"fcnet_hiddens": [4]}, "seed": 0}
-    config = fastmarl.EnvRunnerConfig(env=Told, num_envs_per_env_runner=2, output=folder, **options)
+    config = fastmarl.EnvRunnerConfig(env=StampedEnv, num_envs_per_env_runner=2, output=folder, **options)
     runner = fastmarl.MultiAgentEnvRunner(config)
     return runner, runner.sample(num_timesteps=30)
 

@@ -53,11 +53,11 @@ class Duel(fastmarl.MultiAgentEnv):
         return {team: {Team.RED: np.zeros(2, np.float32)} for team in Team}
 
     def _infos(self):
-        told = {Team.BLUE: [Team.RED, Rank.LOW, Half.HALF], Rank.LOW: (Loud("x"), np.str_("y"))}
-        return {**dict.fromkeys(Team, told), "__common__": {"first": Team.RED}}
+        info = {Team.BLUE: [Team.RED, Rank.LOW, Half.HALF], Rank.LOW: (Loud("x"), np.str_("y"))}
+        return {**dict.fromkeys(Team, info), "__common__": {"first": Team.RED}}
 
 
-TOLD = {"blue": ["red", 1, 0.5], 1: ("x", np.str_("y"))}  # as it comes back
+INFO = {"blue": ["red", 1, 0.5], 1: ("x", np.str_("y"))}  # as it comes back
 
 
 @pytest.mark.needs("pyarrow")
@@ -71,7 +71,7 @@ def test_names_and_infos_in_parquet_files(tmp_path):
     assert repr(list(got.agent_episodes)) == "['red', 'blue']"
     for agent, part in got.agent_episodes.items():
         assert type(part.module_id) is str and part.module_id == agent
-        assert_same(part.get_infos(), [TOLD] * 6, "infos")
+        assert_same(part.get_infos(), [INFO] * 6, "infos")
         assert repr(list(part.get_observations())) == "['red']"
         assert np.array_equal(part.get_rewards(), sampled.agent_episodes[agent].get_rewards())
     assert repr(got.get_common_infos()[0]) == "{'first': 'red'}"

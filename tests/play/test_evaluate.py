@@ -78,8 +78,8 @@ def test_an_episode_with_agents_that_respawn_counts_once():
     with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=Phoenix, respawn=True)) as runner:
         assert len(runner.evaluate(6)) > 6  # chunks
     assert found.lengths.tolist() == [5] * 6
-    paid_to_b = [5.0 * number if number % 2 else 0.0 for number in range(6)]
-    np.testing.assert_array_equal(found.returns - paid_to_b, found.by_agent["a"].returns)
+    returns_of_b = [5.0 * number if number % 2 else 0.0 for number in range(6)]
+    np.testing.assert_array_equal(found.returns - returns_of_b, found.by_agent["a"].returns)
     assert found.by_agent["a"].returns.tolist() == [found.by_agent["a"].mean] * 6
     np.testing.assert_array_equal(found.by_agent["b"].by_episode, [np.nan, 5.0, np.nan, 15.0, np.nan, 25.0])
     assert found.by_agent["b"].mean == 15
@@ -105,8 +105,8 @@ def test_modules_by_id_act_for_whom_they_are_mapped_to():
     assert found.by_module.keys() == {"zero", "two"}
     same_steps = found.by_module["two"].mean - found.by_agent["b"].mean
     assert same_steps == 0
-    paid = (found.by_module["two"].returns - found.by_module["zero"].returns) / found.lengths
-    assert 1 < paid.mean() < 3  # the env adds the action to what it draws
+    differences = (found.by_module["two"].returns - found.by_module["zero"].returns) / found.lengths
+    assert 1 < differences.mean() < 3  # the env adds the action to what it draws
 
 
 @pytest.mark.parametrize("saved", [False, True])

@@ -89,7 +89,7 @@ def cut_histories(draw):
         first = one.env_ts[0]
         if first:  # RLlib pads those who come in a later chunk by the episode's time
             one.env_ts.insert(0, 0)
-            one.paid |= dict.fromkeys(range(1, first + 1), 0.5)
+            one.rewards |= dict.fromkeys(range(1, first + 1), 0.5)
     times = draw(st.sets(st.integers(1, history.env_t), max_size=3))
     return history, {t: draw(st.integers(1, 3)) for t in times}  # without a lookback, RLlib loses who waits
 
@@ -143,7 +143,7 @@ def test_the_constructor(history, data):
         "observations": [{agent: history.observation(agent, t) for agent in agents} for t in steps],
         "infos": [{agent: history.info(agent, t) for agent in agents} for t in steps],
         "actions": [{agent: history.action(agent, t) for agent in agents} for t in steps[:-1]],
-        "rewards": [{agent: one.paid[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
+        "rewards": [{agent: one.rewards[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
         "extra_model_outputs": [{agent: history.extras(agent, t) for agent in agents} for t in steps[:-1]],
         "observation_space": OBS_SPACES,
         "action_space": ACTION_SPACES,

@@ -116,7 +116,7 @@ def chunk_pairs(draw):
         observations=[{agent: history.observation(agent, t) for agent in agents} for t in steps],
         infos=[{agent: history.info(agent, t) for agent in agents} for t in steps],
         actions=[{agent: history.action(agent, t) for agent in agents} for t in steps[:-1]],
-        rewards=[{agent: one.paid[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
+        rewards=[{agent: one.rewards[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
         extra_model_outputs=[{agent: history.extras(agent, t) for agent in agents} for t in steps[:-1]],
         observation_space=OBS_SPACES,
         action_space=ACTION_SPACES,

@@ -89,7 +89,7 @@ SEEN_BY_WITNESS = (
     "one id",
     "order of episodes",
     "an episode less",
-    "a told action",
+    "a sent action",
 )
 
 

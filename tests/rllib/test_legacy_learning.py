@@ -95,7 +95,8 @@ def test_ppo_loss(action_space, options):
     batch["action_logp"] = theirs.dist_class(batch["action_dist_inputs"], theirs.model).logp(batch["actions"])
     expected = theirs.loss(theirs.model, theirs.dist_class, SampleBatch(batch))
     ours.model.module = None  # their model acts for it
-    got = PPOTorchPolicy.loss(ours, _Told(theirs.model, ours.model.tower_stats), ours.dist_class, SampleBatch(batch))
+    model = _WithStats(theirs.model, ours.model.tower_stats)
+    got = PPOTorchPolicy.loss(ours, model, ours.dist_class, SampleBatch(batch))
     torch.testing.assert_close(got, expected)
     names = {"total_loss": "total_loss", "policy_loss": "mean_policy_loss", "vf_loss": "mean_vf_loss",
              "entropy": "mean_entropy", "kl": "mean_kl_loss"}  # fmt: skip
@@ -105,7 +106,7 @@ def test_ppo_loss(action_space, options):
         assert ours.update_kl(sampled_kl) == theirs.update_kl(sampled_kl)
 
 
-class _Told:
+class _WithStats:
     """RLlib's model, with a place for statistics as ours has."""
 
     def __init__(self, model, tower_stats):

@@ -45,7 +45,7 @@ def check(batch, seen):
             number, reset, at, agent = map(int, obs)
             key = number, reset, at, chr(agent)
             assert after == [number, reset, at + 1, agent]
-            assert action == envs[number].told[key[1:]]
+            assert action == envs[number].received[key[1:]]
             assert reward == reward_of(reset, at + 1, chr(agent))
             assert t == at
             assert key not in seen or chr(agent) == "c"

@@ -176,15 +176,15 @@ def test_results_report_how_many_runners_are_accelerated(build, tmp_path):
     )  # four reports by each for a result
     algorithm = build(config)
     for _ in range(2):
-        told = algorithm.train()["env_runners"]
-        assert told["num_accelerated_env_runners"] == 1
-        assert told["num_slow_path_env_runners"] == {"vector_env": 1}
+        metrics = algorithm.train()["env_runners"]
+        assert metrics["num_accelerated_env_runners"] == 1
+        assert metrics["num_slow_path_env_runners"] == {"vector_env": 1}
     path = algorithm.save(str(tmp_path)).checkpoint.path
     algorithm.stop()  # its runners leave room for others
     restored = build(config.copy(copy_frozen=False))
     restored.restore(path)
-    told = restored.train()["env_runners"]
-    assert (told["num_accelerated_env_runners"], told["num_slow_path_env_runners"]) == (1, {"vector_env": 1})
+    metrics = restored.train()["env_runners"]
+    assert (metrics["num_accelerated_env_runners"], metrics["num_slow_path_env_runners"]) == (1, {"vector_env": 1})
 
 
 @pytest.mark.parametrize("kind", [APPOConfig, pytest.param(IMPALAConfig, marks=pytest.mark.exhaustive)])

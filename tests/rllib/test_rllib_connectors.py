@@ -124,14 +124,14 @@ class Leaves(ConnectorV2):
         return batch
 
 
-class ActsForNobody(ConnectorV2):
+class ActsForUnknownAgent(ConnectorV2):
     def __call__(self, *, batch, **kwargs):
         episode_id, _, module_id = next(iter(batch[Columns.ACTIONS]))
         batch[Columns.ACTIONS][episode_id, "nobody", module_id] = [0]
         return batch
 
 
-@pytest.mark.parametrize("piece", [Leaves, ActsForNobody])
+@pytest.mark.parametrize("piece", [Leaves, ActsForUnknownAgent])
 def test_actions_of_other_agents_than_those_observed_are_an_error(piece):
     runner = make_runner()
     runner._module_to_env.insert_after("NormalizeAndClipActions", piece())
@@ -181,30 +181,31 @@ class Untouched(ConnectorV2):
 class FromThree(MultiAgentCartPole):
     """Has actions 3 and 4."""
 
-    told: ClassVar[list[dict]] = []
+    received: ClassVar[list[dict]] = []
 
     def __init__(self, config):
         super().__init__(config)
         self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2, start=3))
 
     def step(self, actions):
-        FromThree.told.append({agent: (type(action), int(action)) for agent, action in actions.items()})
+        FromThree.received.append({agent: (type(action), int(action)) for agent, action in actions.items()})
         return super().step({agent: int(action) % 2 for agent, action in actions.items()})
 
 
 @pytest.mark.parametrize("fixes", [set(), {"28"}])
 def test_envs_get_the_same_with_a_piece(fixes):
-    told = []
+    received = []
     for pieces in ([], [Untouched()]):
         runner = make_runner(runner_class=MultiAgentEnvRunner.options(fixes=fixes), env=FromThree)
-        FromThree.told = []
+        FromThree.received = []
         torch.manual_seed(3)
         for piece in pieces:
             runner._module_to_env.insert_before("NormalizeAndClipActions", piece)
         runner.sample(num_timesteps=20)
         assert runner.is_accelerated
-        told.append([*FromThree.told])
-    assert told[0] == told[1] and {number for _, number in told[0][0].values()} <= ({3, 4} if fixes else {0, 1})
+        received.append([*FromThree.received])
+    assert received[0] == received[1]
+    assert {number for _, number in received[0][0].values()} <= ({3, 4} if fixes else {0, 1})
 
 
 class FailsToAct(ConnectorV2):

@@ -332,8 +332,8 @@ class Wild:
         joining = [agent for agent in AGENTS if agent in self.new and rng.random() < 0.2]
         if rng.random() < 0.05:
             rng.choice([*flags.values()])["__all__"] = True
-        paid = [agent for agent in AGENTS if agent in observed or rng.random() < 0.3]
-        rewards = {agent: float(rng.randint(1, 5)) for agent in paid if agent not in self.new}
+        rewarded = [agent for agent in AGENTS if agent in observed or rng.random() < 0.3]
+        rewards = {agent: float(rng.randint(1, 5)) for agent in rewarded if agent not in self.new}
         extras = {agent: outputs for agent in acting if (outputs := self.outputs(episode.env_t))}
         step(episode, [*observed, *joining], acting, rewards, extras, {agent: {"t": 1} for agent in observed}, **flags)
         self.dead |= flags["terminateds"].keys() | flags["truncateds"].keys()
@@ -841,16 +841,16 @@ def test_61_agents_that_do_not_wait_have_no_hanging_rewards():
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 @pytest.mark.parametrize("back", [1, 2])
 def test_61_a_cut_of_arrays_looks_back_to_rewards_of_their_kind(kind, back):
-    paid = {"ann": kind(0.1), 1: kind(0.2)}
-    first = step(begin(agents=("ann",)), ["ann", 1], ["ann"], paid)
+    rewards = {"ann": kind(0.1), 1: kind(0.2)}
+    first = step(begin(agents=("ann",)), ["ann", 1], ["ann"], rewards)
     episode = first.cut(1)  # knows a hanging reward of 0 of who joined with its first observation
     for _ in range(2):
-        step(episode, ["ann", 1], rewards=paid)
+        step(episode, ["ann", 1], rewards=rewards)
     after = episode.to_numpy().cut(back)
     for agent, part in after.agent_episodes.items():
         looked_back_to = np.asarray(part.rewards.data)
         assert looked_back_to.dtype == kind
-        assert [*looked_back_to] == [paid[agent]] * back
+        assert [*looked_back_to] == [rewards[agent]] * back
 
 
 @pytest.mark.parametrize("lookback", [0, 1, 3])

@@ -65,7 +65,7 @@ def check(episodes, envs, seen, *, lost=False):
             assert ts[lookback] == max(episode.env_t_started, JOINS[agent])
             rewards = [reward_of(reset, t, agent) for t in ts[lookback + 1 :]]
             assert part.get_rewards().tolist() == rewards
-            assert part.get_actions().tolist() == [env.told[reset, t, agent] for t in ts[lookback : lookback + n]]
+            assert part.get_actions().tolist() == [env.received[reset, t, agent] for t in ts[lookback : lookback + n]]
             ended = ts[-1] in (env.length(reset), ENDS[agent])
             assert part.is_terminated == ended and not part.is_truncated
         assert episode.is_terminated == (episode.env_t == env.length(reset))

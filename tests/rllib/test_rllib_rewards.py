@@ -36,11 +36,11 @@ class Patience(MultiAgentEnv):
         return self._observations([0, 1]), {}
 
     def step(self, actions):
-        paid = self.rules["rewards"][self.t % len(self.rules["rewards"])]
+        reward = self.rules["rewards"][self.t % len(self.rules["rewards"])]
         self.t += 1
         over = self.t == self.rules["length"]
         observations = self._observations([0, 1] if over else [0])
-        return observations, {0: paid, 1: paid}, {"__all__": over}, {}, {0: self.info}
+        return observations, {0: reward, 1: reward}, {"__all__": over}, {}, {0: self.info}
 
     def _observations(self, agents):
         return {agent: np.zeros(2, np.float32) for agent in agents}
@@ -132,5 +132,5 @@ def test_odd_steps(odd, error, own_error):
     if odd == "arrays":
         (theirs,), (ours,) = want.episodes, got.episodes
         for agent in (0, 1):
-            paid, expected = (each.agent_episodes[agent].get_rewards() for each in (ours, theirs))
-            assert paid.dtype == expected.dtype and np.array_equal(paid, expected)
+            got, expected = (each.agent_episodes[agent].get_rewards() for each in (ours, theirs))
+            assert got.dtype == expected.dtype and np.array_equal(got, expected)

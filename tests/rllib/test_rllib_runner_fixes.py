@@ -411,10 +411,10 @@ class Payer(MultiAgentEnv):
     def step(self, actions):
         self.t += 1
         observed = {"a"} | ({"b"} if self.t % 4 == 0 else set()) | ({"late"} if 3 <= self.t <= 6 else set())
-        paid = self.agents if self.t <= 6 else ["a", "b"]
+        rewarded = self.agents if self.t <= 6 else ["a", "b"]
         flags = {"late": True} if self.t == 6 else {}
         observations = {agent: np.full(2, self.t, np.float32) for agent in self.agents if agent in observed}
-        return observations, dict.fromkeys(paid, 1.0), {**flags, "__all__": self.t == 12}, {}, {}
+        return observations, dict.fromkeys(rewarded, 1.0), {**flags, "__all__": self.t == 12}, {}, {}
 
 
 @pytest.mark.parametrize("runner_class", [MultiAgentEnvRunner, CorrectedLoop])

@@ -84,14 +84,14 @@ def train(config, iterations, runner_class):
     if hasattr(algorithm.config, "replay_buffer_config"):
         algorithm.local_replay_buffer.rng = np.random.default_rng(7)  # RLlib has no option for it
     try:
-        reports = [told(algorithm.train()) for _ in range(iterations)]
+        reports = [summary_of(algorithm.train()) for _ in range(iterations)]
         weights = algorithm.learner_group.get_weights()
         return reports, weights, getattr(algorithm.env_runner, "is_accelerated", None)
     finally:
         algorithm.stop()
 
 
-def told(result):
+def summary_of(result):
     """Returns and losses of a training result."""
     runners, learners = result["env_runners"], result["learners"]
     losses = {

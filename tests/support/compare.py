@@ -46,14 +46,14 @@ class SideBySide:
         """Check that every env got the policy's actions in the types of its spaces, and no needless resets."""
         for env in self.envs:
             assert env.resets <= self.oracle.resets[env.index], "the last reset may wait for the next call"
-        told = {
+        received = {
             when: actions
             for env in self.envs
             for when, actions in env.actions.items()
             if when[:2] not in self.oracle.unrecorded
         }
-        assert told.keys() == self.oracle.env_actions.keys()
-        for when, actions in told.items():
+        assert received.keys() == self.oracle.env_actions.keys()
+        for when, actions in received.items():
             expected = self.oracle.env_actions[when]
             assert actions.keys() == expected.keys(), when
             for agent, action in actions.items():

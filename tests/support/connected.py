@@ -94,8 +94,8 @@ def connected_options(world: World) -> dict[str, Any]:
     }
 
 
-def recorded_rewards(paid: list[float]) -> list[float]:
-    return [min(max(SCALE * reward, BOUNDS[0]), BOUNDS[1]) for reward in paid]
+def recorded_rewards(rewards: list[float]) -> list[float]:
+    return [min(max(SCALE * reward, BOUNDS[0]), BOUNDS[1]) for reward in rewards]
 
 
 class ConnectedReference(ReferenceRunner):

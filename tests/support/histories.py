@@ -27,7 +27,7 @@ ACTION_SPACES = {
 @dataclass
 class AgentHistory:
     env_ts: list[int]  # of the observations
-    paid: dict[int, float]  # env step -> reward
+    rewards: dict[int, float]  # env step -> reward
     terminated: bool = False
     truncated: bool = False
 
@@ -37,8 +37,8 @@ class AgentHistory:
 
     def reward(self, i: int) -> float:
         """Return the reward of the transition from observation i to the next, or to the end of history."""
-        end = self.env_ts[i + 1] if i + 1 < len(self.env_ts) else max(self.paid, default=0)
-        return sum(self.paid.get(t, 0.0) for t in range(self.env_ts[i] + 1, end + 1))
+        end = self.env_ts[i + 1] if i + 1 < len(self.env_ts) else max(self.rewards, default=0)
+        return sum(self.rewards.get(t, 0.0) for t in range(self.env_ts[i] + 1, end + 1))
 
 
 @dataclass
@@ -86,9 +86,9 @@ def histories(draw, max_env_t: int = 9, always: bool = False, done: bool = True,
         if ends and not dies and env_ts[-1] != env_t:
             env_ts.append(env_t)
         last = env_ts[-1] if dies else env_t
-        paid = {t: draw(st.integers(-4, 4)) / 2 for t in range(env_ts[0] + 1, last + 1)}
+        rewards = {t: draw(st.integers(-4, 4)) / 2 for t in range(env_ts[0] + 1, last + 1)}
         flag = draw(st.booleans()) if dies else False
-        one = AgentHistory(env_ts, paid, dies and flag, dies and not flag)
+        one = AgentHistory(env_ts, rewards, dies and flag, dies and not flag)
         if ends and not dies:
             one.terminated, one.truncated = history.terminated, history.truncated
         history.agents[agent] = one
@@ -96,7 +96,7 @@ def histories(draw, max_env_t: int = 9, always: bool = False, done: bool = True,
     if all(one.done for one in history.agents.values()) and not ends:
         first = next(iter(history.agents.values()))
         first.terminated = first.truncated = False
-        first.paid |= dict.fromkeys(range(first.env_ts[-1] + 1, env_t + 1), 0.5)
+        first.rewards |= dict.fromkeys(range(first.env_ts[-1] + 1, env_t + 1), 0.5)
     return history
 
 
@@ -150,7 +150,7 @@ def make_chunk(history: History, begin: int = 0, end: int | None = None, lookbac
             before = [i for i in range(first) if one.env_ts[i] >= begin - lookback]
             parts[agent] = make_part(history, agent, first - len(before), seen[-1], len(before))
         if one.env_ts[seen[-1]] < end and not (one.done and seen[-1] == len(one.env_ts) - 1):
-            hanging[agent] = sum(one.paid.get(t, 0.0) for t in range(one.env_ts[seen[-1]] + 1, end + 1))
+            hanging[agent] = sum(one.rewards.get(t, 0.0) for t in range(one.env_ts[seen[-1]] + 1, end + 1))
     return MultiAgentEpisode.of_agents(
         id_="e",
         agent_episodes=parts,

@@ -67,12 +67,12 @@ class Scripted(ParallelEnv):
         self.t += 1
         frame, before = self.frames[min(self.t, len(self.frames) - 1)], self.agents
         self.agents = list(frame.agents)
-        obs, paid, flagged = (before if own is None else own for own in (frame.obs, frame.rewards, frame.flags))
+        obs, rewarded, flagged = (before if own is None else own for own in (frame.obs, frame.rewards, frame.flags))
         flags = self._flags if self._reuses else ({}, {})
         for i, (of_kind, true) in enumerate(zip(flags, (frame.terminated, frame.truncated), strict=True)):
             of_kind.update({agent: self._flag(agent in true) for agent in flagged})
             of_kind.update({} if frame.end is None else {"__all__": frame.end[i]})
-        return self._observations(obs), {agent: self.t + ord(agent) / 8 for agent in paid}, *flags, {}
+        return self._observations(obs), {agent: self.t + ord(agent) / 8 for agent in rewarded}, *flags, {}
 
     def _observations(self, agents: Iterable[str]) -> dict[str, np.ndarray]:
         return {agent: np.array([self.t, ord(agent)], np.float32) for agent in agents}
@@ -273,7 +273,7 @@ class DeadAtReset(Turns):
         self._skip_agent_selection = "b"
 
 
-class PaidAtReset(Turns):
+class RewardAtReset(Turns):
     def reset(self, seed: int | None = None, options: dict | None = None) -> None:
         super().reset(seed, options)
         self._cumulative_rewards = {"a": 1.0, "b": 2.0, "c": 4.0}
@@ -299,6 +299,6 @@ TURN_BASED: dict[str, Callable[[], AECEnv]] = {
     "turns, removes all of an agent": RemovesAll,
     "turns, agents that come later": ComesLater,
     "turns, dead at reset": DeadAtReset,
-    "turns, rewards at reset": PaidAtReset,
+    "turns, rewards at reset": RewardAtReset,
     "turns, blind after the end": Blind,
 }

@@ -39,7 +39,7 @@ def same(one, other):
     return np.array_equal(one, other)
 
 
-class PaidClock(ClockEnv):
+class RewardedClock(ClockEnv):
     """Ten steps; the agents receive 1 and 2 in each."""
 
     def pays(self, t):
@@ -47,4 +47,4 @@ class PaidClock(ClockEnv):
 
 
 def clocks(**options):
-    return {"env": PaidClock, "policy_mapping_fn": lambda agent_id, episode: f"p{agent_id[1]}", **options}
+    return {"env": RewardedClock, "policy_mapping_fn": lambda agent_id, episode: f"p{agent_id[1]}", **options}

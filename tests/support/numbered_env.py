@@ -29,7 +29,7 @@ class NumberedEnv(MultiAgentEnv):
         self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
         self.number = len(NumberedEnv.made)
         NumberedEnv.made.append(self)
-        self.resets, self.told = -1, {}
+        self.resets, self.received = -1, {}
 
     def reset(self, *, seed=None, options=None):
         self.resets, self.t = self.resets + 1, 0
@@ -37,7 +37,7 @@ class NumberedEnv(MultiAgentEnv):
 
     def step(self, actions):
         HOOKS.get("step", lambda: None)()
-        self.told |= {(self.resets, self.t, agent): int(action) for agent, action in actions.items()}
+        self.received |= {(self.resets, self.t, agent): int(action) for agent, action in actions.items()}
         self.t += 1
         obs = self.obs()
         rewards = {agent: reward_of(self.resets, self.t, agent) for agent in obs}

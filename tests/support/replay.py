@@ -104,7 +104,7 @@ class ScriptedEnv(fastmarl.MultiAgentEnv):
         self.resets = -1
         self.t = 0
         self.over = True
-        self.paid: dict[int, float] = {}
+        self.reward_sums: dict[int, float] = {}
         """By reset: the sum of all rewards."""
         self.actions: dict[tuple[int, int, int], dict[Hashable, Any]] = {}
         """(index, reset, t) -> a copy of the actions that lead from t to t + 1."""
@@ -121,7 +121,7 @@ class ScriptedEnv(fastmarl.MultiAgentEnv):
         self.resets += 1
         self.t = 0
         self.over = False
-        self.paid[self.resets] = 0.0
+        self.reward_sums[self.resets] = 0.0
         tick = self.world.script(self.index, self.resets)[0]
         return self._observations(tick.obs), {agent: dict(info) for agent, info in tick.infos.items()}
 
@@ -137,7 +137,7 @@ class ScriptedEnv(fastmarl.MultiAgentEnv):
         self.t += 1
         tick = self.world.script(self.index, self.resets)[self.t]
         self.over = tick.is_last
-        self.paid[self.resets] += sum(float(np.asarray(reward).item()) for reward in tick.rewards.values())
+        self.reward_sums[self.resets] += sum(float(np.asarray(reward).item()) for reward in tick.rewards.values())
         infos = {agent: dict(info) for agent, info in tick.infos.items()}
         return self._observations(tick.obs), dict(tick.rewards), dict(tick.terminateds), dict(tick.truncateds), infos
 
@@ -149,7 +149,7 @@ class ScriptedEnv(fastmarl.MultiAgentEnv):
     supports_checkpoint = True
 
     def get_state(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("resets", "t", "over", "paid", "actions")}
+        return {name: getattr(self, name) for name in ("resets", "t", "over", "reward_sums", "actions")}
 
     def set_state(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -41,7 +41,7 @@ def play_chunks(history: History, cls: Any, cuts: dict[int, int]) -> list[Any]:
             infos={agent: history.info(agent, t) for agent in seen},
             actions={agent: history.action(agent, t - 1) for agent in acted},
             extra_model_outputs={agent: history.extras(agent, t - 1) for agent in acted},
-            rewards={agent: one.paid[t] for agent, one in agents.items() if t in one.paid},
+            rewards={agent: one.rewards[t] for agent, one in agents.items() if t in one.rewards},
             terminateds=flags(agents, seen, t, "terminated", over and history.terminated),
             truncateds=flags(agents, seen, t, "truncated", over and history.truncated),
         )

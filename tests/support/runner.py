@@ -187,11 +187,11 @@ class ReferenceRunner:
             begin = sorted(episode.env for episode in over)[: min(to_begin, len(over))]
             to_begin -= len(begin)
             self._begin_in(begin)
-            told = [self.ongoing[env] for part in stepping for env in part if self.ongoing[env]]
+            stepped = [self.ongoing[env] for part in stepping for env in part if self.ongoing[env]]
             by_agents = self.world.count_steps_by == "agent_steps"
-            steps = self.env_steps - env_steps_before + len(told)
+            steps = self.env_steps - env_steps_before + len(stepped)
             if by_agents:
-                steps = self.agent_steps.total() - agent_steps_before + sum(len(e.acting) for e in told)
+                steps = self.agent_steps.total() - agent_steps_before + sum(len(e.acting) for e in stepped)
             made = len(done) if by_episodes else steps
         self._parts = idle
         self.finished += done

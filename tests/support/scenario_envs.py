@@ -23,7 +23,7 @@ class ClockEnv(fastmarl.MultiAgentEnv):
         self.agents = list(self.possible_agents)
         self.observation_spaces = dict.fromkeys(self.possible_agents, OBS_SPACE)
         self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(3))
-        self.told: list[dict] = []
+        self.received: list[dict] = []
         self.t = 0
 
     def sees(self, t: int) -> list:
@@ -46,7 +46,7 @@ class ClockEnv(fastmarl.MultiAgentEnv):
         return self.observe(), self.infos(0)
 
     def step(self, action_dict: dict) -> tuple[dict, dict, dict, dict, dict]:
-        self.told.append(dict(action_dict))
+        self.received.append(dict(action_dict))
         self.t += 1
         terminateds = dict.fromkeys(self.ends(self.t), True) | {"__all__": self.t == self.length}
         return self.observe(), self.pays(self.t), terminateds, {"__all__": False}, self.infos(self.t)

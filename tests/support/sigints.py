@@ -19,7 +19,7 @@ import numpy as np
 import fastmarl
 from fastmarl.offline import ParquetReader
 from fastmarl.replays import Recording
-from support.told import Told, Witness
+from support.stamped_env import StampedEnv, Witness
 
 IN_PROCESS = {"gym_env_vectorize_mode": "sync"}
 KINDS = (
@@ -91,7 +91,7 @@ def _outline(chunk):
 
 
 def make_runner(kind):
-    options = {"env": Told, "num_envs_per_env_runner": 4, "model_config": {"fcnet_hiddens": [4]}}
+    options = {"env": StampedEnv, "num_envs_per_env_runner": 4, "model_config": {"fcnet_hiddens": [4]}}
     if "gym_env_vectorize_mode" not in kind:
         options |= {"gym_env_vectorize_mode": "async", "num_env_workers": 2, "env_worker_start_method": "fork"}
         options["step_timeout_s"] = STEP_TIMEOUT_S

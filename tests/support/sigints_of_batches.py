@@ -22,7 +22,7 @@ import fastmarl
 from fastmarl.distributed import BackgroundSampler, EnvRunnerGroup
 from fastmarl.errors import RunnerStoppedError
 from support.sigints import SENDER, is_sent
-from support.told import N_AGENTS, Told
+from support.stamped_env import N_AGENTS, StampedEnv
 
 MAKER, EPISODE, T, AGENT, LAST_ACTION = range(1, 6)  # columns of the observations
 N_ENVS = 2
@@ -73,7 +73,7 @@ def _each_agent(obs):
 
 def make_config(**options):
     return fastmarl.EnvRunnerConfig(
-        env=Told, num_envs_per_env_runner=N_ENVS, rollout_fragment_length=9, keep_float64=True, seed=0,
+        env=StampedEnv, num_envs_per_env_runner=N_ENVS, rollout_fragment_length=9, keep_float64=True, seed=0,
         model_config={"fcnet_hiddens": [4]}, **options,
     )  # fmt: skip
 

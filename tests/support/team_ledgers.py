@@ -83,11 +83,11 @@ class TeamWorld(fastmarl.MultiAgentEnv):
     def step(self, actions):
         self.ledger[-1].actions = {agent: int(action) for agent, action in actions.items()}
         self.t += 1
-        paid = {agent: float(self.rng.integers(1, 9)) for agent in AGENTS if agent in self.present}
+        rewards = {agent: float(self.rng.integers(1, 9)) for agent in AGENTS if agent in self.present}
         ending = {agent for agent in self.present if self.t == self.death[agent]}
         obs, infos = self.noted(ending)
         step, is_over, how = self.ledger[-1], self.t == self.length, "truncated" if self.length % 2 else "terminated"
-        step.rewards = dict(paid)
+        step.rewards = dict(rewards)
         step.ended = {agent: "truncated" if agent == "c" else "terminated" for agent in ending}
         self.present -= ending
         if is_over:
@@ -96,7 +96,7 @@ class TeamWorld(fastmarl.MultiAgentEnv):
             {agent: step.ended[agent] == name for agent in ending} | {"__all__": is_over and how == name}
             for name in ("terminated", "truncated")
         )
-        return obs, paid, terminateds, truncateds, infos
+        return obs, rewards, terminateds, truncateds, infos
 
 
 @dataclass
@@ -131,7 +131,7 @@ def decisions_of(ledger: list[Step]) -> list[Decision]:
     return found
 
 
-def paid_between(decisions: list[Decision], begin: int, end: int) -> float:
+def rewards_between(decisions: list[Decision], begin: int, end: int) -> float:
     """Return what the team received for decisions whose outcomes came after `begin`, up to `end`."""
     return sum(each.reward for each in decisions if each.until is not None and begin < each.until <= end)
 
@@ -159,7 +159,7 @@ def team_decisions(ledger: list[Step]) -> dict[int, dict[str, Any]]:
         found[t] = {
             "obs": {each.agent: each.obs for each in acting},
             "actions": {each.agent: each.action for each in acting},
-            "rewards": paid_between(decisions, t, last if following is None else following),
+            "rewards": rewards_between(decisions, t, last if following is None else following),
             "new_obs": present[following] if following is not None else {},
             "terminateds": following is None,
         }

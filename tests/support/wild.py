@@ -45,13 +45,13 @@ class Wild(fastmarl.MultiAgentEnv):
         self.t += 1
         if self.t == self.config.get("fail_at"):
             raise KeyError("lost")
-        told = sum(float(np.sum(part)) for action in actions.values() for part in parts_of(self.action_space, action))
-        self.drawn = told + (1e-6 if self.t >= self.config.get("drift_at", 1000) else 0)
+        total = sum(float(np.sum(part)) for action in actions.values() for part in parts_of(self.action_space, action))
+        self.drawn = total + (1e-6 if self.t >= self.config.get("drift_at", 1000) else 0)
         ending = [agent for agent in sorted(self.live, key=repr) if self.rng.random() < 0.1]
         terminateds = dict.fromkeys(ending[::2], True) | {"__all__": self.t == self.length}
         truncateds = dict.fromkeys(ending[1::2], True) | {"__all__": False}
-        paid = [agent for agent in IDS if agent not in self.dead and self.rng.random() < 0.6]
-        rewards = {agent: float(self.rng.normal() + self.drawn) for agent in paid}
+        rewarded = [agent for agent in IDS if agent not in self.dead and self.rng.random() < 0.6]
+        rewards = {agent: float(self.rng.normal() + self.drawn) for agent in rewarded}
         obs = self._observe(ending)
         self.dead.update(ending)
         self.live.difference_update(ending)

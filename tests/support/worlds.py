@@ -99,7 +99,7 @@ class _ScriptWriter:
     def __init__(self, rng: random.Random, world: dict[str, Any]):
         self.rng = rng
         self.agents = list(world["agents"])
-        self.paid_when_dead = world["late_rewards"] != "error"
+        self.rewards_when_dead = world["late_rewards"] != "error"
         self.respawn_chance = rng.choice((0.1, 0.4)) if world["respawn"] else 0.0
         self.style = rng.choice(("dense", "dense", "dense", "turns", "sparse"))
         self.shuffled = rng.random() < 0.5
@@ -173,7 +173,7 @@ class _ScriptWriter:
             self.tick.truncateds[agent] = False
 
     def _finished(self, agent: Hashable, wanted: bool, last: bool) -> None:
-        if self.paid_when_dead:
+        if self.rewards_when_dead:
             self._pay(agent, 0.2)
         if self.rng.random() < self.respawn_chance:
             self._observe(agent)

@@ -155,7 +155,7 @@ class NeverEnds(Walk):
         out.truncated[:] = False
 
 
-class LeavesNobody(Walk):
+class LeavesNoAgent(Walk):
     def step(self, actions, out):
         super().step(actions, out)
         out.groups["both"].terminated[:] = (self.t == 3)[:, None]
@@ -290,7 +290,7 @@ def test_a_broken_batch_is_found_out(broken, problems, text):
         (ResetsNeighbours, "neighbours", "let reset.. touch the state of env_indices alone"),
         (WritesOtherRows, "other rows", "they are ignored"),
         (NeverEnds, "endless", "no episode came to an end"),
-        (LeavesNobody, "nobody left", ""),
+        (LeavesNoAgent, "nobody left", ""),
     ],
 )
 def test_an_odd_batch_is_noted(odd, kind, text):

@@ -43,7 +43,7 @@ def without(key):
     return lambda part, env_t: {k: v for k, v in part.items() if k != key}
 
 
-class PaidLate(broken_step(2, replace("agent_1", True), at=LENGTH - 1)):
+class LateReward(broken_step(2, replace("agent_1", True), at=LENGTH - 1)):
     """Agent 1 ends in the last step but one, and has a reward in the last one."""
 
     def step(self, actions):
@@ -142,7 +142,7 @@ PROBLEMS = {
     "close": (broken(close=raising_close), "close", None, None, r"close\(\) raised OSError\('socket is gone'\)"),
     "respawn": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": [(0, 2), (5, 9)]}), "after the end", "b", 5,
                 "observed again after it had finished in env step 2; drop it .*respawn is only for agents that come"),
-    "late reward": (PaidLate, "after the end", "agent_1", LENGTH,
+    "late reward": (LateReward, "after the end", "agent_1", LENGTH,
                     "received a reward of 1.0 after it had finished in env step 9; .*late_rewards="),
 }  # fmt: skip
 

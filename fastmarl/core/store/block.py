@@ -33,7 +33,7 @@ FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
 # An output's name, or (name, *path) for a leaf of a nested output, and for a name that is not a string.
 Key = str | tuple[Any, ...]
 OWN, OUTPUT = range(2)  # whose arrays: the block's own, by attribute names, or outputs, by key
-ANEW = "after an intended change, call sample(force_reset=True)"
+RESET_HINT = "after an intended change, call sample(force_reset=True)"
 
 
 class OutputFormError(ValueError):
@@ -205,7 +205,7 @@ class Block:
         if column is None:
             if parts := [other for other in before if name_of(other) == name_of(key)]:
                 raise OutputFormError(f"output {name_of(key)!r} was recorded with the parts {parts}, and now has "
-                                      f"{key!r}; give it one structure in all steps; {ANEW}")  # fmt: skip
+                                      f"{key!r}; give it one structure in all steps; {RESET_HINT}")  # fmt: skip
             column = self.outputs[key] = self._output_array(key, values, values.dtype)
             _blank(key, column[:first])
         elif (column.dtype, column.shape[1:]) != (values.dtype, values.shape[1:]):
@@ -214,7 +214,7 @@ class Block:
             is_wider = name_of(key) == Columns.ACTIONS and dtype.kind in (column.dtype.kind, values.dtype.kind)
             if not is_wider or column.shape[1:] != values.shape[1:]:
                 raise OutputFormError(f"output {key!r} was recorded as {_form(column)}, and now is {_form(values)}; "
-                                      f"give it one form in all steps; {ANEW}")  # fmt: skip
+                                      f"give it one form in all steps; {RESET_HINT}")  # fmt: skip
             column = self.outputs[key] = self._output_array(key, values, dtype, first)
         return column
 

@@ -25,7 +25,7 @@ from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing
 from fastmarl.core.store.room import Expectation, Room
 
-BYTES_BESIDE = 64  # of a row, beside its observation: about those of a small module's outputs, rewards and indices
+OTHER_BYTES = 64  # of a row, besides its observation: about those of a small module's outputs, rewards and indices
 INACTIVE: Any = None  # in place of the block of a module that has no agents
 
 
@@ -113,7 +113,7 @@ class RowStore:
     def _room(self, module: int, written: int, n_lanes: int) -> Room:
         """Estimate the room for a module's block with these numbers of rows and agents."""
         row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
-        return self._expectation.room(module, written, n_lanes, row_bytes + BYTES_BESIDE)
+        return self._expectation.room(module, written, n_lanes, row_bytes + OTHER_BYTES)
 
     def _lanes_by_module(self) -> list[int]:
         """Count the live lanes by module index."""

@@ -137,9 +137,9 @@ class ForEnv(ConnectorV2):
     """Envs get something else than what is recorded."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        told = batch.setdefault(Columns.ACTIONS_FOR_ENV, dict(batch[Columns.ACTIONS]))
-        for key in told:
-            told[key] = [tree.map_structure(lambda part: part * 0, told[key][0])]
+        actions = batch.setdefault(Columns.ACTIONS_FOR_ENV, dict(batch[Columns.ACTIONS]))
+        for key in actions:
+            actions[key] = [tree.map_structure(lambda part: part * 0, actions[key][0])]
         return batch
 
 
@@ -147,10 +147,10 @@ class ForEnvLast(ConnectorV2):
     """Stands behind all others, and changes the order of agents, too."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        told = batch.get(Columns.ACTIONS_FOR_ENV, batch[Columns.ACTIONS])
+        actions = batch.get(Columns.ACTIONS_FOR_ENV, batch[Columns.ACTIONS])
         batch[Columns.ACTIONS_FOR_ENV] = [
             {agent: tree.map_structure(lambda part: part * 0, of_env[agent]) for agent in reversed(of_env)}
-            for of_env in told
+            for of_env in actions
         ]
         return batch
 
@@ -187,8 +187,8 @@ class AddsBonus(ConnectorV2):
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         for part in self.single_agent_episode_iterator(episodes):
-            paid = np.sum(part.get_rewards(-1)) if len(part) else 0.0
-            item = np.array([paid, len(part)], np.float64)
+            reward = np.sum(part.get_rewards(-1)) if len(part) else 0.0
+            item = np.array([reward, len(part)], np.float64)
             self.add_n_batch_items(batch, BONUS, [item], 1, part)
         return batch
 

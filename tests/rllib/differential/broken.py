@@ -57,7 +57,7 @@ def _env_actions(change: Callable[[Any], Any]) -> type:
 
     class Broken(RLlibEnvRunner):
         def _try_env_step(self, actions: Any) -> Any:
-            return super()._try_env_step([change(told) for told in actions])
+            return super()._try_env_step([change(of_env) for of_env in actions])
 
     return Broken
 
@@ -164,9 +164,9 @@ BROKEN: dict[str, type] = {
     "NumPy's generator": _after_sample(lambda runner, episodes: np.random.random()),  # noqa: NPY002
     "a needless question": _after_sample(lambda runner, episodes: runner.config.policy_mapping_fn(0, None)),
     "lifetime": _after_sample(lambda runner, episodes: _set("num_env_steps_sampled_lifetime", 99)(runner)),
-    "order of told actions": _env_actions(lambda told: dict(reversed(told.items()))),
-    "type of told actions": _env_actions(lambda told: {agent: int(action) for agent, action in told.items()}),
-    "a told action": _env_actions(lambda told: {agent: action * 0 for agent, action in told.items()}),
+    "order of sent actions": _env_actions(lambda actions: dict(reversed(actions.items()))),
+    "type of sent actions": _env_actions(lambda actions: {agent: int(action) for agent, action in actions.items()}),
+    "a sent action": _env_actions(lambda actions: {agent: action * 0 for agent, action in actions.items()}),
     "a metric less": _metrics(lambda metrics: metrics.pop("episode_len_mean")),
     "a timer less": _metrics(lambda metrics: metrics["env_to_module_connector"].pop("connector_pipeline_timer")),
     "a metric's value": _metrics(lambda metrics: metrics["num_env_steps_sampled"].push(1)),

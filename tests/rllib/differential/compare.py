@@ -114,11 +114,11 @@ class Comparison:
     def _hanging_rewards(self, want: MultiAgentEpisode, got: MultiAgentEpisode, path: str) -> Lines:
         """Compare the hanging rewards of two returned chunks, regardless of the agents' order, and of zeros."""
         hung = self._hung.get(want.id_, {})
-        self._hung[want.id_] = _paid(want._hanging_rewards_end)
-        end, begin = _paid(want._hanging_rewards_end), _paid(want._hanging_rewards_begin)
+        self._hung[want.id_] = _nonzero(want._hanging_rewards_end)
+        end, begin = _nonzero(want._hanging_rewards_end), _nonzero(want._hanging_rewards_begin)
         begin = _only(begin, [agent for agent in begin if agent not in hung])  # 58
         at = f"{path}._hanging_rewards_begin"
-        yield from self._dicts(begin, _ordered_like(begin, _paid(got._hanging_rewards_begin)), at)
+        yield from self._dicts(begin, _ordered_like(begin, _nonzero(got._hanging_rewards_begin)), at)
         total = sum([*begin.values(), *end.values()], start=want.get_return())
         # In which order they are added changes the last bits.
         if not math.isclose(total, got.get_return(include_hanging_rewards=True), rel_tol=1e-6, abs_tol=1e-6):
@@ -138,7 +138,7 @@ class Comparison:
                 if self._asks and any(self(theirs, ours, at)):
                     yield from self(got.get_observations(-1), ours, at)
             elif name == "_hanging_rewards_end":
-                yield from self._dicts(_paid(theirs), _ordered_like(theirs, _paid(ours)), at)
+                yield from self._dicts(_nonzero(theirs), _ordered_like(theirs, _nonzero(ours)), at)
             elif name == "_hanging_rewards_begin":
                 yield from self._values(type(theirs), type(ours), at)
             elif name in REMNANTS:
@@ -268,7 +268,7 @@ def _without_remnants(name: str, want: Any, got: Any) -> tuple[dict, dict]:
     return _only(theirs, agents), (ours if name == "env_t_to_agent_t" else _only(ours, agents))
 
 
-def _paid(rewards: dict) -> dict:
+def _nonzero(rewards: dict) -> dict:
     """Without zeros, which change no sum."""
     return _only(rewards, [agent for agent, reward in rewards.items() if np.any(reward)])
 

@@ -29,16 +29,16 @@ class WitnessedWorld(World):
         return answer
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        told = copy.deepcopy(actions)
-        answer = self._said("failed", told, super().step, actions)
-        _events.append(("step", self.number, told, *copy.deepcopy(answer)))
+        sent = copy.deepcopy(actions)
+        answer = self._said("failed", sent, super().step, actions)
+        _events.append(("step", self.number, sent, *copy.deepcopy(answer)))
         return answer
 
-    def _said(self, kind: str, told: Any, ask: Any, *args: Any, **kwargs: Any) -> Any:
+    def _said(self, kind: str, sent: Any, ask: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return ask(*args, **kwargs)
         except Exception:
-            _events.append((kind, self.number, told))
+            _events.append((kind, self.number, sent))
             raise
 
 
@@ -79,7 +79,7 @@ class Trajectory:
 
     obs: list[Any]
     infos: list[Any]
-    told: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
     calls: list["Called"] = field(default_factory=list)
     """In which the actions were made."""
     rewards: list[float] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Trajectory:
 
     @property
     def waits(self) -> bool:
-        return len(self.told) > self.n
+        return len(self.actions) > self.n
 
 
 @dataclass
@@ -189,8 +189,8 @@ class Witness:
         n, lost, self._n_episodes, self._lost = self._n_episodes, self._lost, 0, 0.0
         for name in ("num_episodes", "num_episodes_lifetime"):  # since the last report, both: Algorithms add them up
             yield from _unequal(f".{name}", n, report[name].peek() if name in report else 0)
-        told = report["unattributed_reward"].peek() if "unattributed_reward" in report else 0.0
-        yield from _unlike(".unattributed_reward", lost, told)
+        reported = report["unattributed_reward"].peek() if "unattributed_reward" in report else 0.0
+        yield from _unlike(".unattributed_reward", lost, reported)
 
     # What envs say.
 
@@ -208,27 +208,27 @@ class Witness:
             story.agents[agent] = Trajectory([value], [infos.get(agent) or {}])
         return story if obs else None
 
-    def _step(self, env: int, told: dict, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict) -> None:
+    def _step(self, env: int, actions: dict, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict) -> None:
         self._fresh.discard(env)
         story = self._stories.get(env)
         if story is None:  # the episode was over for RLlib, not for the env
             self._stories[env] = self._begun(obs, infos)
         else:
-            self._take(env, story, told, obs, rewards, terms, truncs, infos)
+            self._take(env, story, actions, obs, rewards, terms, truncs, infos)
 
-    def _failed(self, env: int, told: Any) -> None:
+    def _failed(self, env: int, actions: Any) -> None:
         self._stories.pop(env, None)
 
     def _take(
-        self, env: int, story: Story, told: dict, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict
+        self, env: int, story: Story, actions: dict, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict
     ) -> None:
         story.t += 1
         live = {agent: one for agent, one in story.agents.items() if one.flags is None}
         to_act = {agent for agent, one in live.items() if not one.waits}
-        if told.keys() != to_act:
-            self.findings.append(f"witness: env {env} was told actions of {[*told]} in place of {to_act}")
-        for agent, action in told.items():
-            live[agent].told.append(action)
+        if actions.keys() != to_act:
+            self.findings.append(f"witness: env {env} was sent actions of {[*actions]} in place of {to_act}")
+        for agent, action in actions.items():
+            live[agent].actions.append(action)
             live[agent].calls.append(self._called)
             live[agent].rewards.append(0.0)
         self._pay(story, live, rewards)
@@ -247,7 +247,7 @@ class Witness:
         for agent, value in obs.items():
             if agent not in story.agents and not any(own[agent]) and not any(over):
                 story.agents[agent] = Trajectory([value], [infos.get(agent) or {}])
-        named = {*told, *obs, *rewards, *terms, *truncs} if any(over) else set()
+        named = {*actions, *obs, *rewards, *terms, *truncs} if any(over) else set()
         for agent in [agent for agent in story.early if any(own.get(agent, ())) or agent in named]:
             del story.early[agent]
         if any(over):
@@ -282,12 +282,12 @@ class Witness:
             yield from _unequal(f"[{agent!r}].id_", story.part_ids.setdefault(agent, part.id_), part.id_)
             for line in self._wrong_part(agent, one, part, story.n_before.get(agent, 0)):
                 yield f"[{agent!r}]{line}"
-        paid = sum(
+        total = sum(
             sum(story.agents[agent].rewards[story.n_before.get(agent, 0) : story.agents[agent].n]) for agent in acted
         )
-        yield from _unlike(".get_return()", paid, chunk.get_return())
+        yield from _unlike(".get_return()", total, chunk.get_return())
         hanging = sum(story.agents[agent].rewards[-1] for agent in waiting)
-        yield from _unlike(".get_return(True)", paid + hanging + sum(story.early.values()), chunk.get_return(True))
+        yield from _unlike(".get_return(True)", total + hanging + sum(story.early.values()), chunk.get_return(True))
 
     def _wrong_part(self, agent: Agent, one: Trajectory, part: Any, begin: int) -> Iterator[str]:
         lookback = part.observations.lookback
@@ -311,7 +311,7 @@ class Witness:
             yield from _unlike(f".rewards {i}", one.rewards[first + i], part.rewards.data[i])
             called = one.calls[first + i]
             action = self._for_env(agent, _row(part.actions, i), called.is_random)
-            yield from _unlike(f".actions {i}", one.told[first + i], action)
+            yield from _unlike(f".actions {i}", one.actions[first + i], action)
             if "weights_seq_no" in part.extra_model_outputs and not called.is_random:
                 seq_no = part.extra_model_outputs["weights_seq_no"].data[i]
                 yield from _unequal(f".weights_seq_no {i}", called.seq_no, int(seq_no))

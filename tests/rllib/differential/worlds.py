@@ -248,8 +248,8 @@ class World(MultiAgentEnv):
         if self.rules.common_info:
             self.tick.infos["__common__"] = {"t": self.t}
         for agent, state in self.state.items():
-            told = agent in self.tick.obs or (state in ("absent", "waiting") and self._chance(0.2))
-            if kind == "none" or not told or (kind == "some" and self._chance(0.5)):
+            informed = agent in self.tick.obs or (state in ("absent", "waiting") and self._chance(0.2))
+            if kind == "none" or not informed or (kind == "some" and self._chance(0.5)):
                 continue
             self.tick.infos[agent] = self._info(kind)
 

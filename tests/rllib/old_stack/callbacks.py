@@ -81,7 +81,7 @@ class Steps(RLlibCallback):
         agents = episode.get_agents()
         episode.user_data["infos"].append([episode.last_info_for(agent) for agent in agents])
         rewards = [episode._agent_reward_history[agent][-1:] for agent in agents]
-        episode.hist_data["paid"].append(float(sum(float(paid[0]) for paid in rewards if paid)))
+        episode.hist_data["paid"].append(float(sum(float(latest[0]) for latest in rewards if latest)))
 
     def on_episode_end(self, *, episode: Any, **kwargs: Any) -> None:
         if not isinstance(episode, Exception):

@@ -22,23 +22,23 @@ class OldWorld(World):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         obs, infos = super().reset(seed=seed, options=options)
-        return self._shown(obs), self._told(obs, infos)
+        return self._shown(obs), self._infos(obs, infos)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         obs, rewards, terminateds, truncateds, infos = super().step(actions)
-        return self._shown(obs), rewards, terminateds, truncateds, self._told(obs, infos)
+        return self._shown(obs), rewards, terminateds, truncateds, self._infos(obs, infos)
 
     def _shown(self, obs: dict) -> dict:
         return obs
 
-    def _told(self, obs: dict, infos: dict) -> dict:
+    def _infos(self, obs: dict, infos: dict) -> dict:
         return {agent: info for agent, info in infos.items() if agent in obs or agent == "__common__"}
 
 
 class UnheldWorld(OldWorld):
     """Infos of agents that are not observed remain in: RLlib raises."""
 
-    def _told(self, obs: dict, infos: dict) -> dict:
+    def _infos(self, obs: dict, infos: dict) -> dict:
         return infos
 
 
@@ -52,8 +52,8 @@ class ListsWorld(OldWorld):
 class UntrainedWorld(OldWorld):
     """A world whose infos exclude an agent's steps from training at times."""
 
-    def _told(self, obs: dict, infos: dict) -> dict:
-        infos = super()._told(obs, infos)
+    def _infos(self, obs: dict, infos: dict) -> dict:
+        infos = super()._infos(obs, infos)
         for i, agent in enumerate(obs):
             if (self.t + i) % 4 == 3:
                 infos[agent] = {**infos.get(agent, {}), "training_enabled": False}

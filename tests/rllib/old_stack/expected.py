@@ -31,7 +31,7 @@ def wrong_path(name: str, run: Run) -> Iterator[str]:
     if run.is_accelerated is None:
         return
     reason = SLOW.get(name)
-    told = " ".join(map(str, run.slow_path_reasons))
-    if run.is_accelerated != (reason is None) or (reason is not None and reason not in told):
+    reported = " ".join(map(str, run.slow_path_reasons))
+    if run.is_accelerated != (reason is None) or (reason is not None and reason not in reported):
         expected = "accelerated" if reason is None else f"RLlib's way as of {reason!r}"
-        yield f"path of {name!r}: {expected} / accelerated: {run.is_accelerated}, as {told or 'nothing'}"
+        yield f"path of {name!r}: {expected} / accelerated: {run.is_accelerated}, as {reported or 'nothing'}"

@@ -112,7 +112,7 @@ class DeathAndLimit(Leaves):
 
 
 @world("rewards after death, dropped")
-class PaidLate(Leaves):
+class LateRewards(Leaves):
     options = ("--late-rewards", "drop")
 
     def rewarded(self, t):

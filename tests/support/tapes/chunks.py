@@ -16,9 +16,9 @@ class Trajectory:
     """One stay of an agent: it is observed at `at`, and transition i goes from at[i] to at[i + 1]."""
 
     at: list[int]
-    paid_from: int
+    rewards_from: int
     """The first tick whose reward counts."""
-    paid: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
     late: list[tuple[int, float]] = field(default_factory=list)
     """(tick, reward) after its end."""
     waiting: float = 0.0
@@ -41,7 +41,7 @@ class Agent:
 
     def attributed(self, cuts: list[tuple[int, int]], late_rewards: str) -> float:
         """Return the sum of rewards on transitions; `cuts` has (end, env step when it was returned) of each chunk."""
-        return sum(sum(stay.paid) + sum(self._accumulated(stay, cuts, late_rewards)) for stay in self.stays)
+        return sum(sum(stay.rewards) + sum(self._accumulated(stay, cuts, late_rewards)) for stay in self.stays)
 
     def unattributed_by(self, cuts: list[tuple[int, int]], late_rewards: str) -> float:
         """Return the sum of rewards that never will be on transitions."""
@@ -52,7 +52,7 @@ class Agent:
 
     def _accumulated(self, stay: Trajectory, cuts: list[tuple[int, int]], late_rewards: str) -> list[float]:
         """Return the late rewards that still reached the last transition."""
-        if late_rewards != "accumulate" or not stay.paid:
+        if late_rewards != "accumulate" or not stay.rewards:
             return []
         returned_at = min((at for end, at in cuts if end >= stay.at[-1]), default=np.inf)
         return [reward for t, reward in stay.late if t <= returned_at]
@@ -60,11 +60,11 @@ class Agent:
 
 def follow(tape: Tape, agent: Hashable) -> Agent:
     """Return the agent's way through the episode so far."""
-    told, stay, early = Agent(), None, 0.0
+    way, stay, early = Agent(), None, 0.0
     for t, tick in enumerate(tape.ticks):
         reward, own = tick.rewards.get(agent, 0.0), tick.flags.get(agent, (False, False))
         all_done = tick.flags.get("__all__", (False, False))
-        acted = next((stay for stay in reversed(told.stays) if stay.paid), None)
+        acted = next((stay for stay in reversed(way.stays) if stay.rewards), None)
         returns = acted is not None and stay is None and agent in tick.obs and not (any(own) or any(all_done))
         if stay is not None:
             stay.waiting += reward
@@ -76,7 +76,7 @@ def follow(tape: Tape, agent: Hashable) -> Agent:
             early += reward
         if stay is None and agent in tick.obs:
             stay = Trajectory([t], 0 if acted is None else t if returns else t + 1, waiting=early)
-            told.stays.append(stay)
+            way.stays.append(stay)
             early = 0.0
         if stay is not None and (any(own) or any(all_done)):
             stay.end = own if any(own) else all_done
@@ -85,13 +85,13 @@ def follow(tape: Tape, agent: Hashable) -> Agent:
                 _arrive(stay, t)
             early, stay.waiting, stay = stay.waiting, 0.0, None  # of one who has not acted
     if any(tape.end):
-        told.unattributed = early
-    return told
+        way.unattributed = early
+    return way
 
 
 def _arrive(stay: Trajectory, t: int) -> None:
     stay.at.append(t)
-    stay.paid.append(stay.waiting)
+    stay.rewards.append(stay.waiting)
     stay.waiting = 0.0
 
 
@@ -164,12 +164,12 @@ class ChunkCheck:
             assert same(row(got, i), value), f"observation {i}: {row(got, i)} instead of {value}"
 
     def _check_rewards(self, part: Any, stay: Trajectory, rows: range) -> None:
-        paid = list(stay.paid)
-        if self.world.late_rewards == "accumulate" and stay.end is not None and paid:
-            paid[-1] += sum(reward for t, reward in stay.late if t <= self.returned_at)
+        rewards = list(stay.rewards)
+        if self.world.late_rewards == "accumulate" and stay.end is not None and rewards:
+            rewards[-1] += sum(reward for t, reward in stay.late if t <= self.returned_at)
         got = with_lookback(part, part.get_rewards)
         assert got.dtype == np.float64
-        expected = [self.world.recorded_reward(paid[i]) for i in rows[:-1]]
+        expected = [self.world.recorded_reward(rewards[i]) for i in rows[:-1]]
         assert got.tolist() == expected, (got.tolist(), expected)
 
     def _check_actions(self, agent: Hashable, part: Any, ticks: list[Any]) -> None:
@@ -240,7 +240,7 @@ class ChunkCheck:
         for stay in way.stays:
             seen = [t for t in stay.at if t <= self.end]
             if seen and seen[-1] < self.end and not stay.has_ended(self.end):
-                first = seen[-1] + 1 if len(seen) > 1 else stay.paid_from
+                first = seen[-1] + 1 if len(seen) > 1 else stay.rewards_from
                 return sum(tick.rewards.get(agent, 0.0) for tick in self.tape.ticks[first : self.end + 1])
         return 0.0
 

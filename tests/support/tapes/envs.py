@@ -82,7 +82,7 @@ class Story:
         self.silent = rng.choice((0, 0, 0.3))
         self.talks = rng.choice((0, 0, 0.1, 0.7))
         self.habits = {agent: self._habits(i) for i, agent in enumerate(self.world.agents)}
-        if self.world.somebody_begins:
+        if self.world.first_agent_begins:
             self.habits[self.world.agents[0]].joins = 0
         self.born: dict[Hashable, int] = {}
         self.ended: dict[Hashable, int] = {}

@@ -87,8 +87,8 @@ class Play:
     def _tape_of(self, chunk: Any) -> Tape:
         if chunk.id_ not in self.place:
             if self.world.tells_tape:
-                told = chunk.get_common_infos()[chunk.env_t_started]
-                place = told["env"], told["tape"]
+                info = chunk.get_common_infos()[chunk.env_t_started]
+                place = info["env"], info["tape"]
                 assert place not in self.place.values(), "one episode has two ids"
             else:
                 (place,) = [(i, ids.index(chunk.id_)) for i, ids in enumerate(self.world.starts) if chunk.id_ in ids]

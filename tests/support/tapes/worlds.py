@@ -109,7 +109,7 @@ class World:
         self.count_steps_by = rng.choice(("env_steps", "env_steps", "agent_steps"))
         self.complete = rng.random() < 0.1
         self.drops = self.complete or rng.random() < 0.3
-        self.somebody_begins = self.count_steps_by == "agent_steps" or rng.random() < 0.8
+        self.first_agent_begins = self.count_steps_by == "agent_steps" or rng.random() < 0.8
         self.lengths = rng.choice(((1,), (1, 2, 3), (2, 6, 11), (17, 30), (5, 60)))
         self.fragment, self.lookback = rng.randint(1, 15), rng.choice((0, 1, 1, 3, 10))
         self.keep_float64, self.window = rng.random() < 0.5, rng.choice((1, 4, 100))
@@ -151,10 +151,10 @@ class World:
     def __repr__(self) -> str:
         return f"World({self.seed})"
 
-    def recorded_reward(self, paid: float) -> float:
+    def recorded_reward(self, reward: float) -> float:
         """Apply `reward_scale` and `clip_rewards` to a reward."""
         low, high = self.clip if isinstance(self.clip, tuple) else (-(self.clip or np.inf), self.clip or np.inf)
-        scaled = paid * self.scale
+        scaled = reward * self.scale
         return float(np.sign(scaled)) if self.clip is True else min(max(scaled, low), high)
 
     # What the runner is given.

@@ -18,7 +18,7 @@ def puffer_env(kind: str, buf: Any = None, seed: int = 0) -> emulation.PettingZo
 
 
 def build(setting: Setting) -> Sampler:
-    envs, told = _vector(setting)
+    envs, setup = _vector(setting)
     rows = setting.num_envs * AGENTS
     net, record = Net(), Record(rows)
     envs.async_reset(42)
@@ -48,7 +48,7 @@ def build(setting: Setting) -> Sampler:
             envs.send(actions.numpy())
         return steps - resets
 
-    return Sampler(collect, told, envs.close)
+    return Sampler(collect, setup, envs.close)
 
 
 def _vector(setting: Setting) -> tuple[Any, dict[str, Any]]:

@@ -40,14 +40,14 @@ def build(setting: Setting) -> Sampler:
 
 def build_with(runner_class: type[MultiAgentEnvRunner], setting: Setting) -> Sampler:
     config = _with_module(config_of(setting)).env_runners(env_runner_cls=runner_class)
-    told = {
+    setup = {
         "runner": f"{runner_class.__module__}.{runner_class.__name__}",
         **runners_of(setting),
         "module": "PPO's default, with values",
         "model_config": MODEL_CONFIG,
     }
     if setting.num_workers:
-        return remote_sampler(setting, {"config": config}, _sample, told)
+        return remote_sampler(setting, {"config": config}, _sample, setup)
     runner = runner_class(config=config)
 
     def collect() -> int:
@@ -55,7 +55,7 @@ def build_with(runner_class: type[MultiAgentEnvRunner], setting: Setting) -> Sam
         runner.get_metrics()
         return sum(episode.agent_steps() for episode in episodes)
 
-    return Sampler(collect, told, runner.stop)
+    return Sampler(collect, setup, runner.stop)
 
 
 def rllib_env(kind: str, config: dict) -> ParallelPettingZooEnv:
@@ -84,7 +84,7 @@ def _with_module(config: PPOConfig) -> PPOConfig:
 
 
 def remote_sampler(
-    setting: Setting, options: dict[str, Any], sample: Callable[[Any], list], told: dict[str, Any]
+    setting: Setting, options: dict[str, Any], sample: Callable[[Any], list], setup: dict[str, Any]
 ) -> Sampler:
     """Return a sampler of an EnvRunnerGroup in actors; `sample` makes each runner return objects with agent steps."""
     ray.init(
@@ -103,7 +103,7 @@ def remote_sampler(
         runners.stop()
         ray.shutdown()
 
-    return Sampler(collect, told, close)
+    return Sampler(collect, setup, close)
 
 
 def _sample(runner: Any) -> list:

@@ -24,14 +24,14 @@ def build_with(worker_class: type[RolloutWorker], setting: Setting) -> Sampler:
         "default_policy_class": PPOTorchPolicy,
         "config": _config(setting).env_runners(env_runner_cls=worker_class),
     }
-    told = {
+    setup = {
         "runner": f"{worker_class.__module__}.{worker_class.__name__}",
         **runners_of(setting),
         "policy": "PPOTorchPolicy",
         "model": MODEL_CONFIG,
     }
     if setting.num_workers:
-        return remote_sampler(setting, options, lambda worker: [worker.sample()], told)
+        return remote_sampler(setting, options, lambda worker: [worker.sample()], setup)
     worker = worker_class(**options)
 
     def collect() -> int:
@@ -39,7 +39,7 @@ def build_with(worker_class: type[RolloutWorker], setting: Setting) -> Sampler:
         worker.get_metrics()
         return steps
 
-    return Sampler(collect, told, worker.stop)
+    return Sampler(collect, setup, worker.stop)
 
 
 def _config(setting: Setting) -> PPOConfig:

@@ -35,8 +35,8 @@ def build(setting: Setting) -> Sampler:
             terminated, truncated = torch.as_tensor(ended), torch.as_tensor(cut)
         return TICKS * rows
 
-    told = {
+    setup = {
         "envs": f"pettingzoo_env_to_vec_env_v1, concat_vec_envs_v1(num_cpus={setting.num_workers})",
         "loop": "torch.no_grad, torch.distributions.Categorical, preallocated tensors",
     }
-    return Sampler(collect, told, envs.close)
+    return Sampler(collect, setup, envs.close)

@@ -51,12 +51,12 @@ def build(setting: Setting) -> Sampler:
     def collect() -> int:
         return int(collector.collect(n_step=steps).n_collected_steps)
 
-    told = {
+    setup = {
         "envs": f"{vector.__name__}, {'a process for each env' if setting.num_workers else 'one process'}",
         "policy": "MultiAgentPolicy of one ProbabilisticActorPolicy",
         "recorded": "no log-probabilities, no values",
     }
-    return Sampler(collect, told, envs.close)
+    return Sampler(collect, setup, envs.close)
 
 
 def _policy(env: PettingZooEnv) -> MultiAgentPolicy:

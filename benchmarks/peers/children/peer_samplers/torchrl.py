@@ -47,18 +47,18 @@ def build(setting: Setting) -> Sampler:
             num_threads=1,
             num_sub_threads=1,
         )
-        told: dict[str, Any] = {"collector": "MultiAsyncCollector", "envs": f"{setting.num_workers} x SerialEnv"}
+        setup: dict[str, Any] = {"collector": "MultiAsyncCollector", "envs": f"{setting.num_workers} x SerialEnv"}
     else:
         collector = Collector(make, _policy(), frames_per_batch=frames, total_frames=-1)
-        told = {"collector": "Collector", "envs": "SerialEnv" if setting.num_envs > 1 else "PettingZooWrapper"}
+        setup = {"collector": "Collector", "envs": "SerialEnv" if setting.num_envs > 1 else "PettingZooWrapper"}
     torch.set_num_threads(1)  # collectors change it
     batches = iter(collector)
 
     def collect() -> int:
         return next(batches).numel() * AGENTS
 
-    told |= {"group_map": "ALL_IN_ONE_GROUP", "frames_per_batch": frames, "actor": "ProbabilisticActor, Categorical"}
-    return Sampler(collect, told, collector.shutdown)
+    setup |= {"group_map": "ALL_IN_ONE_GROUP", "frames_per_batch": frames, "actor": "ProbabilisticActor, Categorical"}
+    return Sampler(collect, setup, collector.shutdown)
 
 
 def _policy() -> ProbabilisticActor:

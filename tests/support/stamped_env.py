@@ -14,7 +14,7 @@ LONG = 200_000  # bytes: a message of some packets
 MADE = count()
 
 
-class Told(fastmarl.MultiAgentEnv):
+class StampedEnv(fastmarl.MultiAgentEnv):
     """Observations are (env index, maker, episode, env step, agent, its last action); so are infos, if there are any.
 
     Args:
@@ -35,7 +35,7 @@ class Told(fastmarl.MultiAgentEnv):
     def reset(self, *, seed=None, options=None):
         self.episode += 1
         self.t = 0
-        return self._told(dict.fromkeys(self.possible_agents, -1))
+        return self._observe(dict.fromkeys(self.possible_agents, -1))
 
     def step(self, actions):
         self.t += 1
@@ -43,8 +43,8 @@ class Told(fastmarl.MultiAgentEnv):
         if self.crash and self.total % self.crash == self.crash - 1 - self.index:
             if self.index % 2:
                 os._exit(1)
-            raise ValueError("as it was told")
-        obs, infos = self._told(actions)
+            raise ValueError("as configured")
+        obs, infos = self._observe(actions)
         rewards = {agent: float(self.t + action) for agent, action in actions.items()}
         over = self.t == 7 + 5 * (self.index + self.episode) % 11
         return obs, rewards, {"__all__": over}, {"__all__": False}, infos
@@ -56,14 +56,14 @@ class Told(fastmarl.MultiAgentEnv):
         for name, number in state.items():
             setattr(self, name, number)
 
-    def _told(self, actions):
+    def _observe(self, actions):
         obs = {
             agent: np.array([self.index, self.maker, self.episode, self.t, i, actions[agent]], np.float64)
             for i, agent in enumerate(self.possible_agents)
         }
         if not self.long or self.t % self.long:
             return obs, {}
-        return obs, {agent: {"told": told.tolist(), "more": bytes(LONG)} for agent, told in obs.items()}
+        return obs, {agent: {"obs": value.tolist(), "more": bytes(LONG)} for agent, value in obs.items()}
 
 
 class Witness:
@@ -105,6 +105,6 @@ def _check_part(part, agent, chunk):
     want[0, 5] = obs[0, 5] if chunk.env_t_started else -1
     np.testing.assert_array_equal(obs, want)
     np.testing.assert_array_equal(part.get_rewards(), obs[1:, 3] + obs[1:, 5])
-    for told, info in zip(obs.tolist(), part.get_infos(), strict=True):
-        assert not info or info["told"] == told
+    for row, info in zip(obs.tolist(), part.get_infos(), strict=True):
+        assert not info or info["obs"] == row
     return int(obs[0, 0]), int(obs[0, 1]), int(obs[0, 2])
