@@ -1,4 +1,4 @@
-"""Find turns of phrase that make prose hard to read; `make lint` runs it, and fails if there are any."""
+"""Find turns of phrase that make prose and names hard to read; `make lint` runs it, and fails if there are any."""
 
 import ast
 import io
@@ -17,6 +17,12 @@ PHRASES = re.compile(
     re.IGNORECASE,
 )
 OPENINGS = re.compile(r"(What|Whether|Of|The same)\b")  # of docstrings
+NAMES = re.compile(r"(^|_)(anew|beside|hungry|nobody|paid|somebody|told|unheard|whoever)(_|$)")  # in snake case
+TEST_NAMES = re.compile(
+    r"^test_(\d+_)?(what|who)_"
+    r"|_(tells?|courses?|those_who|is_said|so_it_is|as_a_whole|under_way|to_the_bit)(_|$)"
+    r"|_whole$"
+)
 
 
 def main() -> int:
@@ -34,7 +40,7 @@ def paths() -> Iterator[Path]:
 
 
 def problems(path: Path) -> Iterator[str]:
-    """Describe each phrase in a page, or in the docstrings and comments of a Python file."""
+    """Describe each phrase in a page, or in the docstrings, comments and identifiers of a Python file."""
     text = path.read_text()
     docstrings = [*docstrings_in(text)] if path.suffix == ".py" else []
     for docstring in docstrings:
@@ -44,12 +50,26 @@ def problems(path: Path) -> Iterator[str]:
             yield f"{docstring!r} is too short to help; say more, or leave it out"
     for prose in [*docstrings, *comments_in(text)] if path.suffix == ".py" else [text]:
         yield from (f"write {match[0]!r} another way" for match in PHRASES.finditer(prose))
+    for line, name in sorted(identifiers_in(text)) if path.suffix == ".py" else []:
+        words = re.sub(r"(?=[A-Z][a-z])", "_", name).lower()
+        if NAMES.search(words) or (words.startswith("test_") and TEST_NAMES.search(words)):
+            yield f"line {line}: find another name than {name}"
 
 
 def docstrings_in(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
+
+
+def identifiers_in(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of each definition, parameter, and assigned variable or attribute."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
 
 
 def comments_in(source: str) -> Iterator[str]:
