@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -20,13 +21,13 @@ from ray.rllib.evaluation import env_runner_v2, rollout_worker, sampler
 from ray.rllib.offline import io_context, json_reader
 from support.legacy import config_with
 from support.legacy_api.faces import LENGTH, Clock, by_agent
-from support.legacy_api.page import ROOT
 
 from fastmarl.errors import ConfigError
 from fastmarl.legacy import JsonReader, RolloutWorker, RolloutWorkerConfig, get_global_worker
 from fastmarl.legacy.config import WITHOUT_COUNTERPART
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
+PAGE = Path(__file__).parents[2] / "docs/old_stack.md"
 MODULES = (rollout_worker, sampler, env_runner_v2, env_runner, of_connectors, json_reader, io_context)
 FIELDS = vars(PPOConfig()).keys() - {"env", "_is_frozen"}  # the constructor's env_creator makes the env
 OTHER_NAMES = {"_train_batch_size_per_learner": "train_batch_size_per_learner"}
@@ -125,7 +126,7 @@ def test_options_without_counterpart_are_named_at_once_and_on_the_page():
     options = dict.fromkeys(WITHOUT_COUNTERPART)
     with pytest.raises(ConfigError) as caught:
         config_with(**options)
-    page = (ROOT / "docs" / "old_stack.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     for name, way in WITHOUT_COUNTERPART.items():
         assert f"{name} ({way})" in str(caught.value)
         assert re.search(rf"^\| .*`{name}`.* \|.*\|$", page, re.MULTILINE), name
