@@ -30,7 +30,7 @@ from fastmarl.distributed.host import HostReady, HostReport
 from fastmarl.distributed.in_process import Put
 from fastmarl.distributed.parts import owned
 from fastmarl.learning import make_value_fn
-from fastmarl.runner.loop.metrics import Counts, Increment
+from fastmarl.runner.loop.runner_metrics import Counts, Increment
 
 ENVS = {"mpe2.simple_spread_v3": 32, "fastmarl.simple_spread": 128}
 STEPS_OF_CALL = {"mpe2.simple_spread_v3": 6_400, "fastmarl.simple_spread": 64_000}  # takes about a second

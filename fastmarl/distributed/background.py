@@ -27,7 +27,7 @@ from fastmarl.distributed.parcels import join_batches
 from fastmarl.distributed.processes import Processes
 from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.distributed.weights import weights_by_module
-from fastmarl.runner.loop.metrics import RunnerMetrics
+from fastmarl.runner.loop.runner_metrics import RunnerMetrics
 
 MakeBatch = Callable[[list[MultiAgentEpisode]], Any]
 

@@ -18,7 +18,7 @@ from fastmarl.core.processes.protocol import pickled_error
 from fastmarl.core.store.request import Request
 from fastmarl.distributed.shared_weights import Form
 from fastmarl.play.arena.evaluation import Evaluation, evaluate
-from fastmarl.runner.loop.metrics import Increment
+from fastmarl.runner.loop.runner_metrics import Increment
 from fastmarl.runner.runner import MultiAgentEnvRunner, begin_increments, take_increment
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]

@@ -6,7 +6,7 @@ from fastmarl.core.errors.states import whole_number
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.distributed.fleet import COUNTED, Fleet
 from fastmarl.distributed.parts import SamplePart
-from fastmarl.runner.loop.metrics import RunnerMetrics
+from fastmarl.runner.loop.runner_metrics import RunnerMetrics
 
 LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in a group's state
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.objects.public import public
-from fastmarl.runner.loop.metrics import Increment, RunnerMetrics
+from fastmarl.runner.loop.runner_metrics import Increment, RunnerMetrics
 
 OF_IDS = {str, int, type(None)}  # most arrays of objects hold nothing else
 

@@ -19,10 +19,10 @@ from fastmarl.runner.loop.building import spaces_of
 from fastmarl.runner.loop.config_changes import change_config, of_worker
 from fastmarl.runner.loop.evaluation import Evaluator
 from fastmarl.runner.loop.listeners import Listeners
-from fastmarl.runner.loop.metrics import Increment
 from fastmarl.runner.loop.output import make_output
 from fastmarl.runner.loop.policy_changes import ChangesPolicies, PolicyChanges
 from fastmarl.runner.loop.resources import Resources
+from fastmarl.runner.loop.runner_metrics import Increment
 from fastmarl.runner.loop.sampling import Sampling
 from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 from fastmarl.runner.state.checkpointable import Checkpointable

@@ -11,7 +11,7 @@ from support.actors import Env, make_runner
 
 from fastmarl.core.episodes import log
 from fastmarl.runner.loop import sampling
-from fastmarl.runner.loop.metrics import NAMED, OTHERS, RunnerMetrics
+from fastmarl.runner.loop.runner_metrics import NAMED, OTHERS, RunnerMetrics
 from fastmarl.runner.metrics.metrics_logger import MetricsLogger
 
 

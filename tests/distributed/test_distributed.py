@@ -25,7 +25,7 @@ from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
-from fastmarl.runner.loop.metrics import Counts, Increment
+from fastmarl.runner.loop.runner_metrics import Counts, Increment
 
 # Calls and references.
 

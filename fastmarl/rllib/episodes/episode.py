@@ -30,7 +30,8 @@ AgentIDs = Hashable | Collection[Hashable] | None
 class MultiAgentEpisode(RLlibEpisode):
     """A multi-agent episode or a chunk of one, with the interface of RLlib's class of this name."""
 
-    # _origin: (SampleBlock, index of the chunk) of a sampled episode while it is unchanged; or see EpisodeInTheMaking.
+    # _origin: (SampleBlock, index of the chunk) of a sampled episode while it is unchanged; of a running one, (its
+    # EpisodeInView or EpisodeInTheMaking, 0).
     # _numbers: the runner's ChunkNumbers of an episode that sample() has returned.
     __slots__ = ("__weakref__", "_numbers", "_origin")
 

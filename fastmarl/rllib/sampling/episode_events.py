@@ -9,7 +9,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
 from fastmarl.core.errors import RunningEpisodeError
-from fastmarl.rllib.sampling.internals import Internals
+from fastmarl.rllib.sampling.internals import BATCH, EARLIER, EPISODES, Internals
 from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.episode_in_view import EpisodeInView, prune
@@ -107,7 +107,7 @@ class EpisodeEvents:
 
     @property
     def _earlier_chunks(self) -> Any:
-        return self._parts.internals.loop["_ongoing_episodes_for_metrics"]
+        return self._parts.internals.loop[EARLIER]
 
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
         """Give the runner all returned chunks of a running episode, as mere numbers if they no longer exist."""
@@ -142,7 +142,7 @@ class EpisodeEvents:
             for each in shown:
                 each.close()
         for each in shown:
-            each.write_back()
+            each.update_record()
         if event == END:
             self._earlier_chunks.pop(id_, None)
         elif record.id_ != id_ and id_ in self._earlier_chunks:
@@ -163,7 +163,7 @@ class EpisodeEvents:
         if is_late:
             self._late.add(record.env_index)
         else:
-            self.write_back(view)
+            self.write_observations(view)
 
     # For code that reads the state of RLlib's loop.
 
@@ -179,9 +179,9 @@ class EpisodeEvents:
         Raises:
             RunningEpisodeError: If that is not known here, for example because steps are half recorded.
         """
-        if name == "_ongoing_episodes" and self._shown:
+        if name == EPISODES and self._shown:
             return self._shown_episodes()
-        if name == "_cached_to_module" and self.is_in_tick:
+        if name == BATCH and self.is_in_tick:
             return None  # until all callbacks have been called
         raise RunningEpisodeError(
             f"the runner's {name} can't be read here while fastmarl samples; from the next call on, RLlib's loop does"
@@ -217,7 +217,7 @@ class EpisodeEvents:
     def write_back_late(self) -> None:
         """Write back what late callbacks have changed, after the modules have acted."""
         for env_index in self._late:
-            self.write_back(self._views[env_index])
+            self.write_observations(self._views[env_index])
         self._late.clear()
 
     def built_episode(self, record: RLlibRecord) -> Any:
@@ -273,7 +273,7 @@ class EpisodeEvents:
             extra_model_outputs={agent_id: extras for agent_id, (_, extras, _) in acted.items() if extras},
         )
 
-    def write_back(self, view: EpisodeInView) -> None:
+    def write_observations(self, view: EpisodeInView) -> None:
         """Write the newest observations, which callbacks may have changed, to the blocks that modules read."""
         record = view.record
         table, live = self._parts.table, self._parts.table.envs[record.env_index].lane_of

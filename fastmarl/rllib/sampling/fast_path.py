@@ -11,7 +11,7 @@ from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgen
 
 from fastmarl.rllib.connectors import pieces as connecting
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
-from fastmarl.rllib.sampling.internals import Internals
+from fastmarl.rllib.sampling.internals import EARLIER, OF_LOOP, Internals
 
 
 class Reason(NamedTuple):
@@ -51,8 +51,8 @@ CODES = {  # code -> how to change the config
 
 
 # Attributes of a runner that only RLlib's own loop sets. Reading a callback's code spares the switch to that loop after
-# the first call, but can't find all readers; internals.py does.
-LOOP_STATE = {"_cached_to_module", "_done_episodes_for_metrics", "_ongoing_episodes", "_shared_data"}
+# the first call, but can't find all readers; internals.py does. EARLIER is right in on_episode_end, where it is read.
+LOOP_STATE = OF_LOOP - {EARLIER}
 INTERNALS = (
     "_sample",
     "_reset_envs",

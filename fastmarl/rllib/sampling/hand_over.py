@@ -8,7 +8,7 @@ from ray.rllib.core.columns import Columns
 
 from fastmarl.rllib.connectors.frames import StackedFrames
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
-from fastmarl.rllib.sampling.internals import Internals
+from fastmarl.rllib.sampling.internals import DONE, EARLIER, Internals
 from fastmarl.rllib.sampling.parts import Parts
 from fastmarl.rllib.sampling.to_module import ToModule
 from fastmarl.rllib.store.records import ChunkNumbers
@@ -61,7 +61,7 @@ def _as_before(parts: Parts, frames: StackedFrames) -> dict[tuple, list[Any]]:
 
 def give_back(internals: Internals) -> None:
     """Put the chunks of episodes that are not in the metrics yet where RLlib's loop has them."""
-    done, earlier = internals.loop["_done_episodes_for_metrics"], internals.loop["_ongoing_episodes_for_metrics"]
+    done, earlier = internals.loop[DONE], internals.loop[EARLIER]
     for *chunks, last in internals.finished_numbers:
         last.is_done = True
         done.append(last.shown)

@@ -1,6 +1,6 @@
 """Private attributes of a runner: those that samplers read and set, and those that only RLlib's own loop sets.
 
-Compare this page with a new version of Ray.
+To be compared with each new version of Ray, as are the names in fast_path.py and the methods that runner.py overrides.
 """
 
 from operator import attrgetter

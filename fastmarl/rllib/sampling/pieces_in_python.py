@@ -53,7 +53,7 @@ class PiecesInPython:
         try:
             batch = self._call(piece, batch, views, has_ended=has_ended)
             for view in views.values():
-                view.write_back()
+                view.update_record()
             for each, lanes, items in given:
                 made = []
                 for lane, (env_index, agent_id) in zip(lanes, each.who, strict=True):
@@ -74,9 +74,9 @@ class PiecesInPython:
         try:
             batch = self._call(piece, batch, views, has_ended=has_ended)
             for view in views.values():
-                view.write_back()
+                view.update_record()
                 if view.is_built and not has_ended:
-                    self._events.write_back(view)
+                    self._events.write_observations(view)
         finally:
             self._seconds[type(piece).__name__] += perf_counter() - began
         return batch

@@ -14,7 +14,7 @@ from fastmarl.core.store.request import Request
 from fastmarl.rllib.sampling.acting import Acting
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
 from fastmarl.rllib.sampling.hand_over import hand_over
-from fastmarl.rllib.sampling.internals import Internals
+from fastmarl.rllib.sampling.internals import EARLIER, Internals
 from fastmarl.rllib.sampling.mapping import AgentToModuleMapping
 from fastmarl.rllib.sampling.module_inputs import ModuleInputs
 from fastmarl.rllib.sampling.parts import Parts
@@ -199,7 +199,7 @@ class FastSampler:
 
     def _forget_earlier_chunks(self) -> None:
         """Drop earlier chunks, as RLlib does when all envs are reset: metrics then only count last chunks."""
-        self._internals.loop["_ongoing_episodes_for_metrics"].clear()
+        self._internals.loop[EARLIER].clear()
         for chunks in self._finished_numbers:
             del chunks[:-1]
         for chunk in self._finished:
@@ -254,7 +254,7 @@ class FastSampler:
         self._under_way -= lost
         if self._runner.num_envs > 1:
             self._env_ts -= lost
-            self._internals.loop["_ongoing_episodes_for_metrics"].pop(record.id_, None)
+            self._internals.loop[EARLIER].pop(record.id_, None)
         else:  # RLlib resets its counts, too
             self._env_ts = self._agent_ts = 0
             self._all_recreated = True

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from fastmarl.rllib.sampling.internals import Internals
+from fastmarl.rllib.sampling.internals import SHARED, Internals
 
 Mapped = dict[str, list[tuple[str, Hashable]]]
 """Module id -> (episode id, agent id) of each row of its batch."""
@@ -24,11 +24,11 @@ class SharedData:
     @property
     def content(self) -> Any:
         """The data: a dict, or None before the first reset."""
-        return self._internals.loop["_shared_data"]
+        return self._internals.loop[SHARED]
 
     def reset(self) -> None:
         """Clear the data, as RLlib does when it resets all envs."""
-        self._internals.loop["_shared_data"] = {}
+        self._internals.loop[SHARED] = {}
 
     def note_end(self, ended: str, begun: str) -> None:
         """Note the ids of an episode that ended, and of the one that began in its place."""

@@ -16,10 +16,10 @@ from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.lists import ListedColumn, unite_dtypes
 from fastmarl.rllib.episodes.sample_block import is_set
 from fastmarl.rllib.store.builder import RLlibChunk
-from fastmarl.rllib.store.in_view import AgentsInView, agent_in_view, become, in_view_kind, is_last
 from fastmarl.rllib.store.lane_steps import actions_of, rewards_of
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
+from fastmarl.rllib.store.view_classes import AgentsInView, agent_in_view, become, in_view_kind, is_last
 
 # Attribute of an episode -> attribute of its record with the same value.
 OF_RECORD = {"id_": "id_", "agent_to_module_mapping_fn": "policy_mapping_fn", "_agent_to_module_mapping": "mapping"}
@@ -164,7 +164,7 @@ class EpisodeInView:
         if value is not None:  # callbacks remove the mapping function for pickling
             setattr(self.record, OF_RECORD[name], value)
 
-    def write_back(self) -> None:
+    def update_record(self) -> None:
         """Copy to the record the values that were assigned to the whole episode."""
         for name in OF_RECORD if self.is_built else ():
             self.adopt(name, getattr(self.episode, name))

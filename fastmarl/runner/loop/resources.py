@@ -21,8 +21,8 @@ from fastmarl.core.vector.failures import Failures
 from fastmarl.core.vector.seeds import ResetSeeds, Streams
 from fastmarl.runner.loop.building import check_module_options, make_env_to_module, make_modules
 from fastmarl.runner.loop.envs import Envs
-from fastmarl.runner.loop.metrics import RunnerMetrics
 from fastmarl.runner.loop.output import make_recorder
+from fastmarl.runner.loop.runner_metrics import RunnerMetrics
 
 OF_POLICIES = ("policies", "policy_mapping_fn", "policies_to_train", *CONNECTOR_OPTIONS)
 
