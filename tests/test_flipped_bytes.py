@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from support.exactly import assert_same
+from support.differences import assert_same
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state

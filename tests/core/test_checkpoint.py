@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from support.differences import assert_same
 from support.interrupts import interrupted
-from support.trees import assert_same, spoilt
+from support.trees import spoilt
 
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.core.checkpoint import folder as checkpoint

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.differences import assert_same
 from support.short_episodes import Short
-from support.trees import assert_same
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state

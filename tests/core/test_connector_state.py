@@ -7,6 +7,7 @@ import re
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.differences import assert_same
 from support.interrupts import in_own_thread, interrupted
 from support.short_episodes import (
     MODULE,
@@ -19,7 +20,6 @@ from support.short_episodes import (
     state_of,
     stats_of,
 )
-from support.trees import assert_same
 
 import fastmarl
 from fastmarl.connectors import AgentIndicator, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards

@@ -9,9 +9,10 @@ import signal
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.differences import assert_same
 from support.exhaustive import further
 from support.process_runners import contents
-from support.trees import assert_same, spoilt
+from support.trees import spoilt
 from support.wandering import BOX, Wandering, make_runner
 
 import fastmarl

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.exactly import assert_same
+from support.differences import assert_same
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter

@@ -8,11 +8,11 @@ import pytest
 from support.compare import SideBySide, assert_same_chunk
 from support.connected import connected_options
 from support.connected_runs import SEEDS, Connected, assert_equals_oracle
+from support.differences import assert_same
 from support.optional import params
 from support.process_runners import contents
 from support.replay import make_config
 from support.scenario_envs import MixedClocksEnv, StepCounter
-from support.trees import assert_same
 from support.wandering import KINDS, make_runner
 from support.worlds import make_world, world_of
 

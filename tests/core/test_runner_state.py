@@ -6,9 +6,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from support.differences import assert_same
 from support.interrupts import in_own_thread, interrupted
 from support.short_episodes import NESTED, Short, make_runner, parts_of, stats_of
-from support.trees import assert_same, spoilt
+from support.trees import spoilt
 
 import fastmarl
 from fastmarl.connectors import EnvToModuleConnector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards

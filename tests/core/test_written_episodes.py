@@ -8,7 +8,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.trees import assert_same
+from support.differences import assert_same
 
 import fastmarl
 from fastmarl.batches import columns

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.bundled import BUNDLED, begun, play
-from support.trees import assert_same
+from support.differences import assert_same
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from support.exactly import assert_same
+from support.differences import assert_same
 
 from fastmarl.errors import BatchError
 from fastmarl.legacy.batches.packing import unpickled

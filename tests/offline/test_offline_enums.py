@@ -5,7 +5,7 @@ import enum
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.exactly import assert_same
+from support.differences import assert_same
 from support.optional import needed
 
 import fastmarl

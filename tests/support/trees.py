@@ -1,4 +1,4 @@
-"""Trees of dicts, lists and arrays, as states are: compared, and spoilt in every place."""
+"""Trees of dicts, lists and arrays, as states are, spoilt in every place."""
 
 import copy
 from collections.abc import Iterator
@@ -7,24 +7,6 @@ from typing import Any
 import numpy as np
 
 OTHERS: list[Any] = [None, "x", -1, 2**64, 1.5, True, [], {}, {"x": 1}, np.zeros(2), np.array(["a"]), np.array([None])]
-
-
-def assert_same(a: Any, b: Any) -> None:
-    """Bit-identical, in types, dtypes and order too."""
-    assert type(a) is type(b)
-    if isinstance(a, dict):
-        assert list(a) == list(b)
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            assert_same(x, y)
-    elif isinstance(a, np.ndarray):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.tobytes() == b.tobytes()
-    else:
-        assert repr(a) == repr(b)
 
 
 def spoilt(tree: Any) -> Iterator[tuple[str, Any]]:

@@ -22,11 +22,9 @@ What is stored otherwise than by RLlib must answer alike, see `questions.py`:
 
 import math
 import zlib
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import tree
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
@@ -34,11 +32,10 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.metrics.stats import StatsBase
 from rllib.differential import questions
+from support.differences import Differences, Lines
 
 from fastmarl.rllib.metrics import RUNNER_COUNTS, SLOW_PATH, RunnerCount
 from fastmarl.rllib.sampling.fast_path import CODES
-
-Lines = Iterator[str]
 
 CLOCK_SLOTS = ("_start_time", "_last_step_time")
 ID_SLOTS = ("id_", "multi_agent_episode_id")
@@ -60,8 +57,8 @@ class Report(dict):
     """The result of a get_metrics()."""
 
 
-class Comparison:
-    """Compares two runs part by part. It knows which id of the one is which id of the other.
+class Comparison(Differences):
+    """Compares two runs part by part.
 
     Args:
         mixes_columns: whether modules with different outputs act together. RLlib then has the columns of all in the
@@ -69,35 +66,20 @@ class Comparison:
         most_asked: how many chunks of a run are asked questions.
     """
 
+    subclassed = (MultiAgentEpisode, SingleAgentEpisode)
+
     def __init__(self, mixes_columns: bool = False, most_asked: int = 1) -> None:
+        super().__init__(
+            (MultiAgentEpisode, self._episodes),
+            (SingleAgentEpisode, self._slots),
+            (InfiniteLookbackBuffer, self.attributes),
+            (StatsBase, self._stats),
+            (Report, self._reports),
+        )
         self._mixes_columns, self._most_asked = mixes_columns, most_asked
-        self._their_id: dict[str, str] = {}
-        self._our_id: dict[str, str] = {}
-        self._same_spaces: dict[tuple[int, int], tuple[gymnasium.Space, gymnasium.Space]] = {}
         self._hung: dict[str, dict] = {}  # id -> hanging rewards at the end of the last chunk
         self._asks = True  # else what is compared are answers
         self._n_asked = 0
-        self._rules: list[tuple[type | tuple[type, ...], Callable[[Any, Any, str], Lines]]] = [
-            (MultiAgentEpisode, self._episodes),
-            (SingleAgentEpisode, self._slots),
-            (InfiniteLookbackBuffer, self._buffers),
-            (StatsBase, self._stats),
-            (Report, self._reports),
-            (dict, self._dicts),
-            ((set, frozenset), self._sets),
-            ((list, tuple), self._sequences),
-            (np.ndarray, self._arrays),
-            (gymnasium.Space, self._spaces),
-        ]
-        self._rule_of: dict[tuple[type, type], Callable[[Any, Any, str], Lines]] = {}
-
-    def __call__(self, want: Any, got: Any, path: str) -> Lines:
-        """The differences between two values of any kind that runners hand out."""
-        kinds = type(want), type(got)
-        if kinds not in self._rule_of:
-            rules = (rule for kind, rule in self._rules if all(issubclass(each, kind) for each in kinds))
-            self._rule_of[kinds] = next(rules, self._values)
-        return self._rule_of[kinds](want, got, path)
 
     def _episodes(self, want: MultiAgentEpisode, got: MultiAgentEpisode, path: str) -> Lines:
         """Compare two episodes' data and, unless they are answers themselves, their answers."""
@@ -118,7 +100,7 @@ class Comparison:
         end, begin = _nonzero(want._hanging_rewards_end), _nonzero(want._hanging_rewards_begin)
         begin = _only(begin, [agent for agent in begin if agent not in hung])  # 58
         at = f"{path}._hanging_rewards_begin"
-        yield from self._dicts(begin, _ordered_like(begin, _nonzero(got._hanging_rewards_begin)), at)
+        yield from self(begin, _ordered_like(begin, _nonzero(got._hanging_rewards_begin)), at)
         total = sum([*begin.values(), *end.values()], start=want.get_return())
         # In which order they are added changes the last bits.
         if not math.isclose(total, got.get_return(include_hanging_rewards=True), rel_tol=1e-6, abs_tol=1e-6):
@@ -129,51 +111,38 @@ class Comparison:
         for name in _rllib_slots(want):
             theirs, ours, at = getattr(want, name), getattr(got, name), f"{path}.{name}"
             if name in CLOCK_SLOTS:
-                if (theirs is None) != (ours is None):
-                    yield f"{at}: {theirs} / {ours}"
+                yield from self.clocks(theirs, ours, at)
             elif name in ID_SLOTS:
-                yield from self._ids(theirs, ours, at)
+                yield from self.ids(theirs, ours, at)
             elif name == "_last_added_observation":
                 # RLlib keeps the env's own object, which the env may change, and nothing after a cut (08).
                 if self._asks and any(self(theirs, ours, at)):
                     yield from self(got.get_observations(-1), ours, at)
             elif name == "_hanging_rewards_end":
-                yield from self._dicts(_nonzero(theirs), _ordered_like(theirs, _nonzero(ours)), at)
+                yield from self(_nonzero(theirs), _ordered_like(theirs, _nonzero(ours)), at)
             elif name == "_hanging_rewards_begin":
-                yield from self._values(type(theirs), type(ours), at)
+                yield from self.values(type(theirs), type(ours), at)
             elif name in REMNANTS:
-                yield from self._dicts(*_without_remnants(name, want, got), at)
+                yield from self(*_without_remnants(name, want, got), at)
             elif name in UNORDERED:
-                yield from self._dicts(theirs, _ordered_like(theirs, ours), at)
+                yield from self(theirs, _ordered_like(theirs, ours), at)
             elif name == "agent_to_module_mapping_fn":
                 if getattr(theirs, "__qualname__", theirs) != getattr(ours, "__qualname__", ours):
                     yield f"{at}: {theirs} / {ours}"
             else:
                 yield from self(theirs, ours, at)
 
-    def _ids(self, want: Any, got: Any, path: str) -> Lines:
-        if type(want) is not str or type(got) is not str:
-            yield from self._values(want, got, path)
-        elif self._their_id.setdefault(want, got) != got or self._our_id.setdefault(got, want) != want:
-            yield f"{path}: {want} / {got}, but before it was {self._their_id[want]} or {self._our_id.get(got)}"
-
-    def _buffers(self, want: Any, got: Any, path: str) -> Lines:
-        yield from self._dicts(vars(want), vars(got), path, attributes=True)
-
     def _stats(self, want: StatsBase, got: StatsBase, path: str) -> Lines:
         """Class, settings, and the readings unless they are of the clock."""
-        if type(want) is not type(got):
-            yield f"{path}: {type(want).__name__} / {type(got).__name__}"
-            return
         if any(f"['{name}']" in path for name in COUNTERS) and np.isnan(want.peek()) and not np.isnan(got.peek()):
             want = want.clone()  # 19: RLlib's counter after a push of 0 steps
             want.push(0)
         theirs, ours = want.get_state(), got.get_state()
         if is_clock(path):
-            yield from self._dicts(_settings(theirs), _settings(ours), path)
-            yield from self._clocks(want.peek(), got.peek(), f"{path}.peek()")
+            yield from self.dicts(_settings(theirs), _settings(ours), path)
+            yield from self.clocks(want.peek(), got.peek(), f"{path}.peek()")
         else:
-            yield from self._dicts(theirs, ours, path)
+            yield from self.dicts(theirs, ours, path)
             yield from self(want.peek(), got.peek(), f"{path}.peek()")
 
     def _reports(self, want: Report, got: Report, path: str) -> Lines:
@@ -185,7 +154,7 @@ class Comparison:
         theirs = _without_runner_counts(theirs)  # those of our own runners that stand in for RLlib's
         ours = {name: part for name, part in got.items() if name in want or name != LOST_REWARD}
         ours = _without_runner_counts(ours)
-        yield from self._dicts(theirs, _ordered_like(theirs, ours), path)
+        yield from self.dicts(theirs, _ordered_like(theirs, ours), path)
 
     def _strays(self, in_place: dict, strays: dict, path: str) -> Lines:
         """27: RLlib's timers of resets must be among those of the pipeline; one added since is not among them."""
@@ -193,57 +162,14 @@ class Comparison:
         if not ours.items() <= theirs.items():
             yield f"{path}: RLlib times {[*ours]} where it should time {[*theirs]}"
 
-    def _clocks(self, want: Any, got: Any, path: str) -> Lines:
-        """Two readings of the clock: none is one where the other is none."""
-        if np.isnan(want) != np.isnan(got) or got < 0:
-            yield f"{path}: {want} / {got}"
-
-    def _dicts(self, want: dict, got: dict, path: str, attributes: bool = False) -> Lines:
-        if type(want) is not type(got):
-            yield f"{path}: {type(want).__name__} / {type(got).__name__}"
-        theirs, ours = (getattr(items, "default_factory", None) for items in (want, got))
-        if repr(theirs) != repr(ours):  # RLlib makes a partial for each
-            yield f"{path}.default_factory: {theirs} / {ours}"
+    def dicts(self, want: dict, got: dict, path: str, *, attributes: bool = False) -> Lines:
         if self._mixes_columns and "weights_seq_no" in want:
             got = _ordered_like(want, got)
-        if [*map(_key, want)] != [*map(_key, got)]:
-            yield f"{path}: keys {[*want]} / {[*got]}"
-        for name in want:
-            if name in got:
-                yield from self(want[name], got[name], f"{path}.{name}" if attributes else f"{path}[{name!r}]")
+        yield from super().dicts(want, got, path, attributes=attributes)
 
-    def _sets(self, want: Any, got: Any, path: str) -> Lines:
-        if type(want) is not type(got) or {*map(_key, want)} != {*map(_key, got)}:
-            yield f"{path}: {want} / {got}"
-
-    def _sequences(self, want: Any, got: Any, path: str) -> Lines:
-        if type(want) is not type(got) or len(want) != len(got):
-            yield f"{path}: {type(want).__name__} of {len(want)} / {type(got).__name__} of {len(got)}"
-        for i, (theirs, ours) in enumerate(zip(want, got, strict=False)):
-            yield from self(theirs, ours, f"{path}[{i}]")
-
-    def _arrays(self, want: np.ndarray, got: np.ndarray, path: str) -> Lines:
-        theirs, ours = _outline(want), _outline(got)
-        if theirs != ours:
-            yield f"{path}: {theirs} / {ours}"
-        elif want.dtype == object:
-            yield from self._sequences(want.ravel().tolist(), got.ravel().tolist(), path)
-        elif want.tobytes() != got.tobytes():
-            yield f"{path}: {_first_difference(want, got)}"
-
-    def _spaces(self, want: gymnasium.Space, got: gymnasium.Space, path: str) -> Lines:
-        """Hundreds of episodes hold the same few: a pair is compared once, and kept, so that its ids stay its own."""
-        if (id(want), id(got)) in self._same_spaces:
-            return
-        if type(want) is not type(got) or want != got or want.dtype != got.dtype:
-            yield f"{path}: {want} / {got}"
-        else:
-            self._same_spaces[id(want), id(got)] = want, got
-
-    def _values(self, want: Any, got: Any, path: str) -> Lines:
-        # By repr, as nan is nan and 0.0 is not -0.0.
-        if type(want) is not type(got) or repr(want) != repr(got):
-            yield f"{path}: {_short(want)} / {_short(got)}"
+    def short(self, value: Any) -> str:
+        is_episode = isinstance(value, (MultiAgentEpisode, SingleAgentEpisode))
+        return type(value).__name__ if is_episode else super().short(value)
 
 
 def _without_runner_counts(report: dict) -> dict:
@@ -292,20 +218,14 @@ def is_clock(path: str) -> bool:
     return path.endswith("['sample']") or any(word in path for word in CLOCK_METRICS)
 
 
-def shared_memory(episodes: list[MultiAgentEpisode]) -> Lines:
-    """List the columns that overlap in memory, so that writing to one changes the other."""
-    ranges = []
+def columns(episodes: list[MultiAgentEpisode]) -> Iterator[tuple[str, np.ndarray]]:
+    """All arrays of episodes, with their paths."""
     for number, episode in enumerate(episodes):
         for agent, part in episode.agent_episodes.items():
-            columns = {"observations": part.observations, "actions": part.actions, "rewards": part.rewards}
-            for name, buffer in {**columns, **part.extra_model_outputs}.items():
+            named = {"observations": part.observations, "actions": part.actions, "rewards": part.rewards}
+            for name, buffer in {**named, **part.extra_model_outputs}.items():
                 for array in _leaves(getattr(buffer, "data", buffer)):
-                    begin, end = np.lib.array_utils.byte_bounds(array)
-                    ranges.append((begin, end, f"episode {number} [{agent!r}].{name}", array))
-    ranges.sort(key=lambda one: one[:2])
-    for one, other in pairwise(ranges):
-        if other[0] < one[1] and np.shares_memory(one[3], other[3]):
-            yield f"{one[2]} and {other[2]} share memory"
+                    yield f"episode {number} [{agent!r}].{name}", array
 
 
 def _leaves(data: Any) -> Iterator[np.ndarray]:
@@ -325,23 +245,3 @@ def _rllib_slots(episode: Any) -> tuple[str, ...]:
 
 def _settings(state: dict) -> dict:
     return {name: value for name, value in state.items() if name not in READINGS}
-
-
-def _key(key: Any) -> tuple[type, Any]:
-    return (type(key), key)
-
-
-def _outline(array: np.ndarray) -> str:
-    return f"{type(array).__name__} {array.dtype.str}{[*array.shape]}{'' if array.flags.writeable else ' read-only'}"
-
-
-def _first_difference(want: np.ndarray, got: np.ndarray) -> str:
-    flat = [np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (want, got)]
-    where = np.flatnonzero((flat[0] != flat[1]).any(axis=1))
-    index = tuple(map(int, np.unravel_index(where[0], want.shape)))
-    return f"{len(where)} of {want.size} differ, first at {index}: {want[index]!r} / {got[index]!r}"
-
-
-def _short(value: Any) -> str:
-    name = type(value).__name__
-    return name if isinstance(value, (MultiAgentEpisode, SingleAgentEpisode)) else f"{name} {value!r:.200}"

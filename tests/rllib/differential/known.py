@@ -37,6 +37,7 @@ def _unexplained(case: Playable, want: Run, got: Run) -> Iterator[str]:
 
 def _is_explained(case: Playable, line: str) -> bool:
     """20: episodes that RLlib drops are not counted; `witness.py` counts. Errors of envs say what can be done."""
-    if "['num_episodes" in line:
+    path = line.partition(": ")[0]
+    if "['num_episodes" in path:
         return case.drops_episodes or any(getattr(call, "num_episodes", None) is not None for call in case.calls)
     return line.startswith("error[1]") and "would create it again" in line

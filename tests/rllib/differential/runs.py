@@ -1,24 +1,21 @@
 """One case, played through one class of runner."""
 
-import random
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 import tree
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from rllib.differential import batch_pieces, tape
 from rllib.differential.callbacks import EndsOnly, note_step
-from rllib.differential.compare import Comparison, Report, shared_memory
+from rllib.differential.compare import Comparison, Report, columns
 from rllib.differential.configs import Setup, Shifted, make_config
 from rllib.differential.mappings import mapping_fn
+from rllib.recordings import Recording, fixed_seeds, generators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,28 +194,24 @@ class Case:
 
 
 @dataclass
-class Run:
-    """The results of a runner, and its final state."""
+class Run(Recording):
+    """The results of a runner, which stops at the first error."""
 
-    returned: list[Any] = field(default_factory=list)
     error: BaseException | None = None
-    notes: tape.Tape = field(default_factory=dict)
-    state: Any = None
-    generators: Any = None
-    is_accelerated: bool | None = None
-    """None: sample() did not come that far."""
-    slow_path_reasons: Any = ()
     mixes_columns: bool = False
 
     @property
     def episodes(self) -> list[Any]:
         return [episode for part in self.returned if isinstance(part, list) for episode in part]
 
+    def columns(self) -> Iterator[tuple[str, np.ndarray]]:
+        return columns(self.episodes)
+
 
 def play(case: Playable, runner_class: type = RLlibEnvRunner) -> Run:
     """Build everything from scratch under fixed seeds, make the calls, stop at the first error."""
     run = Run(mixes_columns=case.mixes_columns)
-    with _fixed_seeds(), warnings.catch_warnings():
+    with fixed_seeds(), warnings.catch_warnings():
         # Every runner registers its envs under this one name.
         warnings.filterwarnings("ignore", ".*Overriding environment rllib-multi-agent-env")
         run.notes = tape.start()
@@ -228,7 +221,7 @@ def play(case: Playable, runner_class: type = RLlibEnvRunner) -> Run:
         except Exception as error:
             run.error = error
         tape.start()  # who asks episodes afterwards leaves the run's notes alone
-        run.generators = [random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()]  # noqa: NPY002
+        run.generators = generators()
     return run
 
 
@@ -248,14 +241,7 @@ def differences(want: Run, got: Run) -> Iterator[str]:
     """One line for each difference between two runs of a case."""
     compare = Comparison(want.mixes_columns)
     yield from compare(_described(want.error), _described(got.error), "error")
-    for i, (theirs, ours) in enumerate(zip_longest(want.returned, got.returned)):
-        yield from compare(theirs, ours, f"call {i}")
-    for channel in want.notes:
-        yield from _first_difference(want.notes[channel], got.notes[channel], f"tape of {channel}")
-    yield from compare(want.state, got.state, "get_state()")
-    yield from compare(want.generators, got.generators, "global generators")
-    if not any(shared_memory(want.episodes)):
-        yield from shared_memory(got.episodes)
+    yield from want.differences(got, compare)
 
 
 def wrong_path(case: Case, run: Run) -> Iterator[str]:
@@ -264,31 +250,6 @@ def wrong_path(case: Case, run: Run) -> Iterator[str]:
         yield f"accelerated: {case.expects_fast} / {run.is_accelerated}, as {run.slow_path_reasons}"
 
 
-def _first_difference(want: list[tuple], got: list[tuple], path: str) -> Iterator[str]:
-    """The first entry that differs: all later ones follow from it."""
-    for i, (theirs, ours) in enumerate(zip_longest(want, got)):
-        if theirs != ours:
-            yield f"{path}, entry {i} of {len(want)} / {len(got)}: {theirs!r:.300} / {ours!r:.300}"
-            return
-
-
 def _described(error: BaseException | None) -> tuple[str, str, str]:
     """Class, text and cause."""
     return (type(error).__name__, str(error), type(getattr(error, "__cause__", None)).__name__)
-
-
-@contextmanager
-def _fixed_seeds() -> Iterator[None]:
-    """Global generators from fixed seeds; what they and torch were set to before comes back."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    torch.manual_seed(1)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic)
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.set_rng_state(before[2])

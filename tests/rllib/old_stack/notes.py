@@ -21,6 +21,9 @@ class Id:
     kind: str
     value: int
 
+    def __str__(self) -> str:
+        return str(self.value)
+
 
 def freeze(value: Any) -> Any:
     """As `tape.freeze()`, for what RLlib's old stack hands around in addition."""

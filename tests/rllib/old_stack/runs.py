@@ -4,27 +4,25 @@ import atexit
 import json
 import logging
 import os
-import random
 import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.models import modelv2
 from rllib.differential import tape
-from rllib.old_stack import memory
 from rllib.old_stack.calls import Call
 from rllib.old_stack.compare import Comparison, Text
+from rllib.old_stack.memory import columns
 from rllib.old_stack.readers import WRITERS
 from rllib.old_stack.setups import Setup, generators_of, make_worker
+from rllib.recordings import Recording, fixed_seeds, generators
 
 SCRATCH = Path(tempfile.gettempdir()) / f"fastmarl-old-stack-{os.getpid()}"
 """Where cases with an output write: the same folder for both runs, as its name is in their configs."""
@@ -57,19 +55,16 @@ class Raised:
 
 
 @dataclass
-class Run:
-    """The results of a worker, and its final state."""
+class Run(Recording):
+    """The results of a worker, which goes on after errors."""
 
-    returned: list[Any] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
-    notes: tape.Tape = field(default_factory=dict)
-    state: Any = None
     left: dict[str, Any] = field(default_factory=dict)
     written: list[Any] = field(default_factory=list)
-    generators: Any = None
-    is_accelerated: bool | None = None
-    """None: RLlib's own class."""
-    slow_path_reasons: Any = ()
+
+    def columns(self) -> Iterator[tuple[str, np.ndarray]]:
+        for i, value in enumerate(self.returned):
+            yield from columns(value, f"call {i}")
 
 
 def play(case: Case, worker_class: type = RLlibWorker) -> Run:
@@ -80,7 +75,7 @@ def play(case: Case, worker_class: type = RLlibWorker) -> Run:
     if writes_files:
         shutil.rmtree(SCRATCH, ignore_errors=True)
         setup = replace(setup, output=str(SCRATCH / str(setup.output)))
-    with _fixed_seeds(), _silence():
+    with fixed_seeds(), _silence():
         run.notes = tape.start()
         try:
             worker = make_worker(setup, worker_class)
@@ -89,7 +84,7 @@ def play(case: Case, worker_class: type = RLlibWorker) -> Run:
         else:
             _play(case, setup, worker, run)
         tape.start()
-        run.generators = [random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()]  # noqa: NPY002
+        run.generators = generators()
     if writes_files:
         run.written = [*_files(Path(str(setup.output)))]
     return run
@@ -178,16 +173,9 @@ def _files(folder: Path) -> Iterator[Any]:
 def differences(want: Run, got: Run) -> Iterator[str]:
     """One line for each difference between two runs of a case."""
     compare = Comparison()
-    for i, (theirs, ours) in enumerate(zip_longest(want.returned, got.returned)):
-        yield from compare(theirs, ours, f"call {i}")
-    for channel in want.notes:
-        yield from compare.entries(want.notes[channel], got.notes[channel], f"tape of {channel}")
+    yield from want.differences(got, compare)
     yield from compare(want.left, got.left, "left")
-    yield from compare(want.state, got.state, "get_state()")
     yield from compare(want.written, got.written, "written")
-    yield from compare(want.generators, got.generators, "global generators")
-    for one, other in sorted(memory.shared(got.returned) - memory.shared(want.returned)):
-        yield f"{one} and {other} share memory"
 
 
 @contextmanager
@@ -200,20 +188,3 @@ def _silence() -> Iterator[None]:
             yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-@contextmanager
-def _fixed_seeds() -> Iterator[None]:
-    """Global generators from fixed seeds; what they and torch were set to before comes back."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    torch.manual_seed(1)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic)
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.set_rng_state(before[2])

@@ -5,13 +5,13 @@ Values must be equal; each side has the dtypes that its documentation says. Ids 
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 import tree
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode as RLlibsPart
 from rllib.standalone.cases import FRAMES, Case
+from support.differences import Differences, Lines
 
 
 class Finding(NamedTuple):
@@ -29,18 +29,51 @@ NARROW = {"i": np.dtype(np.int32), "f": np.dtype(np.float32)}
 """Dtypes that RLlib gives a module's outputs, by kind; ours stay as they are."""
 
 
+class Numbers(Differences):
+    """Equal structures, shapes and numbers. Dtypes are compared by `wrong_dtypes()`."""
+
+    subclassed = (object,)
+
+    def __init__(self, rtol: float = 0.0) -> None:
+        super().__init__((np.ndarray, self.rest))
+        self._rtol = rtol
+
+    def rest(self, want: Any, got: Any, path: str) -> Lines:
+        if isinstance(want, (str, type(None))) or isinstance(got, (dict, list, tuple)):
+            yield from self.values(want, got, path)
+            return
+        theirs, ours = np.asarray(want), np.asarray(got)
+        if not self._are_equal(theirs, ours):
+            yield f"{path}: {theirs.tolist()!r:.300} / {ours.tolist()!r:.300}"
+
+    def _are_equal(self, want: np.ndarray, got: np.ndarray) -> bool:
+        if self._rtol and want.shape == got.shape and np.allclose(want, got, rtol=self._rtol, atol=self._rtol):
+            return True
+        is_real = want.dtype.kind == got.dtype.kind == "f"
+        same_signs = not is_real or np.array_equal(np.signbit(want), np.signbit(got))  # also of zeros
+        return same_signs and np.array_equal(want, got, equal_nan=want.dtype.kind == "f")
+
+
+EXACT, NUMBERS, CLOSE = Differences(), Numbers(), Numbers(rtol=1e-5)
+
+
 def unequal(kind: str, path: str, want: Any, got: Any) -> Findings:
-    if want != got:
-        yield Finding(kind, f"{path}: {want!r:.300} / {got!r:.300}")
+    return found(kind, EXACT(want, got, path))
+
+
+def different_values(kind: str, path: str, want: Any, got: Any) -> Findings:
+    return found(kind, (CLOSE if kind in COMPUTED else NUMBERS)(want, got, path))
+
+
+def found(kind: str, lines: Lines) -> Findings:
+    return (Finding(kind, line) for line in lines)
 
 
 class Chunks:
     """Compares chunks in the order in which they were returned. It knows which id of the one is which of the other."""
 
     def __init__(self, case: Case):
-        self._case = case
-        self._ours: dict[str, str] = {}
-        self._theirs: dict[str, str] = {}
+        self._case, self._differences = case, Differences()
 
     def compare(self, want: list, got: list, path: str) -> Findings:
         spans = [[(chunk.env_t_started, chunk.env_t) for chunk in side] for side in (want, got)]
@@ -49,8 +82,7 @@ class Chunks:
             yield from self._chunk(theirs, ours, f"{path}[{i}]")
 
     def _chunk(self, want: Any, got: Any, path: str) -> Findings:
-        pair = self._ours.setdefault(want.id_, got.id_), self._theirs.setdefault(got.id_, want.id_)
-        yield from unequal("ids", path, pair, (got.id_, want.id_))
+        yield from found("ids", self._differences.ids(want.id_, got.id_, path))
         yield from unequal("agents", path, {*want.agent_episodes}, {*got.agent_episodes})
         yield from unequal("flags", path, flags(want), flags(got))
         yield from unequal("return", f"{path}.get_return()", float(want.get_return()), got.get_return())
@@ -177,25 +209,6 @@ def env_ts(episode: Any, part: Any, back: int) -> list[int]:
     return [env_t for env_t, t in steps_of(episode, part) if part.t_started - back <= t <= part.t]
 
 
-def different_values(kind: str, path: str, want: Any, got: Any) -> Findings:
-    """Nested values: equal structures, shapes and numbers."""
-    if isinstance(want, Mapping) and isinstance(got, Mapping):
-        yield from unequal(kind, f"{path}, keys", {*want}, {*got})
-        for name in want.keys() & got.keys():
-            yield from different_values(kind, f"{path}[{name!r}]", want[name], got[name])
-    elif isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
-        yield from unequal(kind, f"{path}, length", len(want), len(got))
-        for i, (theirs, ours) in enumerate(zip(want, got, strict=False)):
-            yield from different_values(kind, f"{path}[{i}]", theirs, ours)
-    elif isinstance(want, (str, type(None))) or isinstance(got, (Mapping, list, tuple)):
-        yield from unequal(kind, path, want, got)
-    else:
-        theirs, ours = np.asarray(want), np.asarray(got)
-        close = kind in COMPUTED and theirs.shape == ours.shape and np.allclose(theirs, ours, rtol=1e-5, atol=1e-5)
-        if not close and not np.array_equal(theirs, ours, equal_nan=theirs.dtype.kind == "f"):
-            yield Finding(kind, f"{path}: {theirs.tolist()!r:.300} / {ours.tolist()!r:.300}")
-
-
 def wrong_dtypes(kind: str, path: str, want: Any, got: Any, part: Any, keep_float64: bool) -> Findings:
     """Ours are the space's, or the module's; RLlib's of outputs follow from ours."""
     if kind == "rewards":
@@ -221,11 +234,7 @@ def _leaf_spaces(space: Any) -> Any:
 
 
 def sequences(kind: str, want: list, got: list, path: str) -> Findings:
-    """The first entry that differs: later ones follow from it."""
-    for i, (theirs, ours) in enumerate(zip_longest(want, got)):
-        if theirs != ours:
-            yield Finding(kind, f"{path}, entry {i} of {len(want)} / {len(got)}: {theirs!r:.900} / {ours!r:.900}")
-            return
+    return found(kind, EXACT.events(want, got, path))
 
 
 def is_nothing(value: Any) -> bool:

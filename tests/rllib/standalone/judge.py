@@ -145,7 +145,7 @@ class Reports:
             for key, value in ours.items()
             if (key[0].removesuffix("_lifetime") in BY_NAME and value) or key[0].startswith(OF_EPISODES)
         }
-        yield from different_values("metrics", path, expected, computed)
+        yield from different_values("metrics", path, *(dict(sorted(keys.items())) for keys in (expected, computed)))
         newest = [dict(call.arguments)["seq_no"] for call in self._case.calls[:i] if call.method == "move_weights"]
         number = next((number for number in reversed(newest) if number > 0), 0)
         yield from unequal("metrics", f"{path}, weights_seq_no", number, ours["weights_seq_no",])
