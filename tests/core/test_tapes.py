@@ -1,21 +1,19 @@
 """The runner against tapes of what its envs sent and were sent: an oracle that knows the documentation only."""
 
-import os
-
 import pytest
+from support.random_cases import RandomCases
 from support.tapes.chunks import noted
 from support.tapes.play import Play
 from support.tapes.worlds import World
 
-FIRST_SEED = int(os.environ.get("FASTMARL_FUZZ_FIRST_SEED", 0))
-WORLDS = int(os.environ.get("FASTMARL_FUZZ_CASES", 20))
+CASES = RandomCases(usual=20)
 GROUPS = 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_chunks_and_metrics_match_the_tapes(group):
-    for seed in range(FIRST_SEED + group, FIRST_SEED + WORLDS, GROUPS):
+    for seed in CASES.batch(group, GROUPS):
         with noted(f"Play(World({seed})).run()"):
             Play(World(seed)).run()
 

@@ -1,6 +1,5 @@
 """Episodes come back from Parquet files bit-identical, over random worlds."""
 
-import os
 import random
 from collections import Counter
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from support.exactly import assert_same_episodes
 from support.masked_env import MaskedEnv
+from support.random_cases import RandomCases
 from support.tapes.worlds import World
 
 import fastmarl
@@ -16,9 +16,8 @@ from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline import ParquetReader, ParquetWriter
 
 pytestmark = pytest.mark.needs("pyarrow")
-FIRST_SEED = int(os.environ.get("FASTMARL_FUZZ_FIRST_SEED", 0))
-WORLDS = int(os.environ.get("FASTMARL_FUZZ_CASES", 40))
-GROUPS = max(1, WORLDS // 40)
+CASES = RandomCases(usual=40)
+GROUPS = max(1, CASES.n // 40)
 
 
 def played(world: World) -> list[list]:
@@ -87,13 +86,13 @@ def count(chunks: list, seen: Counter) -> None:
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_episodes_are_read_back_exactly(group, tmp_path):
     seen: Counter = Counter()
-    for seed in range(FIRST_SEED + group, FIRST_SEED + WORLDS, GROUPS):
+    for seed in CASES.batch(group, GROUPS):
         try:
             check(seed, tmp_path / str(seed), seen)
         except BaseException as error:
             error.add_note(f"World({seed})")
             raise
-    if WORLDS == 40 and not FIRST_SEED:  # else this could pass for want of trouble
+    if CASES.n == 40 and not CASES.first:  # else this could pass for want of trouble
         assert len(seen) == 13 and min(seen.values()) > 0, dict(seen)
 
 
