@@ -17,6 +17,7 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 # Ray gives its workers 15: actors would wait for the other processes of the suite, for minutes.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray spells it so
 torch.set_num_threads(1)
+pytest.register_assert_rewrite("support", "rllib")  # so that asserts in what tests import show their values, too
 
 if (os.environ.get("FASTMARL_SANITIZE") == "1") != _build.SANITIZED:
     raise pytest.UsageError(f"FASTMARL_SANITIZE=1 and a sanitized build go together; got {_build.__file__}")

@@ -1,6 +1,8 @@
 """Connector pieces such as users write that have a part in batches, of modules and of actions.
 
 Those that are random have generators of their own. What they see goes on tape, with numbers for ids of episodes.
+
+PYTEST_DONT_REWRITE: fastmarl looks at what the code of a piece reads, and pytest's asserts read all local variables.
 """
 
 from copy import deepcopy
