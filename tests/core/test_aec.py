@@ -7,13 +7,14 @@ from typing import ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.differences import assert_same
 from support.optional import needed
 
 import fastmarl
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.aec import AECPettingZooEnv
 from fastmarl.core.envs.registry import env_creator
-from fastmarl.core.envs.values import random_action, same
+from fastmarl.core.envs.values import random_action
 from fastmarl.core.spaces.masks import action_mask
 
 # PettingZoo's change of registries warns on import, and a poker table when it is made.
@@ -83,7 +84,7 @@ def test_turns_are_pettingzoos(name):
         want = played_by_pettingzoo(theirs, their_player, seed)
         got, numbers = played_by_us(ours, our_player, seed)
         assert [turn[0] for turn in got] == [turn[0] for turn in want]
-        assert all(same(one[1], other[1]) for one, other in zip(got, want, strict=True))
+        assert_same([turn[1] for turn in got], [turn[1] for turn in want])
         assert [turn[2:] for turn in got] == [turn[2:] for turn in want]
         n_ended = sum(terminated or truncated for *_, terminated, truncated in want)
         assert sum(numbers) == len(want), "turns of the dead are no steps of their own"

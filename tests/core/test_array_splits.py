@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.batched import Batched
+from support.differences import assert_same
 from support.exhaustive import further
 from support.interrupts import in_own_thread, interrupted
 from support.process_runners import contents
@@ -20,7 +21,6 @@ import fastmarl
 from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.registry import env_creator
-from fastmarl.core.envs.values import same
 from fastmarl.core.vector.arrays import vector
 from fastmarl.errors import ConfigError, EnvCheckError, RewardError
 
@@ -74,7 +74,7 @@ def test_episodes_are_the_same_with_and_without_splits(kind):
     want = by_course(sampled(f"fastmarl.{kind}", 6, **options))
     assert len(want) >= 4 * 6
     for num_splits in (2, 4):
-        assert same(by_course(sampled(f"fastmarl.{kind}", 6, worker_num_splits=num_splits, **options)), want)
+        assert_same(by_course(sampled(f"fastmarl.{kind}", 6, worker_num_splits=num_splits, **options)), want)
 
 
 OPTIONS = {
@@ -91,13 +91,13 @@ def test_it_is_that_of_single_envs(name):
     options = {"explore": False, **OPTIONS[name]}
     want = by_course(sampled(SPREAD, 5, **options))
     for num_splits in (2, 5):
-        assert same(by_course(sampled(spreads, 5, worker_num_splits=num_splits, **options)), want)
+        assert_same(by_course(sampled(spreads, 5, worker_num_splits=num_splits, **options)), want)
 
 
 def test_samples_are_reproducible():
     for seed in (0, 1):
         first, second = (sampled("fastmarl.gridworld", 5, worker_num_splits=2, seed=seed) for _ in range(2))
-        assert same(first, second)
+        assert_same(first, second)
 
 
 class Meeting(Rooms):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from support.batched import Batched
+from support.differences import assert_same
 from support.levels import KINDS, Levels, assert_can_be_made_again, runner_of
 from support.own_lengths import KINDS as LENGTH_KINDS
 from support.own_lengths import LENGTHS
 from support.process_runners import contents, make_runner
 
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError
 
 
@@ -58,13 +58,13 @@ def test_training_goes_on_as_if_it_had_not_been(kind, explore):
             if evaluates:
                 before = runner.get_state()
                 assert len(runner.evaluate(5, explore=explore)) == 5
-                assert same(runner.get_state(), before)
+                assert_same(runner.get_state(), before)
         report = runner.get_metrics()
         runner.stop()
         counts = {key: value for key, value in report.items() if key.startswith(("num_", "episode_r", "agent_"))}
         return [contents(chunk) for chunk in chunks], counts, len(heard)
 
-    assert same(trained(True), trained(False))
+    assert_same(trained(True), trained(False))
 
 
 def test_filters_are_used_and_learn_nothing():
@@ -95,7 +95,7 @@ def test_an_error_leaves_a_runner_that_goes_on(tmp_path):
     with pytest.raises(KeyError):
         runner.evaluate(4)
     (tmp_path / "fail").unlink()
-    assert same(runner.get_state(not_components="running_episodes"), before)
+    assert_same(runner.get_state(not_components="running_episodes"), before)
     assert len(runner.evaluate(4)) == 4
     assert sum(map(len, runner.sample(num_timesteps=30))) >= 30
 

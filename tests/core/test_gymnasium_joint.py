@@ -5,13 +5,13 @@ from collections import Counter
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.differences import assert_same
 from support.optional import params
 
 import fastmarl
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
-from fastmarl.core.envs.values import same
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing.check import check_env
 
@@ -116,13 +116,13 @@ def test_it_is_the_same_game(game, rng):
     for _ in range(STEPS):
         if over:
             seed = int(rng.integers(1000)) if episodes % 2 == 0 else None
-            assert same(plain.reset(seed), ours.reset(seed=seed)[0])
+            assert_same(plain.reset(seed), ours.reset(seed=seed)[0])
         joint, alive = next(actions), plain.alive
         assert ours.agents == alive
         obs, rewards, ended, over = plain.step(joint)
         result = ours.step({agent: joint[agent] for agent in alive})
         assert all(type(part) is dict for part in result)
-        assert same(obs, result[0])
+        assert_same(obs, result[0])
         assert result[1] == rewards
         terminateds, truncateds = result[2:4]
         assert terminateds["__all__"] or truncateds["__all__"] or not over
@@ -154,8 +154,8 @@ def test_check_env_finds_nothing(game):
 def test_gymnasiums_checker_lets_them_through(game):
     name, options = GAMES[game]
     env, plain = adapter_of(game)(gym.make(name, **options)), adapter_of(game)(make(game))
-    assert same(env.reset(seed=1)[0], plain.reset(seed=1)[0])
-    assert same(env.step({0: 1, 1: 2}), plain.step({0: 1, 1: 2}))
+    assert_same(env.reset(seed=1)[0], plain.reset(seed=1)[0])
+    assert_same(env.step({0: 1, 1: 2}), plain.step({0: 1, 1: 2}))
 
 
 # Sampling
@@ -334,7 +334,8 @@ def test_agents_that_have_ended_get_the_idle_action(space, idle):
     env.step(dict.fromkeys(range(3), action))
     env.step({1: action, 2: action})
     got = env.env.actions[-1]
-    assert same(got[0], idle) and space.contains(got[0])
+    assert_same(got[0], idle)
+    assert space.contains(got[0])
     assert got[1] is action and got[2] is action
 
 

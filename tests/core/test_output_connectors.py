@@ -4,11 +4,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.differences import assert_same
 from support.overheard import Overheard
 
 import fastmarl
 from fastmarl.connectors import GetActions, MeanStdFilter, ModuleToEnvConnector, NormalizeAndClipActions
-from fastmarl.core.envs.values import same
 from fastmarl.errors import CheckpointError, ConfigError, ConnectorError
 from fastmarl.testing import CountingEnv
 
@@ -104,8 +104,8 @@ def test_connectors_see_the_outputs_of_earlier_pieces(native):
 @pytest.mark.parametrize("connectors", [[GetActions, NormalizeAndClipActions], [], [GetActions()]])
 def test_places_alone_change_nothing(connectors):
     want, got = make(None)[1], make(connectors)[1]
-    assert same([part.get_actions() for part in parts(want, num_timesteps=30)],
-                [part.get_actions() for part in parts(got, num_timesteps=30)])  # fmt: skip
+    taken, wanted = ([part.get_actions() for part in parts(each, num_timesteps=30)] for each in (got, want))
+    assert_same(taken, wanted)
 
 
 @pytest.mark.parametrize("places", [[GetActions()], [GetActions, NormalizeAndClipActions]])
@@ -176,7 +176,7 @@ def test_random_actions_go_past_them():
     connector = Changed(put("actions_for_env", 1))
     env, runner = make([NormalizeAndClipActions, connector])
     for part in parts(runner, num_timesteps=40, random_actions=True):
-        assert same(part.get_actions(), part.get_extra_model_outputs("actions_for_env"))
+        assert_same(part.get_actions(), part.get_extra_model_outputs("actions_for_env"))
     assert not connector.seen
     runner.sample(num_timesteps=4)
     assert {action for actions in sent_to(env) for action in actions[:20]} == {0, 1, 2}

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from support.differences import assert_same
 from support.exhaustive import further
 from support.process_runners import ODD_POLICIES, RandomModule, children, contents, make_runner, policy_options, sampled
 from support.real_envs import KINDS, params
@@ -24,7 +25,6 @@ from support.trouble import BOX, Odd, Trouble
 
 import fastmarl
 from fastmarl.core.envs.context import EnvContext
-from fastmarl.core.envs.values import same
 from fastmarl.errors import (
     ConfigError,
     EnvCheckError,
@@ -57,7 +57,7 @@ from fastmarl.errors import (
 def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     options = {"env_config": KINDS[kind][1], **policy_options(kind)}
     want = sampled(KINDS[kind][0], mode="sync", **options)
-    assert same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
+    assert_same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
 
 
 @pytest.mark.slow
@@ -65,9 +65,9 @@ def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
 def test_results_do_not_depend_on_the_number_of_workers_nor_on_how_they_are_started():
     options = {"env": "mpe2.simple_spread_v3", "num_envs": 5}
     want = sampled(mode="sync", **options)
-    assert same(sampled(num_workers=1, env_worker_start_method="fork", **options), want)
-    assert same(sampled(num_workers=3, env_worker_start_method="spawn", **options), want)
-    assert same(sampled(num_workers=99, env_worker_start_method="fork", **options), want)
+    assert_same(sampled(num_workers=1, env_worker_start_method="fork", **options), want)
+    assert_same(sampled(num_workers=3, env_worker_start_method="spawn", **options), want)
+    assert_same(sampled(num_workers=99, env_worker_start_method="fork", **options), want)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_values_of_all_kinds_arrive_as_in_one_process(env_config):
         name: fastmarl.RLModuleSpec(module_class=RandomModule) if name == "d" else None for name in options["policies"]
     }
     want = sampled(Odd, mode="sync", **options)
-    assert same(sampled(Odd, env_worker_start_method="fork", **options), want)
+    assert_same(sampled(Odd, env_worker_start_method="fork", **options), want)
 
 
 def test_global_states_arrive_as_in_one_process():
@@ -96,7 +96,7 @@ def test_global_states_arrive_as_in_one_process():
         finally:
             runner.stop()
 
-    assert same(states("async"), states("sync"))
+    assert_same(states("async"), states("sync"))
 
 
 @pytest.mark.needs("mpe2")
@@ -146,7 +146,7 @@ class OpenWorld(Trouble):
 def test_agents_need_not_be_known_beforehand():
     want = sampled(OpenWorld, mode="sync")
     got = sampled(OpenWorld, env_worker_start_method="fork")
-    assert same(got, want)
+    assert_same(got, want)
     assert "a1" in want["chunks"][-1]["order"]
 
 
@@ -156,7 +156,7 @@ def test_episodes_outlive_the_workers_and_can_be_pickled():
     chunks = runner.sample(num_timesteps=90)
     runner.stop()
     copies = pickle.loads(pickle.dumps(chunks))
-    assert same(list(map(contents, copies)), list(map(contents, chunks)))
+    assert_same(list(map(contents, copies)), list(map(contents, chunks)))
 
 
 # Errors.
@@ -268,7 +268,7 @@ def test_envs_can_be_called_while_others_are_stepped():
     asked = sampled(Trouble, **options)
     # By the time that the first worker's envs are recorded, all have made the step.
     assert seen == [[t] * 3 for t in [*range(1, 51), *range(1, 25)] for _ in range(3)]
-    assert same(asked, sampled(Trouble, mode="sync"))
+    assert_same(asked, sampled(Trouble, mode="sync"))
 
 
 # Whatever happens, nothing stays behind.

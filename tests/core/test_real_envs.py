@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.batched import Batched
 from support.compare import join
+from support.differences import assert_same
 from support.real_envs import KINDS, params, steps_of
 from support.real_envs import pytestmark as pytestmark
 from support.watched import Watched
@@ -14,7 +15,6 @@ from support.watched import Watched
 import fastmarl
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.registry import env_creator
-from fastmarl.core.envs.values import same
 
 ENV_STEPS = "FASTMARL_REAL_STEPS"  # if set, the number of env steps for every kind, even slow ones
 FRAGMENTS = (1, 2, 7, 40, 250)  # env steps per call, in a cycle
@@ -92,7 +92,7 @@ def assert_as_logged(env, log, chunks):
         assert (part.is_terminated, part.is_truncated) == (of_agent.terminated, of_agent.truncated)
         start = getattr(env.spaces[agent][1], "start", None)
         if start is not None:  # of other spaces the env gets another form than the record has
-            assert same((np.asarray(part.get_actions()) + start).tolist(), np.array(of_agent.actions[:n]).tolist())
+            assert_same((np.asarray(part.get_actions()) + start).tolist(), np.array(of_agent.actions[:n]).tolist())
     hanging = sum(of_agent.rewards[len(of_agent.observations) - 1] for of_agent in log.agents.values())
     total = sum(sum(of_agent.rewards) for of_agent in log.agents.values())
     assert episode.get_return() == pytest.approx(total - hanging)

@@ -14,7 +14,6 @@ from support.trees import spoilt
 import fastmarl
 from fastmarl.connectors import EnvToModuleConnector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.core.checkpoint import folder as checkpoint
-from fastmarl.core.envs.values import same
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
 from fastmarl.runner.loop import resources
@@ -301,5 +300,5 @@ def test_interrupted_weights_are_taken_entirely_or_not_at_all(file, every):
             runner.sample(num_timesteps=1)
         state = runner.get_state()
         numbers.append(state["weights_seq_no"])
-        assert same(state["rl_module"], of_number[numbers[-1]]), at_line
+        assert_same(state["rl_module"], of_number[numbers[-1]], at_line)
     assert numbers == sorted(numbers) and numbers[0] == 4 and numbers.count(5) > 1

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.differences import assert_same
 
-from fastmarl.core.envs.values import same
 from fastmarl.core.vector.workers.shm import Arrays
 from fastmarl.core.vector.workers.slots import ResultSlots, action_slots
 
@@ -63,10 +63,10 @@ def test_results_are_read_as_they_were_written(seed, n):
         assert slots.write((*written, {}))
         obs, rewards, terminateds, truncateds, infos = slots.read({"a": {}})
         wanted = {agent: value if agent != 1 else np.array(value) for agent, value in written[0].items()}
-        assert same(obs, wanted)
+        assert_same(obs, wanted)
         assert [list(part) for part in (obs, rewards, terminateds, truncateds)] == list(map(list, written))
-        assert same(rewards, {agent: float(reward) for agent, reward in written[1].items()})
-        assert same((terminateds, truncateds), tuple({k: bool(v) for k, v in part.items()} for part in written[2:]))
+        assert_same(rewards, {agent: float(reward) for agent, reward in written[1].items()})
+        assert_same((terminateds, truncateds), tuple({k: bool(v) for k, v in part.items()} for part in written[2:]))
         assert infos == {"a": {}}
 
 
@@ -112,7 +112,7 @@ def test_observations_are_rounded_as_in_the_record():
     value = np.array([0.1, 1 / 3])
     for odd in (value, value.tolist(), value[::-1][::-1]):
         assert slots.write_reset(({"a": odd}, {}))
-        assert same(slots.read_reset({})[0], {"a": value.astype(np.float32)})
+        assert_same(slots.read_reset({})[0], {"a": value.astype(np.float32)})
 
 
 @given(seed=SEEDS, n=st.integers(1, 8))
@@ -127,15 +127,15 @@ def test_actions_are_read_as_they_were_written(seed, n):
         actions = {a: value if value.shape else int(value) for a, value in samples.items()}
         assert slots.write(actions)
         read = slots.read()
-        assert same(read, actions)
+        assert_same(read, actions)
         assert list(read) == agents
         for value in read.values():
             if isinstance(value, np.ndarray):
                 value[:] = 0  # the env's own
-        assert same(slots.read(), actions)
+        assert_same(slots.read(), actions)
         discrete = {agent: action for agent, action in actions.items() if type(action) is int}
         assert numbers.write(discrete)
-        assert same(numbers.read(), discrete)
+        assert_same(numbers.read(), discrete)
     for odd in ({"z": 0}, {"a": np.float32(1)}, {"a": 2**70}, {1: np.zeros(2, np.float32)}, {"d": {"k": 1}}):
         assert not slots.write(odd)
         assert not numbers.write(odd)

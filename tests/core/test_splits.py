@@ -7,6 +7,7 @@ from collections import Counter
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.differences import assert_same
 from support.process_runners import ODD_POLICIES, children, contents, make_runner, policy_options, sampled
 from support.real_envs import KINDS, params
 from support.real_envs import pytestmark as pytestmark
@@ -14,7 +15,6 @@ from support.trouble import Odd, Trouble
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.core.envs.values import same
 from fastmarl.core.vector.workers.vector import Unit, first_ready
 from fastmarl.errors import ConfigError
 
@@ -26,7 +26,7 @@ SPREAD = "mpe2.simple_spread_v3"
 def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     options = {"env_config": KINDS[kind][1], "worker_num_splits": 2, "num_envs": 4, **policy_options(kind)}
     want = sampled(KINDS[kind][0], mode="sync", **options)
-    assert same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
+    assert_same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_results_do_not_depend_on_the_number_of_workers(num_splits):
     options = {"env": SPREAD, "num_envs": 5, "worker_num_splits": num_splits}
     want = sampled(mode="sync", **options)
     for num_workers in (1, 2, 5):
-        assert same(sampled(num_workers=num_workers, env_worker_start_method="fork", **options), want)
+        assert_same(sampled(num_workers=num_workers, env_worker_start_method="fork", **options), want)
 
 
 OPTIONS = {
@@ -53,7 +53,7 @@ OPTIONS = {
 def test_options_work_as_in_one_process(name):
     options = {"env": SPREAD, "num_envs": 4, "worker_num_splits": 2, **OPTIONS[name]}
     want = sampled(mode="sync", **options)
-    assert same(sampled(env_worker_start_method="fork", **options), want)
+    assert_same(sampled(env_worker_start_method="fork", **options), want)
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_callbacks_states_and_episodes_come_in_the_same_order(calls):
         return heard, [contents(chunk) for chunk in chunks], [chunk.get_env_states() for chunk in chunks], state
 
     want = run("sync")
-    assert same(run("async"), want)
+    assert_same(run("async"), want)
     assert [env_index for env_index, what in want[0] if what == 1][:5] == [0, 2, 4, 1, 3]
 
 
@@ -105,7 +105,7 @@ def test_episodes_are_the_same_with_and_without_splits(mode):
 
     want = run(mode="sync")
     assert len(want) == 6 * (1 + 1 + 2 + 3)
-    assert same(run(mode=mode, worker_num_splits=2), want)
+    assert_same(run(mode=mode, worker_num_splits=2), want)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

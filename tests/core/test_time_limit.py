@@ -2,12 +2,12 @@
 
 import pytest
 from support.batched import Batched
+from support.differences import assert_same
 from support.levels import Levels, make_batch
 from support.process_runners import contents, make_runner
 
 import fastmarl
 from fastmarl.core.envs.time_limit import time_limited
-from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError, EnvCheckError
 from fastmarl.replays import Recording
 from fastmarl.testing.check import check_env
@@ -38,7 +38,7 @@ def test_episodes_that_would_not_end_are_truncated(env, options):
 def test_episodes_that_end_before_are_the_same():
     plain, limited = (make_runner(env, mode="sync") for env in (Levels, time_limited(Levels, 12)))
     chunks = [[contents(chunk) for chunk in runner.sample(num_timesteps=90)] for runner in (plain, limited)]
-    assert same(*chunks)
+    assert_same(*chunks)
     assert "Levels, at most 12 steps" in repr(limited)
 
 
@@ -83,8 +83,8 @@ def test_a_batch_is_limited_like_its_envs():
     """Some episodes end at the limit, some before it, and dropped ones begin again."""
     singles, batch = (make_runner(time_limited(env, 6), mode="sync") for env in (Levels, make_batch))
     for _ in range(2):
-        assert same(*([contents(each) for each in runner.sample(num_timesteps=50)] for runner in (singles, batch)))
-        assert same(*([contents(each) for each in runner.evaluate(7)] for runner in (singles, batch)))
+        assert_same(*([contents(each) for each in runner.sample(num_timesteps=50)] for runner in (singles, batch)))
+        assert_same(*([contents(each) for each in runner.evaluate(7)] for runner in (singles, batch)))
 
 
 @pytest.mark.parametrize("env", ["fastmarl.gridworld", "fastmarl.lbforaging"])
@@ -96,7 +96,7 @@ def test_the_count_of_steps_belongs_to_the_state_of_a_running_episode(env, tmp_p
         expected = [contents(each) for each in runner.sample(num_timesteps=60)]
     with make_runner(limited, mode="sync") as runner:
         runner.restore_from_path(tmp_path)
-        assert same([contents(each) for each in runner.sample(num_timesteps=60)], expected)
+        assert_same([contents(each) for each in runner.sample(num_timesteps=60)], expected)
 
 
 def test_global_states_are_recorded():

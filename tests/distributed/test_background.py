@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support import groups
+from support.differences import assert_same
 from support.groups import without_ids
 from support.process_runners import children
 from support.trouble import Trouble
@@ -21,7 +22,6 @@ from support.trouble import Trouble
 import fastmarl
 from fastmarl.batches import add_n_step_returns, add_vtrace, columns
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.core.envs.values import same
 from fastmarl.distributed import BackgroundSampler
 from fastmarl.distributed.calls import CallsInFlight
 from fastmarl.distributed.parcels import join_batches, pack, unpack
@@ -89,7 +89,7 @@ def test_with_max_policy_lag_0_batches_are_those_of_runners_in_this_process(proc
             perturb(sampler.module, number)
             assert sampler.set_weights() == number + 1
         report = sampler.get_metrics()
-    assert same([*map(without_ids, got)], [*map(without_ids, want)])
+    assert_same([*map(without_ids, got)], [*map(without_ids, want)])
     assert report["weights_seq_no"] == 5
     assert_merged(report, metrics)
     assert not children()
@@ -201,7 +201,7 @@ def test_a_batch_stays_as_it_is():
         before = {name: column.copy() for name, column in first.items()}
         for _ in range(5):
             sampler.next()
-        assert same(first, before)
+        assert_same(first, before)
         first["rewards"] *= 2
     assert np.array_equal(first["rewards"], 2 * before["rewards"])  # the processes are gone
 
@@ -337,7 +337,7 @@ def test_any_nesting_of_arrays_is_handed_over():
         "scalar": np.array(3),
     }
     got = unpack(*pack(batch))
-    assert same(got, batch)
+    assert_same(got, batch)
     got["a"][0, 0] = 7  # it may be written to
     assert type(unpack(*pack(None))) is type(None)
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.differences import assert_same
 from support.groups import indices, lose, make_config, make_group, perturb, seeds_of, without_ids
 
 import fastmarl
 from fastmarl.batches import columns
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import MeanStdFilter, ModuleToEnvConnector
-from fastmarl.core.envs.values import same
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.parts import owned
@@ -85,7 +85,7 @@ def test_parts_equal_batches_of_runners_with_these_indices(n):
         for number in range(4):
             parts = group.sample()
             want = [columns(runner.sample()) for runner in runners]
-            assert same([without_ids(part.batch) for part in parts], [*map(without_ids, want)])
+            assert_same([without_ids(part.batch) for part in parts], [*map(without_ids, want)])
             assert indices(parts) == list(range(max(1, n)))
             assert {part.weights_seq_no for part in parts} == {number}
             perturb(group.module)
@@ -157,7 +157,7 @@ def test_in_this_process_the_modules_are_a_copy():
     with make_group(n=0) as group:
         before = group.foreach(weights_of)
         perturb(group.module)
-        assert same(group.foreach(weights_of), before)
+        assert_same(group.foreach(weights_of), before)
 
 
 def weights_of(runner):
@@ -185,13 +185,14 @@ def test_make_batch_gets_the_modules_with_the_latest_weights():
         perturb(group.module)
         group.set_weights()
         for part in group.sample():
-            assert same(part.batch, group.module.get_state())
-        assert same(group.get_weights(), group.module.get_state())
+            assert_same(part.batch, group.module.get_state())
+        assert_same(group.get_weights(), group.module.get_state())
 
 
 def test_runners_begin_with_the_weights_of_the_module_without_a_seed_too():
     with make_group(make_config(seed=None), make_batch=lambda episodes, module: module.get_state()) as group:
-        assert all(same(part.batch, group.module.get_state()) for part in group.sample())
+        for part in group.sample():
+            assert_same(part.batch, group.module.get_state())
 
 
 def test_read_only_arrays_are_copied():
@@ -274,7 +275,7 @@ def test_merged_filters_are_those_of_one_runner(lost):
             (moments,) = filter_of_state(filter_state)
             np.testing.assert_allclose(moments, std, rtol=1e-12)
         group.sync_connectors()  # adds nothing
-        assert same(group.foreach(lambda runner: runner.env_to_module.get_state()), states)
+        assert_same(group.foreach(lambda runner: runner.env_to_module.get_state()), states)
 
 
 def filter_of_state(state):
@@ -318,7 +319,7 @@ def test_a_runner_that_is_lost_after_a_synchronisation_has_its_result():
         sides = group.foreach(lambda runner: [runner.env_to_module.get_state(), runner.module_to_env.get_state()])
         lose(group, 0)
         lost = group.foreach(lambda runner: [runner.env_to_module.get_state(), runner.module_to_env.get_state()])
-        assert same(lost[0], sides[0])
+        assert_same(lost[0], sides[0])
 
 
 def test_a_batch_that_comes_late_brings_no_older_state():
@@ -384,7 +385,7 @@ def test_a_new_group_goes_on_where_a_state_was_saved(tmp_path):
         got = [group.sample(num_episodes=2) for _ in range(2)]
         assert group.get_metrics()["num_episodes_lifetime"] == lifetime
     for one, other in zip(want, got, strict=True):
-        assert same([without_ids(part.batch) for part in one], [without_ids(part.batch) for part in other])
+        assert_same([without_ids(part.batch) for part in one], [without_ids(part.batch) for part in other])
         assert [part.weights_seq_no for part in one] == [part.weights_seq_no for part in other] == [1, 1, 1]
 
 
@@ -449,7 +450,7 @@ def test_a_wrong_state_changes_nothing():
                       {**before, "unused_incarnations": 1}, {**before, "unused_incarnations": [1, "2"]}):  # fmt: skip
             with pytest.raises(ConfigError):
                 group.set_state(state)
-        assert same(group.get_state(), before)
+        assert_same(group.get_state(), before)
 
 
 @pytest.mark.parametrize("lose", [False, True])

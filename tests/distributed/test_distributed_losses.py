@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from support.differences import assert_same
 from support.fake_actors import FakeGroup
 from support.groups import indices, lose, make_config, make_group, perturb, sample_on, seeds_of, take_on
 from support.interrupts import in_own_thread, interrupted
@@ -13,7 +14,6 @@ from support.trouble import Trouble
 
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.core.envs.values import same
 from fastmarl.distributed import calls, fleet, sizes
 from fastmarl.distributed import group as group_file
 from fastmarl.distributed.host import columns_of
@@ -313,7 +313,7 @@ def test_a_state_that_the_runners_can_not_take_changes_nothing():
             runners = [*before["env_runners"][:2], {"incarnation": 5, "state": of_runner}]
             with pytest.raises(ConfigError):
                 group.set_state({**before, "env_runners": runners})
-        assert same(group.get_state(), before)
+        assert_same(group.get_state(), before)
 
 
 # Interrupts.
@@ -508,7 +508,7 @@ def test_a_state_has_the_number_of_its_weights(monkeypatch):
         monkeypatch.setattr(group.actors, "fetch", fetch_slowly)
         state = group.get_state()
         assert state["weights_seq_no"] == 0
-        assert same(state["rl_module"], before)
+        assert_same(state["rl_module"], before)
         assert group.weights_seq_no == 1
 
 

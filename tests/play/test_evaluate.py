@@ -8,12 +8,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.differences import assert_same, is_same
 from support.levels import KINDS, Levels, runner_of
 from support.optional import needed
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError
 from fastmarl.modules import DefaultRLModule
 from fastmarl.play import Evaluation, Returns
@@ -69,7 +69,7 @@ def test_every_kind_of_runner_goes_on_as_if_nothing_had_happened(kind):
     runner.sample(num_timesteps=30)
     before = runner.get_state(not_components="running_episodes")  # they are dropped
     assert fastmarl.evaluate(runner, episodes=7).num_episodes == 7
-    assert same(runner.get_state(not_components="running_episodes"), before)
+    assert_same(runner.get_state(not_components="running_episodes"), before)
     runner.stop()
 
 
@@ -122,9 +122,9 @@ def test_a_policy_plays_as_in_its_runner(saved, tmp_path):
         else:
             policy = fastmarl.Policy.from_runner(runner)
     found = fastmarl.evaluate(policy, runner.config.env, episodes=6, seeds=range(6), num_envs_per_env_runner=2)
-    assert same(found.by_agent, want.by_agent) and same(found.by_module, want.by_module)
+    assert_same((found.by_agent, found.by_module), (want.by_agent, want.by_module))
     unclipped = fastmarl.evaluate(policy, runner.config.env, episodes=6, seeds=range(6), clip_rewards=None)
-    assert not same(unclipped.returns, want.returns)
+    assert not is_same(unclipped.returns, want.returns)
 
 
 class Scheduled(DefaultRLModule):

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.differences import assert_same, is_same
 from support.overheard import Wander
 from support.policy_kinds import (
     BOUNDED,
@@ -26,7 +27,6 @@ from fastmarl import connectors
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import EnvToModuleConnector, ModuleToEnvConnector
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
-from fastmarl.core.envs.values import same
 from fastmarl.errors import (
     CheckpointError,
     ConfigError,
@@ -74,9 +74,9 @@ def test_a_policy_is_a_copy(kind, tmp_path):
     runner.sample(num_timesteps=50)
     for policy in policies:
         policy.reset()
-    assert same([[policy.act(each) for each in obs] for policy in policies], before)
-    assert not same(runner.get_state("rl_module"), state["rl_module"])
-    assert same(runner.get_state(["num_resets"]), runner.get_state(["num_resets"]))
+    assert_same([[policy.act(each) for each in obs] for policy in policies], before)
+    assert not is_same(runner.get_state("rl_module"), state["rl_module"])
+    assert_same(runner.get_state(["num_resets"]), runner.get_state(["num_resets"]))
 
 
 def test_statistics_are_used_and_stay(tmp_path):
@@ -87,8 +87,8 @@ def test_statistics_are_used_and_stay(tmp_path):
         for _ in range(30):
             policy.act(100 * OBS)
         (connector,) = policy._only._connectors.connectors
-        assert same(connector.get_state(), learned[MAIN]["MeanStdFilter"])
-    assert same(runner.env_to_module.get_state(), learned)
+        assert_same(connector.get_state(), learned[MAIN]["MeanStdFilter"])
+    assert_same(runner.env_to_module.get_state(), learned)
 
 
 def test_policies_are_saved_as_plain_data_next_to_the_runners_state(tmp_path):
@@ -387,11 +387,11 @@ def test_actions_belong_to_the_caller(tmp_path):
         first = policy.act(OBS)
         kept = copy.deepcopy(first)
         policy.act(-OBS)
-        assert same(first, kept)
+        assert_same(first, kept)
         for leaf in first.values() if isinstance(first, dict) else [first]:
             if isinstance(leaf, np.ndarray):
                 leaf[...] = 0
-        assert same(policy.act(OBS), kept)
+        assert_same(policy.act(OBS), kept)
 
 
 def test_exploration_is_drawn_from_the_policys_own_seed():
@@ -416,7 +416,7 @@ def test_exploration_is_drawn_from_the_policys_own_seed():
 def test_exploration_by_torch_is_seeded_too(kind, tmp_path):
     runner, _ = overheard_runner(kind)
     first, second = (fastmarl.Policy.from_runner(runner, seed=5) for _ in range(2))
-    assert same([first.act(OBS, explore=True) for _ in range(20)], [second.act(OBS, explore=True) for _ in range(20)])
+    assert_same([first.act(OBS, explore=True) for _ in range(20)], [second.act(OBS, explore=True) for _ in range(20)])
 
 
 def test_schedules_stand_where_the_runner_stood(tmp_path):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from support import exhaustive
 from support.compare_actions import close
+from support.differences import is_same
 from support.optional import params
 from support.overheard import Carried, Overheard, asked_again, in_batches, one_by_one
 from support.policy_kinds import KINDS, SMALL, overheard_runner, policies_of
@@ -15,7 +16,6 @@ from support.real_envs import pytestmark as real_envs_marks
 import fastmarl
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.registry import env_creator
-from fastmarl.core.envs.values import same
 
 pytestmark = real_envs_marks
 CONTINUOUS = (gym.spaces.Box, gym.spaces.Dict, gym.spaces.Tuple)
@@ -51,7 +51,7 @@ def assert_equal(pairs, n, tolerance=0.0):
     count = 0
     for sent, given in pairs:
         assert type(given) is type(sent)
-        assert same(sent, given) if not tolerance else close(sent, given, tolerance), (sent, given)
+        assert is_same(sent, given) if not tolerance else close(sent, given, tolerance), (sent, given)
         count += 1
     assert count >= n
 
@@ -95,7 +95,7 @@ def test_large_batches_are_added_up_in_another_order(kind, tmp_path):
     pairs = [pair for ticks in env.envs for pair in asked_again(ticks, one_by_one(policy), policy.reset)]
     assert_equal(pairs, N, 1e-5)
     if kind == "normalised":
-        assert not all(same(sent, given) for sent, given in pairs)
+        assert not all(is_same(sent, given) for sent, given in pairs)
 
 
 REAL_KINDS = ["simple_spread", "simple_spread, continuous", "simple_tag", "connect_four", "tictactoe", "leduc_holdem"]

@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from support.differences import assert_same
 from support.overheard import Wander
 from support.policy_kinds import (
     BOX,
@@ -21,7 +22,6 @@ from support.trees import spoilt
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.core.envs.values import same
 from fastmarl.errors import (
     ActionMaskError,
     ConfigError,
@@ -145,7 +145,7 @@ def test_a_spoilt_state_is_refused_or_another_one(tmp_path):
         except Exception as error:
             raise AssertionError(how) from error
     assert n_refused > 500
-    assert same(policy.act(obs, "a", state=state), expected)
+    assert_same(policy.act(obs, "a", state=state), expected)
     assert not policy._only._table.envs[0].lane_of
 
 
@@ -155,7 +155,7 @@ def test_a_carried_state_can_be_saved(tmp_path):
     first, second = space.sample(), space.sample()
     _, state = policy.act(first, state={})
     save_state(tmp_path / "state", state)
-    assert same(policy.act(second, state=load_state(tmp_path / "state")), policy.act(second, state=state))
+    assert_same(policy.act(second, state=load_state(tmp_path / "state")), policy.act(second, state=state))
 
 
 def test_a_carried_state_has_only_written_values(tmp_path):

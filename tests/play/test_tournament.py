@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from support.batched import Batched
+from support.differences import assert_same
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError
 from fastmarl.play.arena.matches import schedule
 from fastmarl.play.arena.standings import Tournament
@@ -216,7 +216,8 @@ def test_runners_play_with_their_learned_connectors_and_learn_nothing(monkeypatc
 
         monkeypatch.setattr(fastmarl.MultiAgentEnvRunner, "stop", stop_and_count)
         found = play({"trained": runner, "plain": Shown(), "four": Always(4)}, episodes=6)
-        assert same(observed(), before) and before["count"] > 0
+        assert_same(observed(), before)
+        assert before["count"] > 0
         assert counts == [before["count"]]
         runner.sample(num_episodes=1)
     assert found.ranking() == ["trained", "four", "plain"]
@@ -251,7 +252,7 @@ def test_policies_play_as_the_runners_that_they_are_of():
         policy = fastmarl.Policy.from_runner(runner)
         of_runner = play({"trained": runner, "plain": Shown(), "four": Always(4)}, episodes=6)
     of_policy = play({"trained": policy, "plain": Shown(), "four": Always(4)}, episodes=6)
-    assert same(of_policy.payoffs, of_runner.payoffs)
+    assert_same(of_policy.payoffs, of_runner.payoffs)
 
 
 def test_the_modules_of_a_runner_are_left_alone():

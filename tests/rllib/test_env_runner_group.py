@@ -13,12 +13,12 @@ import pytest
 import ray
 from support import in_actors, trouble
 from support.background import assert_gone
+from support.differences import assert_same
 from support.in_actors import connectors_of, fail, make_batch, pid_of
 
 import fastmarl
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.core.envs.values import same
 from fastmarl.distributed import EnvRunnerGroup, fleet
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RemoteEnvRunnerError, RunnerStoppedError
 
@@ -113,12 +113,12 @@ def test_batches_are_those_of_runners_in_this_process(group):
         for runner, part in zip(runners, parts, strict=True):
             runner.set_weights(group.module.get_state(), weights_seq_no=number)
             want = columns(runner.sample(num_timesteps=50))["default_policy"]
-            assert same({name: part.batch[name] for name in ALL}, {name: want[name] for name in ALL})
+            assert_same({name: part.batch[name] for name in ALL}, {name: want[name] for name in ALL})
             part.batch["rewards"][:] = 0.0  # they can be written to
     group.sync_connectors()
     merged = runners[0].env_to_module.merge_states([runner.env_to_module.get_state() for runner in runners])
     for state in group.foreach(connectors_of).values():
-        assert same(state, merged)
+        assert_same(state, merged)
 
 
 class Stream:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from support.differences import is_same
 from support.rllib_walk import Walk
 
 import fastmarl
-from fastmarl.core.envs.values import same
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 OF_RLLIB = {
@@ -73,5 +73,5 @@ def test_the_same_weights_are_taken_as_by_rllib(runners):
                 warnings.simplefilter("ignore")
                 runner.set_weights(weights, None, seq_no)
             after = runner.get_state("rl_module")["rl_module"]
-            taken.append({id_: not same(before[id_], after[id_]) for id_ in POLICIES})
+            taken.append({id_: not is_same(before[id_], after[id_]) for id_ in POLICIES})
         assert taken == [{"p0": is_taken, "p1": False}] * 2, seq_no

@@ -28,6 +28,11 @@ def assert_same(got: Any, want: Any, where: str = "value") -> None:
     assert line is None, line
 
 
+def is_same(one: Any, other: Any) -> bool:
+    """Return true if `assert_same()` passes."""
+    return not any(Differences()(other, one, ""))
+
+
 class Differences:
     """Compares two values part by part. It knows which id of the one is which id of the other.
 

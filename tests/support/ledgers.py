@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from fastmarl.core.envs.values import random_action, same
+from fastmarl.core.envs.values import random_action
 from fastmarl.core.spaces.masks import action_mask
+from support.differences import is_same
 
 MOST_TURNS_PER_STEP = 20  # of PettingZoo's loop, with agents that have ended
 
@@ -70,7 +71,7 @@ class Ledger:
         found = [name for name in ("steps", "is_over") if getattr(self, name) != getattr(other, name)]
         for agent in {**self.agents, **other.agents}:
             one, two = self.agents.get(agent, Entry()), other.agents.get(agent, Entry())
-            found += [f"{name} of {agent}" for name in vars(one) if not same(getattr(one, name), getattr(two, name))]
+            found += [f"{name} of {agent}" for name in vars(one) if not is_same(getattr(one, name), getattr(two, name))]
         return found
 
 

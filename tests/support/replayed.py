@@ -7,8 +7,8 @@ from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.envs.registry import env_creator
-from fastmarl.core.envs.values import same
 from support.compare import join
+from support.differences import assert_same
 
 FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over
 
@@ -57,13 +57,14 @@ def assert_same_episode(sampled, replayed, *, infos=True, actions=True):
         assert other.module_id == part.module_id
         assert other.env_ts().tolist() == part.env_ts().tolist(), agent
         for t in range(len(part) + 1):
-            assert same(other.get_observations(t), part.get_observations(t)), (agent, t)
+            assert_same(other.get_observations(t), part.get_observations(t), (agent, t))
         assert other.get_rewards().tolist() == part.get_rewards().tolist(), agent
         assert (other.is_terminated, other.is_truncated) == (part.is_terminated, part.is_truncated), agent
         if actions:
-            assert all(same(other.get_actions(t), part.get_actions(t)) for t in range(len(part))), agent
+            for t in range(len(part)):
+                assert_same(other.get_actions(t), part.get_actions(t), (agent, t))
         if infos:
-            assert same(other.get_infos(), part.get_infos()), agent
+            assert_same(other.get_infos(), part.get_infos(), agent)
 
 
 def whole(parts):

@@ -15,7 +15,7 @@ import torch  # noqa: F401
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 import fastmarl
-from fastmarl.core.envs.values import same
+from support.differences import is_same
 from support.process_runners import contents, make_runner
 from support.trouble import Lucky, Trouble
 
@@ -74,7 +74,7 @@ def sampled(env, mode="async", env_config=None):
 def compared(name, env):
     env_config = {"task": Task()} if name == IN_OPTIONS else {}
     chunks, process = sampled(env, "async", env_config)
-    return [*process, same(chunks, sampled(env, "sync", env_config)[0])]
+    return [*process, is_same(chunks, sampled(env, "sync", env_config)[0])]
 
 
 def by_case():
@@ -92,7 +92,7 @@ def message():
         before, chunks = process_of(runner), runner.sample(num_timesteps=1)
         runner.env.envs[0].call("__setattr__", "task", Task())
         number, again = runner.env.envs[0].call("task").number, runner.sample(num_timesteps=60)
-        return before, process_of(runner), number, same([*map(contents, [*chunks, *again])], want)
+        return before, process_of(runner), number, is_same([*map(contents, [*chunks, *again])], want)
 
 
 def threads():

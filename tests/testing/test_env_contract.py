@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.differences import assert_same
 from support.real_envs import KINDS, STEPS, params, steps_of
 from support.real_envs import pytestmark as pytestmark
 
@@ -10,7 +11,7 @@ from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.form import check_reset_result, check_step_result
 from fastmarl.core.envs.registry import env_creator
-from fastmarl.core.envs.values import random_action, same
+from fastmarl.core.envs.values import random_action
 from fastmarl.core.spaces.masks import action_mask
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
@@ -100,7 +101,7 @@ def test_the_same_seed_and_actions_bring_the_same(make):
         assert one[1:4] == other[1:4]
         assert list(obs) == list(other[0])
         for agent, observation in obs.items():
-            assert same(observation, other[0][agent])
+            assert_same(observation, other[0][agent])
         alive -= {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
         over = terminateds["__all__"] or truncateds.get("__all__", False)
 
