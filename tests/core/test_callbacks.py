@@ -189,3 +189,50 @@ def test_chunks_remembered_of_an_endless_episode_are_bounded(monkeypatch):
     (earlier,) = received
     assert [(chunk.env_t_started, chunk.env_t) for chunk in earlier] == [(t, t + 10) for t in range(140, 190, 10)]
     assert sum(chunk.agent_steps() for chunk in earlier) == 100
+
+
+def make_runner(**options):
+    config = {"env": lambda config: CountingEnv(episode_length=3), "num_envs_per_env_runner": 2, "seed": 5, **options}
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**config))
+
+
+def test_custom_data_of_an_ended_episode_stays_as_it_was():
+    ended = []
+
+    def on_episode_start(*, episode, **kwargs):
+        if ended:
+            episode.custom_data["begun after"] = True
+
+    def on_episode_end(*, episode, **kwargs):
+        ended.append(episode.custom_data)
+
+    runner = make_runner(callbacks_on_episode_start=on_episode_start, callbacks_on_episode_end=on_episode_end)
+    runner.sample(num_timesteps=20)
+    assert ended[:2] == [{}, {}] and {"begun after": True} in ended
+
+
+def test_on_episode_start_has_the_seed_of_its_reset():
+    begun = {}
+
+    def on_episode_start(*, episode, **kwargs):
+        begun[episode.id_] = episode.reset_seed
+
+    runner = make_runner(callbacks_on_episode_start=on_episode_start)
+    episodes = runner.sample(num_episodes=6)
+    assert [begun[episode.id_] for episode in episodes] == [episode.reset_seed for episode in episodes]
+    assert len(set(begun.values())) == len(begun) and None not in begun.values()
+
+
+def test_weights_set_in_a_callback_number_the_actions_after_it():
+    def on_episode_step(*, env_runner, episode, **kwargs):
+        if episode.env_t == 1:
+            env_runner.set_weights(env_runner.get_weights(), weights_seq_no=7)
+
+    runner = make_runner(
+        num_envs_per_env_runner=1,
+        env=lambda config: CountingEnv(episode_length=5),
+        callbacks_on_episode_step=on_episode_step,
+    )
+    (episode,) = runner.sample(num_episodes=1)
+    for part in episode.agent_episodes.values():
+        assert part.get_extra_model_outputs("weights_seq_no").tolist() == [0, 7, 7, 7, 7]

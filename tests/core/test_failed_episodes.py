@@ -155,3 +155,52 @@ def test_an_episode_with_chunks_on_record_is_discarded_from_its_last_chunk_on():
     assert [(chunk.env_t_started, chunk.env_t) for chunk in chunks] == [(0, 3), (0, 3), (3, 6)]
     assert (report["num_env_steps_sampled"], report["num_env_steps_discarded"]) == (9, 4)
     assert report["num_agent_steps_sampled"] == {"a": 9, "b": 7}
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_metrics_of_truncated_episodes_are_those_of_their_parts(options):
+    runner = make_runner(
+        Trouble,
+        num_envs=2,
+        env_config={"length": 7, "trouble": {(1, 3): "raise"}},
+        env_worker_start_method="fork",
+        restart_failed_sub_environments=True,
+        max_restarts=100,
+        **options,
+    )
+    chunks = runner.sample(num_episodes=8)
+    report = runner.get_metrics()
+    runner.stop()
+    lengths = [len(chunk) for chunk in chunks]
+    assert {2, 7} == set(lengths)
+    for agent in ("a", "b"):
+        parts = [chunk.agent_episodes[agent] for chunk in chunks]
+        assert [*map(len, parts)] == lengths
+        assert report["agent_episode_returns_mean"][agent] == np.mean([part.get_return() for part in parts])
+        assert report["agent_steps"][agent] == np.mean(lengths)
+    assert report["episode_return_mean"] == np.mean([chunk.get_return() for chunk in chunks])
+
+
+def test_failures_since_the_runner_was_made_are_in_every_report():
+    runner = make_runner(
+        Trouble, num_envs=1, mode="sync", env_config={"trouble": {(0, 3): "raise"}}, restart_failed_sub_environments=True
+    )
+    runner.sample(num_timesteps=4)
+    reports = [runner.get_metrics() for _ in range(2)]
+    runner.stop()
+    assert [(each["num_env_failures"], each["num_env_step_failures"]) for each in reports] == [(1, 1), (0, 1)]
+
+
+def test_a_successful_step_ends_a_row_of_restarts():
+    """Each env fails in its third step, so after two that succeed."""
+    runner = make_runner(
+        Trouble,
+        num_envs=1,
+        mode="sync",
+        env_config={"trouble": {(0, 3): "raise"}},
+        restart_failed_sub_environments=True,
+        max_restarts=1,
+    )
+    runner.sample(num_timesteps=20)
+    assert runner.get_metrics()["num_env_restarts"] > 3
+    runner.stop()

@@ -59,8 +59,9 @@ def test_nothing_past_the_last_row_is_touched():
         lambda a: np.repeat(a, 2)[::2],
         lambda a: a.astype(">f4"),
         lambda a: a.astype(np.int16),
+        lambda a: a.astype(np.int32),
     ],
-    ids=["same", "float64", "list", "strided", "swapped", "integers"],
+    ids=["same", "float64", "list", "strided", "swapped", "integers", "integers of equal size"],
 )
 def test_observations_that_numpy_casts_safely(make):
     recorder = Recorder()
@@ -212,3 +213,13 @@ def test_memory_of_unequal_lengths_is_refused_entirely():
         with pytest.raises(ValueError, match="of one block have different lengths"):
             rows.bind_finals([leaf], np.zeros(lengths[0], np.int64), np.zeros(lengths[1], np.int64))
     assert (rows.capacity, rows.final_capacity) == (capacity, final_capacity)
+
+
+@pytest.mark.parametrize("equal", [True, np.int64(1), 1.0])
+def test_ids_keep_the_type_with_which_they_joined(equal):
+    recorder = Recorder()
+    recorder.reset({1: obs_of(0, 0, 0)})
+    for _ in range(3):
+        recorder.step({equal: obs_of(1, 1, 1)}, {equal: 1.0})
+    assert [type(agent) for agent in recorder.table.envs[0].lane_of] == [int]
+    assert type(recorder.table.agent_ids[recorder.lane(1)]) is int

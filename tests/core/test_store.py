@@ -216,12 +216,13 @@ def test_write_rows_matches_slices_and_touches_nothing_else(rng, n):
     [
         ({}, np.zeros(2)),
         ({"x": np.zeros(9, np.float32)}, np.zeros(2)),
+        ({"x": np.zeros(9, np.int64)}, np.ones(2)),
         ({"x": np.zeros((9, 2))}, np.zeros((2, 3))),
         ({"x": np.zeros(9)}, np.zeros(4)[::2]),
         ({"x": np.zeros(3)}, np.zeros(2)),
         ({"x": np.zeros(9), "y": np.zeros(9)}, np.zeros(2)),
     ],
-    ids=["no column", "dtype", "shape", "strided", "too short", "one lacks"],
+    ids=["no column", "dtype", "dtype of equal size", "shape", "strided", "too short", "one lacks"],
 )
 def test_write_rows_leaves_odd_cases_to_the_slow_way(columns, values):
     assert not _store.write_rows(columns, {"x": values}, 2, 2)
