@@ -53,6 +53,18 @@ def test_every_observation_sent_is_counted_once(fragment, silent, random_actions
     assert stats_of(runner)["count"] == 3 * (n_steps + n_resets - n_ends * silent)
 
 
+def test_rows_before_an_unfit_one_are_in_all_counts():
+    """The last of three agents sends NaN with its third observation; the others' have been counted by then."""
+    bad = {"t": 2, "obs": np.full(3, np.nan, np.float32)}
+    runner = make_runner(MeanStdFilter(), env_config={"n_agents": 3, "bad_at": bad})
+    with pytest.raises(ObservationError, match="needs finite numbers"):
+        runner.sample(num_timesteps=5)
+    (connector,) = runner.env_to_module[MODULE].connectors
+    for name in ("stats", "delta"):
+        (moments,) = getattr(connector, name)
+        assert moments.get_state()["count"] == 8, name
+
+
 def test_dropped_episodes_are_counted_too():
     runner = make_runner(MeanStdFilter(), num_envs_per_env_runner=2)
     runner.sample(num_timesteps=6)

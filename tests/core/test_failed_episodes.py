@@ -182,9 +182,8 @@ def test_metrics_of_truncated_episodes_are_those_of_their_parts(options):
 
 
 def test_failures_since_the_runner_was_made_are_in_every_report():
-    runner = make_runner(
-        Trouble, num_envs=1, mode="sync", env_config={"trouble": {(0, 3): "raise"}}, restart_failed_sub_environments=True
-    )
+    trouble = {"trouble": {(0, 3): "raise"}}
+    runner = make_runner(Trouble, num_envs=1, mode="sync", env_config=trouble, restart_failed_sub_environments=True)
     runner.sample(num_timesteps=4)
     reports = [runner.get_metrics() for _ in range(2)]
     runner.stop()

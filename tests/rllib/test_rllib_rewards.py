@@ -61,6 +61,8 @@ def played(runner_class, calls, **env_config):
         [np.uint8(0), np.uint8(200)],
         [np.uint8(200), np.uint8(0), np.uint8(200)],
         [np.bool_(False), np.bool_(True)],
+        [np.float64(0.1), np.float32(0.2)],
+        [np.float32(0.2), np.float64(0.1), np.float16(0.3)],
     ],
     ids=lambda rewards: f"{len(rewards)} with {rewards[-1]!r}",
 )
