@@ -324,9 +324,9 @@ class NoActingAgents:
 )
 def test_an_env_without_acting_agents_is_an_error(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
-    fastmarl.register_env("nobody acts", NoActingAgents)
+    fastmarl.register_env("no agent acts", NoActingAgents)
     is_fine = "--no-relative-speed" in command
-    assert cli.main([*command, "--env", "nobody acts", "--num-envs", "2"]) == (0 if is_fine else 1)
+    assert cli.main([*command, "--env", "no agent acts", "--num-envs", "2"]) == (0 if is_fine else 1)
     assert ("fastmarl: no agent has acted in" in capsys.readouterr().err) != is_fine
 
 

@@ -276,7 +276,7 @@ def test_agents_end_one_by_one():
         assert truncateds == {0: True, 2: False, "__all__": False}
         obs, rewards, terminateds, truncateds, infos = env.step({2: 1})
         assert list(obs) == [2]
-        assert rewards == {0: 4, 2: 6}, "who is paid after the end: the runner's options decide"
+        assert rewards == {0: 4, 2: 6}, "the options decide about rewards after the end"
         assert terminateds == {2: True, "__all__": False}
         assert truncateds == {2: True, "__all__": True}
         assert env.agents == []

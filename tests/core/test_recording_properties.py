@@ -75,7 +75,7 @@ def test_the_worlds_cover_all_situations():
         seen["early reward"] += oracle.early > 0
         seen["lost reward"] += oracle.lost != 0
         seen["pending reward"] += oracle.pending != 0
-        seen["nobody acts"] += any(not actions for actions in oracle.env_actions.values())
+        seen["no agent acts"] += any(not actions for actions in oracle.env_actions.values())
         seen["everybody acts"] += any(len(actions) > 3 for actions in oracle.env_actions.values())
     assert len(seen) == 11 and min(seen.values()) >= 30, seen
 

@@ -121,7 +121,7 @@ KINDS = {
         "env_to_module_connector": [MeanStdFilter(), PrevActionsPrevRewards(), FrameStacking(3)],
         "reward_scale": 0.5,
     },
-    "paid after the end": {"env": Wandering, "late_rewards": "accumulate", "respawn": True},
+    "rewarded after the end": {"env": Wandering, "late_rewards": "accumulate", "respawn": True},
     "random actions": {"env": Wandering},
     "parts": {"env": Wandering, "worker_num_splits": 2},
     "workers": {"env": Wandering, "gym_env_vectorize_mode": "async", "num_env_workers": 2},

@@ -75,13 +75,13 @@ class Steps(RLlibCallback):
     def on_episode_start(self, *, episode: Any, **kwargs: Any) -> None:
         if episode.length > 0:
             raise AssertionError("an episode starts in its midst")
-        episode.user_data["infos"], episode.hist_data["paid"] = [], []
+        episode.user_data["infos"], episode.hist_data["rewards"] = [], []
 
     def on_episode_step(self, *, episode: Any, **kwargs: Any) -> None:
         agents = episode.get_agents()
         episode.user_data["infos"].append([episode.last_info_for(agent) for agent in agents])
         rewards = [episode._agent_reward_history[agent][-1:] for agent in agents]
-        episode.hist_data["paid"].append(float(sum(float(latest[0]) for latest in rewards if latest)))
+        episode.hist_data["rewards"].append(float(sum(float(latest[0]) for latest in rewards if latest)))
 
     def on_episode_end(self, *, episode: Any, **kwargs: Any) -> None:
         if not isinstance(episode, Exception):

@@ -74,7 +74,7 @@ WORLDS = {
     "twenty agents": case(rules(20), num_envs=2),
     "agents come and go": case(rules(5, **ROUGH), num_envs=3),
     "turns": case(rules(3, style="turns", pays_waiting=0.5), num_envs=2),
-    "nobody at times": case(rules(3, style="sparse", quiet=0.4, pays_waiting=0.5)),
+    "no agent at times": case(rules(3, style="sparse", quiet=0.4, pays_waiting=0.5)),
     "agents die with last words": case(rules(5, dies=0.2, last_words=1.0), num_envs=2),
     "agents die without last words": case(rules(5, dies=0.2, last_words=0.0), num_envs=2),
     "agents die again and again": case(rules(4, dies=0.2, flags="repeated"), num_envs=2),
