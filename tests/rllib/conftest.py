@@ -1,9 +1,12 @@
+import gc
 import os
 from pathlib import Path
 
 import pytest
 import ray
 from ray.rllib.connectors import connector_v2
+from ray.rllib.offline.json_reader import JsonReader
+from ray.rllib.offline.json_writer import JsonWriter
 from support.light_stack import LIGHT_INSPECT
 
 
@@ -23,3 +26,25 @@ def connectors_look_at_one_frame():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connector_v2, "inspect", LIGHT_INSPECT)
         yield
+
+
+@pytest.fixture
+def rllib_closes_its_files(monkeypatch):
+    """Which it doesn't: the warnings would come in another test."""
+    opened = []
+
+    def keep_files_of(kind, method):
+        open_file = getattr(kind, method)
+
+        def kept(self, *args):
+            opened.append(open_file(self, *args))
+            return opened[-1]
+
+        monkeypatch.setattr(kind, method, kept)
+
+    keep_files_of(JsonReader, "_try_open_file")
+    keep_files_of(JsonWriter, "_get_file")
+    yield
+    for file in opened:
+        file.close()
+    gc.collect()

@@ -1,6 +1,5 @@
 """Files and batches go from RLlib to `fastmarl.legacy` and back."""
 
-import gc
 import json
 
 import numpy as np
@@ -26,31 +25,10 @@ from fastmarl.legacy import (
 )
 from fastmarl.offline import ParquetReader
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
-
-
-@pytest.fixture(autouse=True)
-def rllib_closes_its_files(monkeypatch):
-    """Which it doesn't: the warnings would come in another test."""
-    opened = []
-
-    def keep_files_of(kind, method):
-        open_file = getattr(kind, method)
-
-        def kept(self, *args):
-            opened.append(open_file(self, *args))
-            return opened[-1]
-
-        monkeypatch.setattr(kind, method, kept)
-
-    keep_files_of(RLlibReader, "_try_open_file")
-    keep_files_of(RLlibWriter, "_get_file")
-    yield
-    for file in opened:
-        file.close()
-    gc.collect()
-
-
+pytestmark = [
+    pytest.mark.usefixtures("rllib_closes_its_files"),
+    pytest.mark.filterwarnings("ignore"),  # RLlib's and Gymnasium's own
+]
 POLICIES = ("default_policy", "p1")  # RLlib's reader wants a policy of that name
 
 

@@ -108,6 +108,7 @@ def _is_option(name) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rllib_closes_its_files")
 @pytest.mark.parametrize("kind", KINDS)
 def test_options_that_rllibs_worker_reads(kind, tmp_path):
     read = {OTHER_NAMES.get(name, name) for name in _read_at_runtime(tmp_path, KINDS[kind])}
