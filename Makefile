@@ -15,6 +15,7 @@ KILLS ?= 100
 REPLAY_EPISODES ?= 50
 WHEEL_TRAIN_STEPS ?= 6400
 JOBS ?= 2
+MUTANTS ?=
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -112,6 +113,9 @@ test-rays: $(VENV)/.test build $(patsubst %,build/rays/%/.made,$(FAST_RAYS) $(OT
 		PYTHONPATH=build/rays/$$ray:. OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet -W default --numprocesses $(TEST_WORKERS) \
 			--dist loadgroup $$(printf "tests/rllib/%s.py " $$tests) $(PYTEST_ARGS) || status=1; \
 	done; exit $$status
+
+mutants: $(VENV)/.test build ## slips put into the code one at a time, by tools/slips.toml: which of them the tests see
+	$(BIN)/python tools/mutants.py --jobs $(JOBS) $(MUTANTS)
 
 long: $(VENV)/.test build ## every long suite in turn, to benchmarks/results/long.md; a second run goes on where the first one stopped
 	$(BIN)/python tools/long_suites.py
@@ -221,7 +225,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-exhaustive test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench reproduce reproduce-cost bench-peers gpu-kit count bench-smoke clean distclean
+.PHONY: help run test test-exhaustive test-core long mutants test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench reproduce reproduce-cost bench-peers gpu-kit count bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

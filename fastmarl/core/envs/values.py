@@ -145,7 +145,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
-        return one.dtype == object or one.tobytes() == other.tobytes()
+        return all(map(same, one.flat, other.flat)) if one.dtype == object else one.tobytes() == other.tobytes()
     if type(one) is not type(other):
         return False
     if isinstance(one, int | float | str | bytes | np.generic):
