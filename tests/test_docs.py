@@ -62,6 +62,15 @@ def test_files_that_a_page_names_are_there(page):
         assert any((folder / name).exists() for folder in folders), name
 
 
+def test_each_folder_of_the_package_has_a_row_of_tests_that_are_there():
+    rows = (ROOT / "tests/README.md").read_text()
+    tests = {path.name for path in ROOT.glob("tests/**/*.py")}
+    for name in re.findall(r"`([\w/]+(?:\.py|/))`", rows):
+        assert name in tests or (ROOT / name).exists() or (ROOT / "tests" / name).exists(), name
+    for folder in sorted({path.relative_to(ROOT).parent for path in ROOT.glob("fastmarl/*/*/*.py")}):
+        assert any(f"`{part.as_posix()}`" in rows for part in (folder, *folder.parents)), folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", params([path for path in PAGES if path not in WITH_WORKERS]))
 def test_code_on_a_page_runs(page, tmp_path, monkeypatch):
