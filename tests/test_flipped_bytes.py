@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 from support.differences import assert_same
+from support.random_cases import number_of_cases
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state
@@ -13,7 +14,7 @@ from fastmarl.legacy import JsonReader, JsonWriter, SampleBatch
 from fastmarl.offline import ParquetReader
 from fastmarl.replays import Recording
 
-FLIPS = int(os.environ.get("FASTMARL_FUZZ_CASES", "20"))  # in files of each kind
+FLIPS = number_of_cases(20)  # in files of each kind
 FIRST_SEED = int(os.environ.get("FASTMARL_SEED", "0"))
 SPREAD = "fastmarl.simple_spread"
 

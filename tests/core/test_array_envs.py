@@ -1,6 +1,5 @@
 """Batches of envs that step in arrays: what is recorded is what the same envs give one by one."""
 
-import os
 import re
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from support.batched import Batched
 from support.compare import SideBySide, assert_same_chunk
+from support.random_cases import number_of_cases
 from support.rooms import Echo, Rooms, make_runner
 from support.worlds import make_world, world_of
 
@@ -20,7 +20,7 @@ from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError, RewardError
 from fastmarl.testing import DyingAgentsEnv
 
-CASES = min(50, int(os.environ.get("FASTMARL_FUZZ_CASES", 8)))  # of the 50 random worlds of a group
+CASES = number_of_cases(4, most=50)  # of the 50 random worlds of a group
 
 
 def assert_equals_oracle(world):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from support.exhaustive import further
 from support.optional import params
 from support.sampled import Sampled
 from support.teams import TEAMS
@@ -38,7 +39,7 @@ class SampledActions(Sampled):
 @pytest.mark.parametrize(
     ("scenario", "options"),
     [
-        ("balance", {"max_steps": 9}),
+        *further([("balance", {"max_steps": 9})]),
         ("simple_tag", {"max_steps": 5, "dict_spaces": True}),
         ("transport", {"max_steps": 7, "continuous_actions": False}),
         ("balance", {"continuous_actions": False, "multidiscrete_actions": True}),

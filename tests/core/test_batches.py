@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import batches as oracle
 from support.compare import SideBySide
+from support.random_cases import number_of_cases
 from support.replay import leaves
 from support.scenario_envs import ClockEnv, Echo, MixedClocksEnv, RespawnEnv, StepCounter, TurnsEnv
 from support.worlds import make_world
@@ -27,7 +28,7 @@ from fastmarl.batches import (
 )
 from fastmarl.errors import BatchError
 
-WORLDS = range(300_000, 300_040)
+WORLDS = range(300_000, 300_000 + number_of_cases(12, most=40))
 ONE_AT_A_TIME = ("obs", "actions", "rewards", "terminateds", "truncateds")
 
 

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from support.compare import SideBySide, assert_same_chunk
+from support.exhaustive import further
+from support.random_cases import number_of_cases
 from support.short_episodes import Short, make_runner
 from support.worlds import make_world
 
@@ -16,7 +18,7 @@ import fastmarl
 from fastmarl.core.episodes import kept_chunks, lane_source
 from fastmarl.testing import CountingEnv
 
-WORLDS = range(410_000, 410_020)
+WORLDS = range(410_000, 410_000 + number_of_cases(6, most=20))
 
 
 @pytest.mark.parametrize("seed", WORLDS)
@@ -118,7 +120,7 @@ def one_agent(chunks):
         (everything, {"num_timesteps": 200}, 300),
         (everything, {"num_timesteps": 20, "first_call": 500}, 900),
         (everything, {"num_timesteps": 1}, 3000),
-        (one, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 800),
+        *further([(one, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 800)]),
         (one_that_was_read, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 800),
         (one_agent, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 1300),
     ],

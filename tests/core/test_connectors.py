@@ -130,8 +130,9 @@ def test_float64_is_normalised_before_it_is_rounded(kind):
     seconds = 1.7e9 + 60.0 * np.arange(51)
     seen = np.array([(seconds[t] - seconds[: t + 1].mean()) / (seconds[: t + 1].std() + 1e-8) for t in range(51)])
     env = (lambda config: Batched([Clock()], ["a"])) if kind == "arrays" else Clock
-    mode = "async" if kind == "processes" else "sync"
-    with make_runner(MeanStdFilter(), env=env, module=Later(), model_config={}, gym_env_vectorize_mode=mode) as runner:
+    in_processes = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}
+    options = in_processes if kind == "processes" else {}
+    with make_runner(MeanStdFilter(), env=env, module=Later(), model_config={}, **options) as runner:
         (part,) = parts_of(runner.sample(num_episodes=1))
         found = part.get_observations()["seconds"][:, 0]
         assert found.dtype == np.float32

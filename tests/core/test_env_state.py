@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.compare import SideBySide, join
+from support.random_cases import number_of_cases
 from support.real_envs import newest
 from support.real_envs import pytestmark as pytestmark
 from support.scenario_envs import ClockEnv, Echo, RespawnEnv
@@ -17,7 +18,7 @@ from support.worlds import make_world
 import fastmarl
 from fastmarl.errors import EnvCheckError, EnvStateError, EpisodeError
 
-WORLDS = range(200_000, 200_060)
+WORLDS = range(200_000, 200_000 + number_of_cases(15, most=60))
 
 
 def recording(env: Any, **options: Any) -> fastmarl.MultiAgentEnvRunner:

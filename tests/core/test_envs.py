@@ -219,13 +219,13 @@ NAMELESS = {  # attributes -> ids by which their spaces are given
 }
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [{}, {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}])
 @pytest.mark.parametrize(("attributes", "ids"), NAMELESS.values(), ids=NAMELESS)
-def test_spaces_by_id_name_agents_where_possible_agents_does_not(attributes, ids, mode):
+def test_spaces_by_id_name_agents_where_possible_agents_does_not(attributes, ids, options):
     assert named_agents(Nameless(**attributes)) == ids
     model = {"fcnet_hiddens": []}
     make = functools.partial(Nameless, **attributes)
-    config = fastmarl.EnvRunnerConfig(env=lambda config: make(), model_config=model, gym_env_vectorize_mode=mode)
+    config = fastmarl.EnvRunnerConfig(env=lambda config: make(), model_config=model, **options)
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         (episode,) = runner.sample(num_episodes=1)
         of_module = runner.get_spaces()["default_policy"]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.histories import AgentHistory, History, chunks, leaves, make_part, same, stack
+from support.random_cases import number_of_cases
 
 from fastmarl.core.spaces.structs import map_struct
 
@@ -66,7 +67,7 @@ def call(episode, what, *args, **kwargs):
 
 @pytest.mark.slow
 @given(chunks(), st.sampled_from(COLUMNS), INDICES, st.booleans(), st.sampled_from([None, None, 0, 7]))
-@settings(max_examples=400)
+@settings(max_examples=number_of_cases(100))
 def test_agent_steps_match_lists(pair, what, indices, neg, fill):
     history, chunk = pair
     for agent, part in chunk.agent_episodes.items():
@@ -88,7 +89,7 @@ def test_agent_steps_match_lists(pair, what, indices, neg, fill):
 
 @pytest.mark.slow
 @given(chunks(), st.sampled_from(COLUMNS), INDICES, st.booleans(), st.sampled_from([None, None, 0, 7]), st.booleans())
-@settings(max_examples=600)
+@settings(max_examples=number_of_cases(150))
 def test_env_steps_match_lists(pair, what, indices, neg, fill, as_list):
     history, chunk = pair
     parts = chunk.agent_episodes

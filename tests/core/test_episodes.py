@@ -22,6 +22,7 @@ from support.histories import (
     make_part,
     same,
 )
+from support.random_cases import number_of_cases
 
 from fastmarl.core.episodes.sources import ArraySource
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
@@ -38,7 +39,7 @@ def cut_points(draw):
 
 @pytest.mark.slow
 @given(cut_points())
-@settings(max_examples=300)
+@settings(max_examples=number_of_cases(80))
 def test_joined_chunks_equal_the_undivided_episode(cuts):
     history, points, lookback = cuts
     pieces = [make_chunk(history, begin, end, lookback) for begin, end in itertools.pairwise(points)]
@@ -53,7 +54,7 @@ def test_joined_chunks_equal_the_undivided_episode(cuts):
 
 @pytest.mark.slow
 @given(cut_points())
-@settings(max_examples=300)
+@settings(max_examples=number_of_cases(80))
 def test_a_slice_is_the_chunk_that_would_have_been(cuts):
     history, points, lookback = cuts
     for agent in [agent for agent, one in history.agents.items() if len(one.env_ts) < 2]:
@@ -73,7 +74,7 @@ def test_a_slice_is_the_chunk_that_would_have_been(cuts):
 
 @pytest.mark.slow
 @given(chunks())
-@settings(max_examples=100)
+@settings(max_examples=number_of_cases(50))
 def test_state_and_pickle_bring_back_the_same(pair):
     _, chunk = pair
     state = chunk.get_state()

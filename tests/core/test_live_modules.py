@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from support.compare import assert_same_chunk, join
 from support.policies import Numbered, PoliciesSideBySide, PolicyOracle
+from support.random_cases import number_of_cases
 from support.worlds import ACTION_KINDS, OBS_KINDS, World, make_world
 
 IDS = ("m0", "m1", "m2", "m3")
@@ -149,7 +150,7 @@ def assert_removed_ones_are_freed(changes: Changes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", range(10))
+@pytest.mark.parametrize("group", range(number_of_cases(4, most=10)))
 def test_every_agent_is_acted_for_by_the_module_of_its_episode(group):
     for seed in range(group * 4, (group + 1) * 4):
         rng = random.Random(seed)

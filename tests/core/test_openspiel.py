@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.exhaustive import params
 from support.optional import needed
 
 import fastmarl
@@ -26,6 +27,17 @@ REWARDED_DURING_GAMES = ("hanabi", "cliff_walking", "coop_box_pushing", "repeate
 HIDDEN = ("battleship", "sheriff")  # have no observation tensor, only an information state
 GAMES = (*SEQUENTIAL, *SIMULTANEOUS, *REWARDED_DURING_GAMES, *HIDDEN)
 IN_PYTHON = ("python_kuhn_poker", "python_liars_poker", "python_tic_tac_toe", "python_dynamic_routing")
+# One of each kind for check_env(): turns with chance, at the same time, both in a game, rewarded during the game, without an
+# observation tensor, in Python in turns and at the same time.
+CHECKED = (
+    "leduc_poker",
+    "goofspiel",
+    "markov_soccer",
+    "cliff_walking",
+    "sheriff",
+    "python_kuhn_poker",
+    "python_dynamic_routing",
+)
 EPISODES = 4
 STEPS = 600
 
@@ -138,7 +150,7 @@ def test_rewards_follow_returns_that_grow_during_a_game():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GAMES + IN_PYTHON)
+@pytest.mark.parametrize("name", params(GAMES + IN_PYTHON, CHECKED))
 def test_check_env_finds_nothing(name):
     report = check_env(OpenSpielEnv.load(name), steps=STEPS)
     assert report.ok, str(report)

@@ -37,14 +37,18 @@ def runner_of(**options):
     return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=OfSet, **config))
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
-def test_sets_of_names_are_sorted(mode):
-    """Each set here would be in order by chance in one process of 5,040, or of 6."""
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"gym_env_vectorize_mode": "async", "num_env_workers": 1}, marks=pytest.mark.slow)],
+    ids=["sync", "async"],
+)
+def test_sets_of_names_are_sorted(options):
+    """A spawned process has other hashes. Each set here would be in order by chance in one process of 5,040, or of 6."""
     with runner_of(
         policies={f"policy {letter}" for letter in "cab"},
         policy_mapping_fn=lambda agent, episode: "policy " + "abc"[ord(agent[-1]) % 3],
         env_to_module_connector=lambda env, spaces, device: AgentIndicator(set(env.possible_agents)),
-        gym_env_vectorize_mode=mode,
+        **options,
     ) as runner:
         assert list(runner.module) == ["policy a", "policy b", "policy c"]
         assert runner.env_to_module["policy a"].connectors[0].agents == sorted(NAMES)

@@ -42,12 +42,12 @@ class Phoenix(fastmarl.MultiAgentEnv):
 
 def sampled(kind, env_config, num_timesteps=None, **options):
     """Return the returns of the bird's lives in an episode, and the sum of rewards that belong to none."""
-    env, mode = Phoenix, "async" if kind == "processes" else "sync"
+    env = Phoenix
     if kind == "arrays":
         env = lambda config: Batched([Phoenix(config)], AGENTS)  # noqa: E731
-    config = fastmarl.EnvRunnerConfig(
-        env=env, env_config=env_config, respawn=True, seed=0, gym_env_vectorize_mode=mode, **options
-    )
+    if kind == "processes":
+        options |= {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}
+    config = fastmarl.EnvRunnerConfig(env=env, env_config=env_config, respawn=True, seed=0, **options)
     lives = []
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         n = 0
@@ -61,7 +61,7 @@ def sampled(kind, env_config, num_timesteps=None, **options):
         return lives, runner.get_metrics()["unattributed_reward"]
 
 
-KINDS = ["dicts", "arrays", pytest.param("processes", marks=pytest.mark.slow)]
+KINDS = ["dicts", "arrays", "processes"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

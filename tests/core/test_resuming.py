@@ -1,6 +1,5 @@
 """A runner that is saved and re-created between two calls continues its running episodes."""
 
-import os
 import random
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from support.connected_runs import SEEDS, Connected, assert_equals_oracle
 from support.differences import assert_same
 from support.optional import params
 from support.process_runners import contents
+from support.random_cases import number_of_cases
 from support.replay import make_config
 from support.scenario_envs import MixedClocksEnv, StepCounter
 from support.wandering import KINDS, make_runner
@@ -18,7 +18,7 @@ from support.worlds import make_world, world_of
 
 import fastmarl
 
-CASES = min(100, int(os.environ.get("FASTMARL_FUZZ_CASES", "6")))  # random worlds
+CASES = number_of_cases(6, most=100)  # random worlds
 
 
 class ResumableClocks(MixedClocksEnv):

@@ -1,7 +1,6 @@
 """A state is taken as a whole or not at all, by `set_state()` and from a checkpoint, whatever device it comes from."""
 
 import copy
-import itertools
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled):
 def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, monkeypatch):
     runner = runner_with_all()
     before = runner.get_state()
-    for how, state in itertools.islice(spoilt(sampled), 0, None, 3):
+    for how, state in spoilt(sampled, every=3):
         monkeypatch.setattr(runner_state, "load_state", lambda path, state=state: state)
         try:
             runner.restore_from_path("folder")

@@ -25,7 +25,7 @@ def endless_batch(config):
 
 @pytest.mark.parametrize(
     ("env", "options"),
-    [(Endless, {"mode": "sync"}), (Endless, {"mode": "async"}), (endless_batch, {"mode": "sync"}),
+    [(Endless, {"mode": "sync"}), (Endless, {"env_worker_start_method": "fork"}), (endless_batch, {"mode": "sync"}),
      (endless_batch, {"mode": "sync", "worker_num_splits": 2})],
 )  # fmt: skip
 def test_episodes_that_would_not_end_are_truncated(env, options):

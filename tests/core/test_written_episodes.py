@@ -362,7 +362,9 @@ def test_ids_and_mapping_functions_are_set_before_the_first_step():
     assert episodes[1].agent_episodes["slow"].id_ == "env 1_slow"
 
 
-@pytest.mark.parametrize("options", [{}, {"num_env_workers": 2, "gym_env_vectorize_mode": "async"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_env_workers": 2, "gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}]
+)
 def test_the_vector_of_envs(options):
     found = []
 

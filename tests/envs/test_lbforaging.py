@@ -1,6 +1,5 @@
 """The bundled Level-Based Foraging: step by step what lbforaging says, and episodes that begin as by its rules."""
 
-import os
 from collections import Counter
 from itertools import permutations, product
 from unittest import mock
@@ -9,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.foraging import DEFAULTS, ForagingTwins, make_original, random_options
+from support.random_cases import number_of_cases
 
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.context import EnvContext
@@ -17,7 +17,7 @@ from fastmarl.envs.foraging_task import ForagingTask
 from fastmarl.envs.lbforaging import LevelBasedForaging
 from fastmarl.errors import ConfigError, EnvCheckError
 
-CASES = min(400, int(os.environ.get("FASTMARL_FUZZ_CASES", 2)))  # random options
+CASES = number_of_cases(2, most=400)  # random options
 NONE, NORTH, SOUTH, WEST, EAST, LOAD = range(6)
 
 

@@ -1,7 +1,6 @@
 """Modules that compute something else than the layers that a pass of them shows: autograd has to update them."""
 
 import copy
-import os
 import random
 import re
 from itertools import pairwise
@@ -11,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from support.ppo import BOX_ACTIONS, DISCRETE, make_batch, make_module
+from support.random_cases import number_of_cases
 from torch import nn
 
 from fastmarl.learning import PPOLearner, compiled_gradient, ppo_loss
 from fastmarl.learning.dense_nets import gradient_of
 from fastmarl.modules import RLModule, as_rl_module
 
-CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", 30))
+CASES = number_of_cases(12)
 
 
 class Plain(RLModule):

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from support.interrupts import interrupted
 from support.levels import KINDS, Levels, runner_of
 from support.process_runners import contents, make_runner
+from support.random_cases import number_of_cases
 from support.replayed import assert_same_episode, record, whole
 from support.wild import ACTIONS
 
@@ -35,7 +36,7 @@ from fastmarl.replays.blocks import HEAD_BYTES, blocks_in
 from fastmarl.replays.meta import _literal, env_config_in
 from fastmarl.runner.loop import sampling
 
-CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
+CASES = number_of_cases(12)
 WILD = "support.wild:Wild"
 
 

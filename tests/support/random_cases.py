@@ -7,6 +7,12 @@ from typing import Any
 MOST_LINES = 10
 
 
+def number_of_cases(usual: int, most: int | None = None) -> int:
+    """How many random cases a test plays: the usual number, or FASTMARL_FUZZ_CASES; at most as many as there are."""
+    n = int(os.environ.get("FASTMARL_FUZZ_CASES", usual))
+    return n if most is None else min(n, most)
+
+
 class RandomCases:
     """The cases of a file of tests.
 

@@ -1,6 +1,8 @@
 """Trees of dicts, lists and arrays, as states are, spoilt in every place."""
 
 import copy
+import itertools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,17 +11,21 @@ import numpy as np
 OTHERS: list[Any] = [None, "x", -1, 2**64, 1.5, True, [], {}, {"x": 1}, np.zeros(2), np.array(["a"]), np.array([None])]
 
 
-def spoilt(tree: Any) -> Iterator[tuple[str, Any]]:
-    """(where and how, the whole tree with that change), for each place and many changes."""
-    for path in list(_paths(tree)):
+LEFT_OUT = object()
+
+
+def spoilt(tree: Any, every: int = 1) -> Iterator[tuple[str, Any]]:
+    """(where and how, the whole tree with that change), for each place and many changes, or one in `every`."""
+    whole = pickle.dumps(tree)  # read in a tenth of the time of a deep copy
+    places = ((path, *change) for path in _paths(tree) for change in _changes(_at(tree, path)))
+    for path, how, value in itertools.islice(places, 0, None, every):
+        other = pickle.loads(whole)
         *parents, last = path
-        for how, value in _changes(_at(tree, path)):
-            other = copy.deepcopy(tree)
+        if value is LEFT_OUT:
+            del _at(other, parents)[last]
+        else:
             _at(other, parents)[last] = value
-            yield f"{path}: {how}", other
-        other = copy.deepcopy(tree)
-        del _at(other, parents)[last]
-        yield f"{path}: left out", other
+        yield f"{path}: {how}", other
 
 
 def _changes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -37,6 +43,7 @@ def _changes(value: Any) -> Iterator[tuple[str, Any]]:
         yield "twice", value * 2
     elif isinstance(value, dict):
         yield "with another key", {**value, "another": 1}
+    yield "left out", LEFT_OUT
 
 
 def _paths(tree: Any, above: tuple = ()) -> Iterator[tuple]:
