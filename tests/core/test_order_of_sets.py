@@ -43,7 +43,7 @@ def runner_of(**options):
     ids=["sync", "async"],
 )
 def test_sets_of_names_are_sorted(options):
-    """A spawned process has other hashes. Each set here would be in order by chance in one process of 5,040, or of 6."""
+    """Each set here would be in order by chance in one process of 5,040, or of 6. A spawned one has other hashes."""
     with runner_of(
         policies={f"policy {letter}" for letter in "cab"},
         policy_mapping_fn=lambda agent, episode: "policy " + "abc"[ord(agent[-1]) % 3],
