@@ -22,8 +22,9 @@ pytest.register_assert_rewrite("support", "rllib")  # so that asserts in what te
 if (os.environ.get("FASTMARL_SANITIZE") == "1") != _build.SANITIZED:
     raise pytest.UsageError(f"FASTMARL_SANITIZE=1 and a sanitized build go together; got {_build.__file__}")
 
-settings.register_profile("local", deadline=None, print_blob=True)
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+OF_BOTH = {"deadline": None, "print_blob": True, "max_examples": int(os.environ.get("FASTMARL_FUZZ_CASES", 40))}
+settings.register_profile("local", **OF_BOTH)
+settings.register_profile("ci", **OF_BOTH, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 

@@ -10,12 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
+from support.background import assert_gone, assert_they_wait
 from support.differences import assert_same
 from support.exhaustive import further
 from support.process_runners import ODD_POLICIES, RandomModule, children, contents, make_runner, policy_options, sampled
@@ -280,20 +279,6 @@ def named_memory(pids):
     return {name for name in maps if name.startswith("/dev/shm/")}
 
 
-def assert_gone(pids):
-    end = time.monotonic() + 20
-    while any(map(is_running, pids)):
-        assert time.monotonic() < end, "a worker process is still there"
-        time.sleep(0.02)
-
-
-def is_running(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 ENDS = ("stop", "stop", "error", "stop", "kill a worker", "collect", "stop", "kill the runner", "collect")
 """A third of them by violence."""
 
@@ -460,12 +445,8 @@ def test_workers_end_with_the_process_of_the_runner(tmp_path, method, how, code)
 def test_idle_workers_take_no_time():
     runner = make_runner(Trouble, env_worker_start_method="fork")
     runner.sample(num_timesteps=30)
-    workers = [psutil.Process(worker.pid) for worker in runner.env._workers]
-    before = [sum(worker.cpu_times()[:2]) for worker in workers]
-    time.sleep(1.0)
-    spent = [sum(worker.cpu_times()[:2]) - start for worker, start in zip(workers, before, strict=True)]
+    assert_they_wait([worker.pid for worker in runner.env._workers])
     runner.stop()
-    assert max(spent) <= 0.02
 
 
 def test_workers_need_neither_torch_nor_numba():
@@ -540,13 +521,10 @@ def test_one_crash_one_hang_one_kill(tmp_path, num_splits):
         worker_num_splits=num_splits,
         step_timeout_s=1,
     )
-    begun = time.monotonic()
     chunks = runner.sample(num_timesteps=800)
-    took = time.monotonic() - begun
     report = runner.get_metrics()
     runner.stop()
     assert sum(map(len, chunks)) >= 800
-    assert took < 15
     assert sorted(made.read_text().split()) == sorted([*"01234567", *"356"])
     wanted = {"failures": 3, "timeouts": 1, "restarts": 3, "steps_discarded": 3}
     assert {name: report[f"num_env_{name}"] for name in wanted} == wanted

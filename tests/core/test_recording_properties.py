@@ -49,7 +49,7 @@ def test_so_they_do_when_parts_of_the_envs_take_turns(group):
 
 @pytest.mark.slow
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=number_of_cases(30), suppress_health_check=list(HealthCheck))
 def test_small_worlds_equal_the_oracle(rng):
     world = make_world(rng, small=True)
     note(repr(world))

@@ -12,9 +12,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
-from support.background import assert_gone, make_sampler, pids_of, take
+from support.background import assert_gone, assert_they_wait, make_sampler, pids_of, take
 from support.process_runners import children
 
 from fastmarl.distributed import BackgroundSampler
@@ -223,11 +222,7 @@ def test_a_sampler_that_another_thread_ends_stops_next(end):
 def test_waiting_processes_take_no_time():
     with make_sampler(processes=2) as sampler:
         sampler.next()
-        time.sleep(0.5)  # what they may make beforehand
-        before = [sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids_of(sampler)]
-        time.sleep(1)
-        after = [sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids_of(sampler)]
-    assert sum(after) - sum(before) < 0.1
+        assert_they_wait(pids_of(sampler))
 
 
 def test_a_sampler_in_a_daemonic_process_says_why_it_has_no_processes():

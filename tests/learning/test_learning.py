@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_cases import number_of_cases
 
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
@@ -283,7 +284,7 @@ def test_shared_parameters_are_there_once():
 
 
 @given(st.integers(0, 40), st.integers(1, 12), st.integers(0, 3), st.integers(0, 99))
-@settings(max_examples=60)
+@settings(max_examples=number_of_cases(30))
 def test_minibatches_are_the_rows_in_random_order(n, size, epochs, seed):
     batch = {
         "obs": {"a": torch.arange(n * 6, dtype=torch.float32).view(n, 2, 3), "b": (torch.arange(n), torch.rand(n))},

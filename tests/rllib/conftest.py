@@ -16,9 +16,20 @@ def local_ray():
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))  # for what actors import from the tests' own packages
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        error = _start_ray() and _start_ray()  # on a busy machine its processes may not find each other in time
+    if error:
+        pytest.fail(f"Ray did not start twice: {error}", pytrace=False)
     yield
     ray.shutdown()
+
+
+def _start_ray() -> str | None:
+    """Returns what went wrong, in a line."""
+    try:
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    except Exception as error:
+        ray.shutdown()
+        return f"{type(error).__name__}: {error!s:.200}".splitlines()[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode as RLlibSingleAgentEpisode
 from support.histories import ACTION_SPACES, OBS_SPACES, everything, histories, make_chunk, same, stack
+from support.random_cases import number_of_cases
 from support.rllib_histories import COLUMNS, INDICES, answer, equal, is_sane, play, play_chunks
 
 from fastmarl.batches import columns
@@ -35,7 +36,7 @@ def assert_same_answers(theirs, ours, what, indices, **options):
 
 
 @given(histories(stays=True), st.sampled_from(COLUMNS), INDICES, st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=number_of_cases(100))
 def test_getters_with_actions_that_wait_for_an_answer(history, what, indices, as_list):
     theirs, ours = play(history), play(history, MultiAgentEpisode)
     as_list = as_list and not isinstance(indices, int)
@@ -44,7 +45,7 @@ def test_getters_with_actions_that_wait_for_an_answer(history, what, indices, as
 
 
 @given(histories(stays=True))
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_all_else(history):
     theirs, ours = play(history), play(history, MultiAgentEpisode)
     for name in ("env_t", "env_t_started", "agent_ids", "is_done", "is_terminated", "is_truncated", "is_reset"):
@@ -64,7 +65,7 @@ def test_all_else(history):
 
 
 @given(histories(stays=True))
-@settings(max_examples=100)
+@settings(max_examples=number_of_cases(40))
 def test_the_columns_are_those_of_recorded_episodes(history):
     built, recorded = play(history, MultiAgentEpisode), make_chunk(history)
     built.id_ = "e"
@@ -95,7 +96,7 @@ def cut_histories(draw):
 
 
 @given(cut_histories(), st.sampled_from(COLUMNS), st.data())
-@settings(max_examples=300)
+@settings(max_examples=number_of_cases(80))
 def test_cuts(cut_history, what, data):
     history, cuts = cut_history
     chunks = [play_chunks(history, cls, cuts) for cls in (RLlibEpisode, MultiAgentEpisode)]
@@ -118,7 +119,7 @@ def test_cuts(cut_history, what, data):
 
 
 @given(cut_histories())
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_cut_and_joined_is_uncut(cut_history):
     history, cuts = cut_history
     first, *others = play_chunks(history, MultiAgentEpisode, cuts)
@@ -134,7 +135,7 @@ def test_cut_and_joined_is_uncut(cut_history):
 
 
 @given(histories(always=True, done=False), st.data())
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_the_constructor(history, data):
     begin = data.draw(st.integers(0, history.env_t - 1))
     lookback = data.draw(st.integers(0, begin))
@@ -165,7 +166,7 @@ def test_the_constructor(history, data):
 
 
 @given(histories(stays=True, done=False), st.sampled_from(["observations", "actions", "rewards"]), st.data())
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_setters(history, what, data):
     theirs, ours = play(history), play(history, MultiAgentEpisode)
     agent = data.draw(st.sampled_from(list(history.agents)))

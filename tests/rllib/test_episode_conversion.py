@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from support.histories import histories, make_chunk
+from support.random_cases import number_of_cases
 from support.rllib_histories import COLUMNS, INDICES, as_returned, equal, pairs, play
 
 import fastmarl
@@ -54,7 +55,7 @@ def assert_same(ours, theirs):
 
 
 @given(chunks())
-@settings(max_examples=500)
+@settings(max_examples=number_of_cases(100))
 def test_chunks_are_the_same_there_and_back(ours):
     ours.custom_data["kept"] = [1]
     theirs = to_rllib(ours)
@@ -68,7 +69,7 @@ def test_chunks_are_the_same_there_and_back(ours):
 
 
 @given(pairs(), st.sampled_from(COLUMNS), INDICES)
-@settings(max_examples=500)
+@settings(max_examples=number_of_cases(100))
 def test_env_steps_are_those_of_rllibs_own_episodes(pair, what, indices):
     own, ours = pair
     key = ["x"] if what == "extra_model_outputs" else []
@@ -83,7 +84,7 @@ def test_env_steps_are_those_of_rllibs_own_episodes(pair, what, indices):
 
 
 @given(histories(stays=True))
-@settings(max_examples=100)
+@settings(max_examples=number_of_cases(40))
 def test_an_episode_of_lists_stays_as_it_is(history):
     theirs = play(history)
     before = copy.deepcopy(theirs)

@@ -7,11 +7,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from support.histories import ACTION_SPACES, OBS_SPACES, histories, make_chunk
+from support.random_cases import number_of_cases
 from support.rllib_histories import COLUMNS, FILLS, INDICES, SLICES, answer, equal, is_sane, pairs, play
 
 
 @given(pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=number_of_cases(100))
 def test_env_steps(pair, what, indices, neg, fill, as_list):
     theirs, ours = pair
     as_list = as_list and not isinstance(indices, int)  # an AssertionError or TypeError
@@ -25,7 +26,7 @@ def test_env_steps(pair, what, indices, neg, fill, as_list):
 
 
 @given(pairs(), st.sampled_from(("observations", "actions")), INDICES, FILLS)
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_one_hot(pair, what, indices, fill):
     theirs, ours = pair
     assume(is_sane(indices, False, fill, 0, 0, ours.env_t + (what == "observations")))
@@ -34,7 +35,7 @@ def test_one_hot(pair, what, indices, fill):
 
 
 @given(pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=number_of_cases(100))
 def test_agent_steps(pair, what, indices, neg, fill, one_by_one):
     theirs, ours = pair
     assert set(theirs.agent_episodes) == set(ours.agent_episodes)
@@ -52,7 +53,7 @@ def test_agent_steps(pair, what, indices, neg, fill, one_by_one):
 
 
 @given(pairs())
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_all_else(pair):
     theirs, ours = pair
     for name in ("env_t", "env_t_started", "agent_ids", "is_done", "is_terminated", "is_truncated", "id_"):
@@ -75,13 +76,13 @@ def test_all_else(pair):
 
 
 @given(histories(stays=True, done=False))
-@settings(max_examples=100)
+@settings(max_examples=number_of_cases(40))
 def test_return_with_rewards_of_waiting_agents(history):
     assert make_chunk(history).get_return(True) == play(history).get_return(True)
 
 
 @given(pairs(always=True, done=False), SLICES, st.integers(0, 3))
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_slice(pair, slice_, lookback):
     """Agents that wait, and flags, are not compared: RLlib loses what crosses a border, and the flags."""
     theirs, ours = pair
@@ -128,7 +129,7 @@ def chunk_pairs(draw):
 
 
 @given(chunk_pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=number_of_cases(80))
 def test_chunks_with_lookback(pair, what, indices, neg, fill, env_steps):
     theirs, ours = pair
     if what not in ("observations", "infos") and ours.env_t_started:

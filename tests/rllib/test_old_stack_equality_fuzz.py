@@ -6,7 +6,7 @@ from rllib.old_stack.runs import differences, play
 from rllib.old_stack.subject import SUBJECT
 from support.random_cases import RandomCases
 
-CASES = RandomCases(usual=20, prefix="FASTMARL_OLD_STACK")
+CASES = RandomCases(usual=10, prefix="FASTMARL_OLD_STACK")
 BATCHES = 20
 MOST_RAISED = 0.2  # 0.15 of the first 20, 0.08 of 300
 pytestmark = pytest.mark.xdist_group("old stack fuzz")  # one process counts them

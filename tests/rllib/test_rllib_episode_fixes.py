@@ -20,6 +20,7 @@ from ray.rllib.utils.error import MultiAgentEnvError
 from ray.rllib.utils.minibatch_utils import ShardEpisodesIterator
 from ray.rllib.utils.replay_buffers.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 from rllib.differential.compare import Comparison
+from support.random_cases import number_of_cases
 
 from fastmarl.errors import ConfigError
 from fastmarl.rllib import runner as runner_module
@@ -157,7 +158,7 @@ def assert_equal(want, got):
 
 
 @given(SEEDS, st.integers(1, 3))
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_equal_to_rllib_in_every_slot(seed, lookback):
     story = Story(seed)
     want, got = (story.play(cls, lookback=lookback) for cls in (RLlibEpisode, MultiAgentEpisode))
@@ -167,14 +168,14 @@ def test_equal_to_rllib_in_every_slot(seed, lookback):
 
 
 @given(SEEDS, st.integers(0, 3), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_cuts_lose_nothing(seed, lookback, unobserved):
     story = Story(seed, unobserved=unobserved)
     assert transitions(story.play(MultiAgentEpisode, lookback=lookback)) == transitions(story.play(RLlibEpisode))
 
 
 @given(SEEDS, st.booleans(), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_joined_chunks_equal_the_undivided_episode(seed, as_arrays, pruned):
     story = Story(seed)
     chunks, [whole] = story.play(MultiAgentEpisode, lookback=1), story.play(MultiAgentEpisode)
@@ -204,7 +205,7 @@ def test_joined_chunks_equal_the_undivided_episode(seed, as_arrays, pruned):
     st.booleans(),
 )
 @example(75, "extra_model_outputs", None, False)
-@settings(max_examples=300)
+@settings(max_examples=number_of_cases(80))
 def test_getters_equal_rllibs_on_first_chunks(seed, what, indices, as_list):
     story = Story(seed)
     as_list = as_list and not isinstance(indices, int)
@@ -224,7 +225,7 @@ def test_getters_equal_rllibs_on_first_chunks(seed, what, indices, as_list):
 
 
 @given(SEEDS, st.integers(1, 3), st.sampled_from([frozenset(), frozenset(("14",))]))
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_57_getters_of_later_chunks_find_the_right_steps(seed, lookback, fixes):
     story = Story(seed)
     chunks = story.play(episode_class(fixes), lookback=lookback)
@@ -249,7 +250,7 @@ def test_57_getters_of_later_chunks_find_the_right_steps(seed, lookback, fixes):
 
 
 @given(SEEDS, st.integers(0, 2), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=number_of_cases(50))
 def test_slices_side_by_side_hold_all_transitions_once(seed, lookback, as_arrays):
     story = Story(seed)
     chunk = prune(story.play(MultiAgentEpisode, lookback=lookback)[-1])
@@ -282,7 +283,7 @@ def test_slices_equal_rllibs_where_all_act_in_all_steps(seed, start, length, loo
 
 
 @given(SEEDS, st.integers(0, 2))
-@settings(max_examples=100)
+@settings(max_examples=number_of_cases(40))
 def test_state_pickle_and_copy(seed, lookback):
     for chunk in Story(seed).play(MultiAgentEpisode, lookback=lookback):
         for copied in (
@@ -350,7 +351,7 @@ class Wild:
 
 @given(SEEDS, st.booleans())
 @example(293467, False)  # joins a continued chunk, and ends unobserved
-@settings(max_examples=300)
+@settings(max_examples=number_of_cases(80))
 def test_wild_histories(seed, fixed):
     history = Wild(seed, ALL_FIXES if fixed else MultiAgentEpisode)
     chunks, rng = history.chunks, history.rng

@@ -20,6 +20,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from ray.rllib.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger
 from ray.rllib.utils.metrics.stats import StatsBase
+from support.random_cases import number_of_cases
 
 from fastmarl.rllib.metrics import COUNTERS, RLlibMetrics, add_ones, push_all, push_repeated
 from fastmarl.rllib.sampling.internals import Internals
@@ -215,7 +216,7 @@ histories = st.lists(calls, min_size=1, max_size=5)
 
 
 @given(history=histories, num_env_runners=st.integers(0, 3), smoothing=st.integers(1, 7))
-@settings(max_examples=80)
+@settings(max_examples=number_of_cases(30))
 def test_reports_are_equal(history: list[Call], num_env_runners: int, smoothing: int) -> None:
     theirs, ours = make_runner(num_env_runners, smoothing), make_runner(num_env_runners, smoothing)
     for call in [*history, Call(episodes=())]:
@@ -375,7 +376,7 @@ numbers = st.one_of(
 
 
 @given(bursts=st.lists(st.lists(numbers, max_size=8) | st.none(), max_size=5))
-@settings(max_examples=60)
+@settings(max_examples=number_of_cases(30))
 @pytest.mark.filterwarnings("ignore:All-NaN")
 def test_push_all_is_as_many_pushes(bursts: list[list | None]) -> None:
     """None stands for a report."""
@@ -390,7 +391,7 @@ def test_push_all_is_as_many_pushes(bursts: list[list | None]) -> None:
 
 
 @given(bursts=st.lists(st.integers(1, 9) | st.none(), max_size=6))
-@settings(max_examples=60)
+@settings(max_examples=number_of_cases(30))
 def test_add_ones_is_as_many_pushes(bursts: list[int | None]) -> None:
     for singly, at_once in zip(make_stats(), make_stats(), strict=True):
         for burst in bursts:

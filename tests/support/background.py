@@ -1,6 +1,7 @@
 """Samplers in the background, and what is left of their processes."""
 
 import time
+from pathlib import Path
 
 import psutil
 
@@ -31,6 +32,23 @@ def assert_gone(pids):
     while any(map(is_running, pids)):
         assert time.monotonic() < end, "a process is still there"
         time.sleep(0.02)
+
+
+def assert_they_wait(pids):
+    """Sooner or later no thread of these processes runs any more, as none of them looks now and then what there is."""
+    end = time.monotonic() + 60
+    while True:
+        before = _run_by_thread(pids)
+        time.sleep(0.2)
+        if (now := _run_by_thread(pids)) == before:
+            return
+        assert time.monotonic() < end, f"threads still run: from {before} to {now}, in 0.2 s"
+
+
+def _run_by_thread(pids):
+    """Thread -> how long it has run and waited for a processor in ns, and how often it was given one."""
+    files = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return {file.parts[4]: file.read_text().strip() for file in files}
 
 
 def is_running(pid):
