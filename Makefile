@@ -125,8 +125,9 @@ test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and 
 	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/peers $(PYTEST_ARGS)
 
-FUZZ_TESTS := $(patsubst %,tests/core/test_%.py,tapes recording_properties array_envs resuming) tests/test_flipped_bytes.py \
-	tests/rllib/test_equality_fuzz.py tests/rllib/test_standalone_fuzz.py
+FUZZ_TESTS := $(patsubst %,tests/core/test_%.py,tapes recording_properties array_envs resuming env_state batches compacting \
+	live_modules episodes episode_getters) tests/test_flipped_bytes.py tests/offline/test_offline_exact.py $(patsubst %,tests/rllib/test_%.py,\
+	equality_fuzz standalone_fuzz built_episodes episode_conversion episodes_match_rllib rllib_episode_fixes)
 
 fuzz: $(VENV)/.test build ## random worlds against oracles and RLlib, and flipped bytes in files: FUZZ_CASES of each kind
 	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(TEST) $(FUZZ_TESTS) $(PYTEST_ARGS)

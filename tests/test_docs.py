@@ -102,7 +102,7 @@ def test_an_example_trains(name, monkeypatch, capsys):
 # Example, its options, and bounds of the return that its greedy play then has. On average random play returns -79 on
 # simple_spread, and 44 on the two poles of recurrent_ippo.
 LEARNING = [
-    ("ippo", ["--steps", "320000"], (-65, 0)),
+    ("ippo", ["--steps", "96000"], (-65, 0)),
     ("mappo", ["--steps", "320000"], (-65, 0)),
     ("recurrent_ippo", ["--steps", "60000"], (200, 1001)),
     ("recurrent_ippo", ["--steps", "60000", "--memoryless"], (50, 120)),

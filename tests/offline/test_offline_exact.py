@@ -16,7 +16,7 @@ from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline import ParquetReader, ParquetWriter
 
 pytestmark = pytest.mark.needs("pyarrow")
-CASES = RandomCases(usual=12)
+CASES = RandomCases(usual=40)
 GROUPS = max(1, CASES.n // 40)
 
 

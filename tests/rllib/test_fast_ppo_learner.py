@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import pytest
 from ray import cloudpickle
@@ -184,14 +182,10 @@ class OwnLearner(PPOTorchLearner):
     pass
 
 
-@pytest.mark.parametrize("dumps", [pickle.dumps, pytest.param(cloudpickle.dumps, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
 def test_classes_with_options_pickle_by_import(dumps):
+    """In another process, test_rllib_episode_fixes.py has them with those of runners."""
     assert pickle.loads(dumps(Fast)) is Fast
-    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).update_mode)"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], input=dumps(Fast), capture_output=True, timeout=300, check=True
-    )
-    assert answer.stdout.split() == [b"fast"]
 
 
 def test_learners_of_ones_own_are_sent_by_value():

@@ -86,12 +86,12 @@ def assert_same_weights(one, other):
     tree.map_structure(np.testing.assert_array_equal, one.get_weights(), other.get_weights())
 
 
-def test_ppo_learns_the_same_in_10_iterations(build):
+def test_ppo_learns_the_same(build):
     kept = ("env_runners", "info", "num_agent_steps_trained", "timesteps_total")
     algorithms, results = [], []
     for worker_class in BOTH:
         algorithms.append(build(ppo(worker_class)))  # seeds what both draw from
-        trained = [algorithms[-1].train() for _ in range(10)]
+        trained = [algorithms[-1].train() for _ in range(3)]
         results.append([without_clocks({name: one[name] for name in kept if name in one}) for one in trained])
     assert algorithms[1].env_runner.is_accelerated
     assert_same_weights(*algorithms)

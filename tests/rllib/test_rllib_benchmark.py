@@ -7,6 +7,7 @@ import pytest
 import torch
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from support.exhaustive import further
 
 from benchmarks.rllib import extras as benchmark_extras
 from benchmarks.rllib import measure as benchmark
@@ -209,7 +210,7 @@ def test_battle_observes_flat_rows_that_are_in_its_spaces():
 
 
 @pytest.mark.xdist_group("ray")  # it starts Ray
-@pytest.mark.parametrize("sampler", ["exact", "fast"])
+@pytest.mark.parametrize("sampler", ["exact", *further(["fast"])])
 def test_the_command(tmp_path, capsys, sampler):
     file, picture = tmp_path / "new" / "figures.json", tmp_path / "ratios.png"
     names = ["cartpole", "transfer"]

@@ -23,6 +23,7 @@ from rllib.differential.compare import Comparison
 from support.random_cases import number_of_cases
 
 from fastmarl.errors import ConfigError
+from fastmarl.rllib import PPOTorchLearner
 from fastmarl.rllib import runner as runner_module
 from fastmarl.rllib.episodes import EPISODE_FIXES, MultiAgentEpisode, episode_class
 from fastmarl.rllib.episodes import episode as episode_module
@@ -817,10 +818,11 @@ def test_classes_with_options_pickle_by_import(dumps):
     episode = grow(begin(ALL_FIXES), 2)
     assert pickle.loads(dumps(runner)) is runner
     assert type(pickle.loads(dumps(episode))) is ALL_FIXES
-    code = "import pickle, sys; print(*(o.__name__ for o in pickle.load(sys.stdin.buffer)))"
-    sent = dumps((runner, ALL_FIXES))
+    code = "import pickle, sys; *sent, learner = pickle.load(sys.stdin.buffer)\n"
+    code += "print(*(each.__name__ for each in sent), learner.update_mode)"
+    sent = dumps((runner, ALL_FIXES, PPOTorchLearner.options(update="fast")))
     answer = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, timeout=300, check=True)
-    assert answer.stdout.decode().split() == [runner.__name__, ALL_FIXES.__name__]
+    assert answer.stdout.decode().split() == [runner.__name__, ALL_FIXES.__name__, "fast"]
 
 
 def test_runners_of_ones_own_are_sent_by_value():

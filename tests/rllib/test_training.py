@@ -69,11 +69,11 @@ def off_policy(config, env):
 
 
 RUNS = {  # name -> (config, iterations, whether fastmarl's loop samples)
-    "ppo": (ppo, 10, True),
-    "ppo with memory": (lambda: ppo(use_lstm=True, lstm_cell_size=8, max_seq_len=8), 4, True),
-    "ppo with MeanStdFilter": (ppo_with_filter, 4, True),
-    "dqn": (lambda: off_policy(DQNConfig(), CartPoles), 6, True),
-    "sac": (lambda: off_policy(SACConfig(), Pendulums), 4, True),
+    "ppo": (ppo, 3, True),
+    "ppo with memory": (lambda: ppo(use_lstm=True, lstm_cell_size=8, max_seq_len=8), 3, True),
+    "ppo with MeanStdFilter": (ppo_with_filter, 3, True),
+    "dqn": (lambda: off_policy(DQNConfig(), CartPoles), 4, True),
+    "sac": (lambda: off_policy(SACConfig(), Pendulums), 3, True),
 }
 
 

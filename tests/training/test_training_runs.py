@@ -158,7 +158,7 @@ def test_a_run_that_is_killed_at_any_moment_can_be_resumed(tmp_path, rng):
         if folder.exists() and not is_begun:
             RunFolder.begin(folder, "", overwrite=True).discard()
         pid = child(lambda resume=is_begun: run("ippo", options, folder, resume=resume))
-        time.sleep(rng.uniform(0.01, 0.02 * (kills + 3)))
+        time.sleep(rng.uniform(0.01, 0.1 * (kills + 3)))
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if os.WIFEXITED(status):
