@@ -24,7 +24,7 @@ def local_ray():
 
 
 def _start_ray() -> str | None:
-    """Returns what went wrong, in a line."""
+    """Start Ray; return a line that says what went wrong, if anything did."""
     try:
         ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     except Exception as error:

@@ -35,7 +35,7 @@ def assert_gone(pids):
 
 
 def assert_they_wait(pids):
-    """Sooner or later no thread of these processes runs any more, as none of them looks now and then what there is."""
+    """Check that the threads of these processes come to rest: none of them polls."""
     end = time.monotonic() + 60
     while True:
         before = _run_by_thread(pids)
