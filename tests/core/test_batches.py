@@ -12,7 +12,8 @@ from support import batches as oracle
 from support.compare import SideBySide
 from support.random_cases import number_of_cases
 from support.replay import leaves
-from support.scenario_envs import ClockEnv, Echo, MixedClocksEnv, RespawnEnv, StepCounter, TurnsEnv
+from support.scenario_envs import BOTH, MIXED_CLOCKS, RESPAWN, TURNS, Echo, StepCounter, clock_env, mixed_env
+from support.scripted import Step, scripted
 from support.worlds import make_world
 
 import fastmarl
@@ -169,11 +170,11 @@ def _like(struct: Any, flat: list) -> Any:
 
 @pytest.mark.parametrize("burn_in", [0, 3])
 @pytest.mark.parametrize("lookback", [0, 1, 5])
-@pytest.mark.parametrize("env", [MixedClocksEnv, TurnsEnv, RespawnEnv])
-def test_the_state_of_a_sequence_is_that_of_its_first_step(env, lookback, burn_in):
+@pytest.mark.parametrize("script", [MIXED_CLOCKS, TURNS, RESPAWN], ids=["mixed clocks", "turns", "respawn"])
+def test_the_state_of_a_sequence_is_that_of_its_first_step(script, lookback, burn_in):
     """The module's memory is how often an agent has acted."""
     config = fastmarl.EnvRunnerConfig(
-        env=env, policies={"memory": StepCounter()}, num_envs_per_env_runner=3, respawn=True,
+        env=scripted(script), policies={"memory": StepCounter()}, num_envs_per_env_runner=3, respawn=True,
         episode_lookback_horizon=lookback,
     )  # fmt: skip
     runner = fastmarl.MultiAgentEnvRunner(config)
@@ -204,7 +205,7 @@ def test_the_state_of_a_sequence_is_that_of_its_first_step(env, lookback, burn_i
 
 
 def test_burn_in_does_not_begin_where_there_is_no_state():
-    config = fastmarl.EnvRunnerConfig(env=MixedClocksEnv, policies={"memory": StepCounter()})
+    config = fastmarl.EnvRunnerConfig(env=mixed_env, policies={"memory": StepCounter()})
     runner = fastmarl.MultiAgentEnvRunner(config)
     runner.sample(num_timesteps=10, random_actions=True)
     chunks = runner.sample(num_timesteps=10)
@@ -277,7 +278,7 @@ def _assert_aligned(world, group, batch, found, members, first_E, rows_E):
 @pytest.mark.parametrize("groups", [None, lambda agent_id, chunk: "all"])
 def test_an_order_of_agents_that_lacks_one_is_refused(groups):
     """Else its steps would be in no row."""
-    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv, policies={"p": Echo()})).sample(
+    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=clock_env, policies={"p": Echo()})).sample(
         num_episodes=2
     )
     with pytest.raises(
@@ -291,11 +292,10 @@ def test_an_order_of_agents_that_lacks_one_is_refused(groups):
 
 
 def test_groups_may_change_with_the_episode():
-    class FourAgents(ClockEnv):
-        possible_agents = [0, 1, 2, 3]  # noqa: RUF012
-        length = 3
-
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=FourAgents, policies={"echo": Echo()}))
+    four = range(4)
+    script = [four, four, four, Step(four, terminated=True)]
+    config = fastmarl.EnvRunnerConfig(env=scripted(script), policies={"echo": Echo()})
+    runner = fastmarl.MultiAgentEnvRunner(config)
     first, second = runner.sample(num_episodes=2)
 
     def team(agent_id, episode):
@@ -321,7 +321,7 @@ def test_an_agents_module_may_change_with_the_episode():
         return "right" if agent_id == "a1" and len(asked) <= 2 else "left"
 
     config = fastmarl.EnvRunnerConfig(
-        env=ClockEnv, policies={"left": Echo(), "right": Echo()}, policy_mapping_fn=mapping
+        env=clock_env, policies={"left": Echo(), "right": Echo()}, policy_mapping_fn=mapping
     )
     episodes = fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)
     batches = aligned(episodes)
@@ -335,27 +335,20 @@ def value_of(obs: Any) -> torch.Tensor:
     return torch.sin(torch.as_tensor(obs)[:, 0] * 0.7).requires_grad_()
 
 
-class EndingsEnv(ClockEnv):
-    """a1 terminates at 3, a2 is truncated at 5, the others go on to the end, which is one or the other."""
-
-    possible_agents = ["a0", "a1", "a2"]  # noqa: RUF012
-    length = 9
-
-    def pays(self, t):
-        return {"a0": t % 3, "a1": -1, "a2": 0.5} if t <= 3 else {"a0": -t}
-
-    def sees(self, t):
-        return [agent for agent, end in (("a0", 9), ("a1", 3), ("a2", 5)) if t <= end and (agent != "a0" or t % 4)]
-
-    def step(self, action_dict):
-        obs, rewards, terminateds, truncateds, infos = super().step(action_dict)
-        terminateds["a1"], truncateds["a2"] = self.t == 3, self.t == 5
-        return obs, rewards, terminateds, truncateds, infos
+ENDINGS = [  # a1 terminates at 3, a2 is truncated at 5, a0 goes on to the end, and waits at 0, 4 and 8
+    Step(["a1", "a2"]),
+    *(Step(["a0", "a1", "a2"], {"a0": t, "a1": -1, "a2": 0.5}) for t in (1, 2)),
+    Step(["a0", "a1", "a2"], {"a0": 0, "a1": -1, "a2": 0.5}, terminated=["a1"]),
+    Step(["a2"], {"a0": -4}),
+    Step(["a0", "a2"], {"a0": -5}, truncated=["a2"]),
+    *(Step(["a0"] if t < 8 else [], {"a0": -t}) for t in (6, 7, 8)),
+    Step(["a0"], {"a0": -9}, terminated=True),
+]
 
 
 def ending_chunks() -> list:
     """Cut in many places; a0 waits at some."""
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=EndingsEnv, policies={"echo": Echo()}))
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=scripted(ENDINGS), policies={"echo": Echo()}))
     return [chunk for n in (1, 2, 3, 4, 8, 20) for chunk in runner.sample(num_timesteps=n)]
 
 
@@ -560,23 +553,11 @@ def test_estimates_of_numbers_of_any_kind(estimate):
             np.testing.assert_array_equal(other[name], batch[name])
 
 
-class OtherSpacesEnv(ClockEnv):
-    """a0 sees 4 numbers, a1 sees 2."""
-
-    length = 3
-
-    def __init__(self, config=None):
-        super().__init__()
-        self.observation_spaces["a1"] = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-    def observe(self):
-        return {agent: np.full(4 if agent == "a0" else 2, self.t, np.float32) for agent in self.possible_agents}
-
-
 def test_agents_that_do_not_fit_into_one_column_are_refused():
+    spaces = {agent: gym.spaces.Box(-np.inf, np.inf, (n,), np.float32) for agent, n in (("a0", 4), ("a1", 2))}
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(
-            env=OtherSpacesEnv,
+            env=scripted([BOTH, BOTH, BOTH, Step(BOTH, terminated=True)], space=spaces),
             policies={"a0": Echo(), "a1": Echo()},
             policy_mapping_fn=lambda agent_id, episode: agent_id,
         )
@@ -624,7 +605,7 @@ MAKES = {"columns": columns, "sequences": lambda *a, **k: sequences(*a, max_seq_
 def test_names_of_outputs_are_those_of_all_modules(make):
     """Also if they come one by one; a text is no names."""
     config = fastmarl.EnvRunnerConfig(
-        env=ClockEnv, policies={"p": Echo(), "q": Echo()},
+        env=clock_env, policies={"p": Echo(), "q": Echo()},
         policy_mapping_fn=lambda agent_id, episode: "p" if agent_id == "a0" else "q",
     )  # fmt: skip
     chunks = fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)
@@ -637,7 +618,7 @@ def test_names_of_outputs_are_those_of_all_modules(make):
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_chunks_may_come_one_by_one(make):
-    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv)).sample(num_episodes=3)
+    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=clock_env)).sample(num_episodes=3)
     oracle.assert_same_bits(make(iter(chunks)), make(chunks))
 
 
@@ -646,9 +627,7 @@ def test_nothing_gives_nothing():
 
 
 def test_batches_share_no_memory_with_episodes():
-    runner = fastmarl.MultiAgentEnvRunner(
-        fastmarl.EnvRunnerConfig(env=MixedClocksEnv, policies={"memory": StepCounter()})
-    )
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=mixed_env, policies={"memory": StepCounter()}))
     (chunk,) = runner.sample(num_timesteps=12)
     before = chunk.get_observations()["a1"].copy()
     alone = chunk[:]
@@ -662,15 +641,11 @@ def test_batches_share_no_memory_with_episodes():
     assert chunk.get_rewards()["a1"].tolist() == [0] * len(chunk.agent_episodes["a1"])
 
 
-class LateMasksEnv(ClockEnv):
-    """Rules actions out, in infos, from the fourth step on."""
-
-    def infos(self, t):
-        return {agent: {"action_mask": np.array([1, 1, 0])} for agent in self.agents} if t > 3 else {}
-
-
 def test_where_there_was_no_mask_nothing_is_ruled_out():
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=LateMasksEnv, policies={"p": None}))
+    masks = {agent: {"action_mask": np.array([1, 1, 0])} for agent in BOTH}
+    script = [*[BOTH] * 4, *[Step(BOTH, infos=masks)] * 3]
+    config = fastmarl.EnvRunnerConfig(env=scripted(script), policies={"p": None})
+    runner = fastmarl.MultiAgentEnvRunner(config)
     (first,), (second,) = runner.sample(num_timesteps=3), runner.sample(num_timesteps=3)
     assert "action_mask" not in next(iter(first.agent_episodes.values())).extra_model_output_keys
     (batch,) = columns([first, second], outputs=["action_mask"]).values()

@@ -4,10 +4,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scripted import counting, scripted
 
 import fastmarl
 from fastmarl.distributions import get_action_dist_cls
-from fastmarl.testing import CountingEnv
 
 spaces = gym.spaces
 THREE = spaces.Box(-1, 1, (3,), np.float32)
@@ -31,30 +31,12 @@ CHOSEN = {
 }
 
 
-class Env(CountingEnv):
-    """An environment that keeps the actions that it gets."""
-
-    def __init__(self, seen, action_space, got):
-        super().__init__(2, 5)
-        space, self.value = seen
-        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
-        self.action_spaces = dict.fromkeys(self.possible_agents, action_space)
-        self.got = got
-
-    def step(self, actions):
-        self.got += actions.values()
-        return super().step(actions)
-
-    def _observations(self):
-        return dict.fromkeys(self.possible_agents, self.value)
-
-
 def sampled(seen, chosen, mode, **options):
-    got = []
-    config = fastmarl.EnvRunnerConfig(
-        env=lambda config: Env(SEEN[seen], CHOSEN[chosen], got), policies={"p"}, seed=3, **options
-    )
-    episodes = fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=20, **mode)
+    space, value = SEEN[seen]
+    env = scripted(counting(2, 5), space=space, action_space=CHOSEN[chosen], see=lambda agent, t: value)
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, policies={"p"}, seed=3, **options))
+    episodes = runner.sample(num_timesteps=20, **mode)
+    got = [action for actions in runner.env.envs[0].actions for action in actions.values()]
     assert all(CHOSEN[chosen].contains(action) for action in got)
     assert len(got) == 40
     return episodes, got

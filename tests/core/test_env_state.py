@@ -12,7 +12,8 @@ from support.compare import SideBySide, join
 from support.random_cases import number_of_cases
 from support.real_envs import newest
 from support.real_envs import pytestmark as pytestmark
-from support.scenario_envs import ClockEnv, Echo, RespawnEnv
+from support.scenario_envs import CLOCK, RESPAWN, Echo, clock_env
+from support.scripted import Scripted
 from support.worlds import make_world
 
 import fastmarl
@@ -75,22 +76,20 @@ def test_a_returned_chunk_pickles_with_all_of_its_data():
     np.testing.assert_array_equal(again.get_env_states(), chunk.get_env_states())
 
 
-class StateEnv(ClockEnv):
+class StateEnv(Scripted):
     """Its state is the clock; `says` has what comes at some env steps instead."""
 
-    def __init__(self, config: Any = None):
-        super().__init__()
-        self.says = dict(config or {})
+    def __init__(self, config: Any, script: list = CLOCK):
+        super().__init__(script)
+        self.says = dict(config)
 
     def state(self):
         return self.says.get(self.t, np.array([self.t, 0], np.float32))
 
 
 def test_a_respawns_second_chunk_has_states_too():
-    class Env(RespawnEnv, StateEnv):
-        pass
-
-    chunks = recording(Env, respawn=True, policies={"echo": Echo()}).sample(num_episodes=1)
+    runner = recording(lambda config: StateEnv(config, RESPAWN), respawn=True, policies={"echo": Echo()})
+    chunks = runner.sample(num_episodes=1)
     assert [chunk.get_env_states()[:, 0].tolist() for chunk in chunks] == [[*range(7)], [*range(6, 11)]]
 
 
@@ -183,7 +182,7 @@ def test_an_env_without_a_state_is_refused_when_the_runner_is_made():
     class DictState(StateEnv):
         state_space = gym.spaces.Dict({"a": gym.spaces.Discrete(2)})
 
-    for env in (ClockEnv, "pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.rps_v2"):
+    for env in (clock_env, "pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.rps_v2"):
         with pytest.raises(EnvCheckError, match=r"record_env_state=True needs a method state\(\).*env 0"):
             recording(env)
     with pytest.raises(EnvCheckError, match=r"one array.*Dict"):

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from support.process_runners import make_runner
+from support.scripted import Scripted, Step, scripted
 from support.trouble import Trouble
 
 from fastmarl.errors import MultiAgentEnvError
@@ -71,19 +72,9 @@ def test_counted_steps_are_returned(options, failed_episodes, count_steps_by):
 def test_a_reward_before_an_observation_that_the_failure_leaves_without_a_step(options):
     """b receives 5 at the first step and is first observed at the second; the third fails."""
 
-    class Late(Trouble):
-        def step(self, actions):
-            if self.t == 2:
-                raise KeyError("lost")
-            _, _, *rest = super().step(actions)
-            return self._obs(), {"b": 5.0 * (self.t == 1)}, *rest
-
-        def _obs(self):
-            seen = super()._obs()
-            return seen if self.t == 2 else {"a": seen["a"]}
-
+    late = ["a", Step("a", {"b": 5.0}), Step("ab", {}), KeyError("lost")]
     runner = make_runner(
-        Late,
+        scripted(late),
         num_envs=1,
         env_worker_start_method="fork",
         restart_failed_sub_environments=True,
@@ -96,13 +87,9 @@ def test_a_reward_before_an_observation_that_the_failure_leaves_without_a_step(o
 
 
 def test_actions_of_a_call_that_fails_are_not_counted_where_no_step_came():
-    class Breaks(Trouble):
-        def step(self, actions):
-            if self.config.vector_index == 1 and self.total == 3:
-                raise KeyError("lost")
-            return super().step(actions)
-
-    runner = make_runner(Breaks, mode="sync")
+    steps = ["ab", "ab", "ab", "ab"]
+    breaks = [*steps, KeyError("lost")]
+    runner = make_runner(lambda config: Scripted(breaks if config.vector_index == 1 else steps), mode="sync")
     with pytest.raises(KeyError):
         runner.sample(num_timesteps=60)
     report = runner.get_metrics()
@@ -113,14 +100,9 @@ def test_actions_of_a_call_that_fails_are_not_counted_where_no_step_came():
 
 @pytest.mark.slow
 def test_episodes_that_are_always_discarded_are_no_endless_loop():
-    class Doomed(Trouble):
-        def step(self, actions):
-            if self.t == 3:
-                raise KeyError("lost")
-            return super().step(actions)
-
+    doomed = scripted(["ab", "ab", "ab", "ab", KeyError("lost")])
     runner = make_runner(
-        Doomed, mode="sync", num_envs=2, restart_failed_sub_environments=True, failed_episodes="discard"
+        doomed, mode="sync", num_envs=2, restart_failed_sub_environments=True, failed_episodes="discard"
     )
     with pytest.raises(MultiAgentEnvError, match="discarded"):
         runner.sample(num_timesteps=20)
@@ -133,20 +115,9 @@ def test_episodes_that_are_always_discarded_are_no_endless_loop():
 def test_an_episode_with_chunks_on_record_is_discarded_from_its_last_chunk_on():
     """A respawn has ended a chunk in the call in which the env fails: that chunk is returned, and counted."""
 
-    class Respawning(Trouble):
-        def step(self, actions):
-            if self.total == 6:
-                raise KeyError("lost")
-            _, rewards, terminateds, *rest = super().step(actions)
-            obs = self._obs()
-            if self.total == 2:
-                terminateds = {**terminateds, "b": True}
-            if self.total == 3:
-                rewards = {"a": 1.0}
-            return obs, rewards, terminateds, *rest
-
+    respawning = ["ab", Step("ab", 1), Step("ab", 1, terminated="b"), *[Step("ab", 1)] * 4, KeyError("lost")]
     runner = make_runner(
-        Respawning, mode="sync", num_envs=1, respawn=True, restart_failed_sub_environments=True,
+        scripted(respawning), mode="sync", num_envs=1, respawn=True, restart_failed_sub_environments=True,
         failed_episodes="discard",
     )  # fmt: skip
     chunks = runner.sample(num_timesteps=9)

@@ -6,12 +6,19 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scripted import counting, scripted, sines
 
 import fastmarl
 from fastmarl.modules import DefaultRLModule
-from fastmarl.testing import CountingEnv
 
 pytestmark = pytest.mark.gpu
+
+IMAGE = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
+
+
+def image(agent, t):
+    return np.full(IMAGE.shape, 17 * int(agent[-1]) + 3 * t, np.uint8)
+
 
 CONTINUOUS = gym.spaces.Box(-1, 1, (2,), np.float32)
 TWO = {
@@ -19,28 +26,7 @@ TWO = {
     "policy_mapping_fn": lambda agent, episode: "a" if agent.endswith("0") else "b",
 }
 LSTM = {"model_config": {"fcnet_hiddens": [32], "use_lstm": True, "lstm_cell_size": 16}}
-CNN = {"env_config": {"images": True}}
-
-
-class Env(CountingEnv):
-    """Observations differ by agent and time; they may be images."""
-
-    def __init__(self, config):
-        super().__init__(3, episode_length=7)
-        self.images = config.get("images", False)
-        self.action_spaces = dict.fromkeys(self.possible_agents, config.get("action_space", gym.spaces.Discrete(3)))
-        if self.images:
-            space = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
-            self.observation_spaces = dict.fromkeys(self.possible_agents, space)
-
-    def _observations(self):
-        obs = super()._observations()
-        if self.images:
-            return {
-                agent: np.full((20, 20, 3), 17 * i + 3 * int(value[0]), np.uint8)
-                for i, (agent, value) in enumerate(obs.items())
-            }
-        return {agent: np.sin(value + np.float32(i)) for i, (agent, value) in enumerate(obs.items())}
+CNN = {"env": scripted(counting(3, 7), space=IMAGE, see=image)}
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +36,7 @@ def full_precision(monkeypatch):
 
 
 def make_runner(**options):
-    defaults = {"env": Env, "num_envs_per_env_runner": 5, "seed": 1, "model_config": {"fcnet_hiddens": [32, 32]}}
+    defaults = {"env": sines(), "num_envs_per_env_runner": 5, "seed": 1, "model_config": {"fcnet_hiddens": [32, 32]}}
     return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, **options}))
 
 
@@ -72,7 +58,7 @@ def assert_close(got, expected, **tolerance):
 @pytest.mark.parametrize("cuda_graphs", [True, False])
 @pytest.mark.parametrize(
     "options",
-    [{}, TWO, LSTM, CNN, {"env_config": {"action_space": CONTINUOUS}}],
+    [{}, TWO, LSTM, CNN, {"env": sines(action_space=CONTINUOUS)}],
     ids=["mlp", "two", "lstm", "cnn", "box"],
 )
 def test_the_gpu_answers_as_the_cpu(options, cuda_graphs):

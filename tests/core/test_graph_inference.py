@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scripted import Scripted, counting, scripted, sine, sines
 from support.tape import TapeCapture
 from torch import nn
 
@@ -15,36 +16,25 @@ from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.runner.loop import building
-from fastmarl.testing import CountingEnv, DyingAgentsEnv
+from fastmarl.testing import DyingAgentsEnv
 
 BOX = gym.spaces.Box(-9, 9, (5,), np.float32)
 DISCRETE = gym.spaces.Discrete(3)
 MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observation=gym.spaces.Box(-9, 9, (4,), np.float32))
 
 
-class Env(CountingEnv):
-    """Observations differ by agent and time; "masks" rules out action 0 in "infos", or in observations ("obs")."""
+MASK = np.array([0, 1, 1], np.int8)
 
-    def __init__(self, config):
-        super().__init__(3, episode_length=7)
-        self.action_spaces = dict.fromkeys(self.possible_agents, config.get("action_space", DISCRETE))
-        self.masks = config.get("masks", "")
-        if self.masks == "obs":
-            self.observation_spaces = dict.fromkeys(self.possible_agents, MASKED)
 
-    def _observations(self):
-        obs = super()._observations()
-        obs = {agent: np.sin(value + np.float32(i)) for i, (agent, value) in enumerate(obs.items())}
-        if self.masks == "obs":
-            mask = np.array([0, 1, 1], np.int8)
-            return {agent: {"action_mask": mask, "observation": value} for agent, value in obs.items()}
-        return obs
+def masked_sine(agent, t):
+    return {"action_mask": MASK, "observation": sine(agent, t)}
 
-    def step(self, actions):
-        *step, infos = super().step(actions)
-        if self.masks == "infos":
-            infos = {agent: {"action_mask": np.array([0, 1, 1])} for agent in self.possible_agents}
-        return *step, infos
+
+MASKED_IN = {
+    "": sines(),
+    "infos": sines({"action_mask": MASK}),
+    "obs": scripted(counting(3, 7), see=masked_sine, space=MASKED),
+}
 
 
 class Capturing:
@@ -67,7 +57,7 @@ def capturing(monkeypatch):
 
 def make_runner(**options):
     defaults = {
-        "env": Env,
+        "env": MASKED_IN[""],
         "model_config": {"fcnet_hiddens": [8, 8]},
         "num_envs_per_env_runner": 4,
         "seed": 1,
@@ -106,13 +96,15 @@ TWO = {
     "policies": ["a", "b"],
     "policy_mapping_fn": lambda agent, episode: "a" if agent.endswith("0") else "b",
 }
+
+
 CASES = {
     "plain": {},
     "two": TWO,
-    "masks in infos": {"env_config": {"masks": "infos"}},
-    "masks in observations": {"env_config": {"masks": "obs"}},
-    "box": {"env_config": {"action_space": gym.spaces.Box(-1, 1, (2,), np.float32)}},
-    "tuple": {"env_config": {"action_space": gym.spaces.Tuple((DISCRETE, gym.spaces.MultiDiscrete([3, 2])))}},
+    "masks in infos": {"env": MASKED_IN["infos"]},
+    "masks in observations": {"env": MASKED_IN["obs"]},
+    "box": {"env": sines(action_space=gym.spaces.Box(-1, 1, (2,), np.float32))},
+    "tuple": {"env": sines(action_space=gym.spaces.Tuple((DISCRETE, gym.spaces.MultiDiscrete([3, 2]))))},
     "lstm": LSTM,
     "stacked": {"env_to_module_connector": fastmarl.connectors.FrameStacking(num_frames=2)},
     "dying": {
@@ -247,20 +239,19 @@ def test_a_callback_that_replaces_weights_is_noticed(capturing):
     assert logits[:3].any(1).all() and not logits[3:].any()
 
 
-class ReplacesWeights(Env):
-    """Does so in its fourth step."""
-
-    module = None
-
-    def step(self, actions):
-        if self.env_t == 3:
-            for parameter in self.module.parameters():
-                parameter.data = torch.zeros_like(parameter)
-        return super().step(actions)
-
-
 def test_an_env_that_replaces_weights_is_noticed(capturing, monkeypatch):
-    runner = capturing.runner(num_envs_per_env_runner=1, env=ReplacesWeights)
+    class ReplacesWeights(Scripted):
+        """Does so in its fourth step."""
+
+        module = None
+
+        def step(self, actions):
+            if self.t == 3:
+                for parameter in self.module.parameters():
+                    parameter.data = torch.zeros_like(parameter)
+            return super().step(actions)
+
+    runner = capturing.runner(num_envs_per_env_runner=1, env=lambda config: ReplacesWeights(counting(3, 7), see=sine))
     monkeypatch.setattr(ReplacesWeights, "module", runner.module)
     (chunk,) = runner.sample(num_timesteps=6)
     logits = chunk.agent_episodes["agent_0"].get_extra_model_outputs("action_dist_inputs")
@@ -415,13 +406,13 @@ def test_masks_are_found_once_a_tick(capturing, monkeypatch, masks):
     for name in ("_in_infos", "_from_observations"):
         find = getattr(ActionMasks, name)
         monkeypatch.setattr(ActionMasks, name, lambda *args, find=find: finds.append(args) or find(*args))
-    runner = capturing.runner(env_config={"masks": masks})
+    runner = capturing.runner(env=MASKED_IN[masks])
     runner.sample(num_timesteps=4 * 20)
     assert len(finds) == 20
 
 
 def test_masks_found_before_an_error_are_not_used_after(capturing, monkeypatch):
-    runner = capturing.runner(env_config={"masks": "infos"})
+    runner = capturing.runner(env=MASKED_IN["infos"])
     runner.sample(num_timesteps=4 * 3)
     with monkeypatch.context() as patched:
         patched.setattr(TickGraphs, "launch", lambda *args, **kwargs: 1 / 0)

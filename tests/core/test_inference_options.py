@@ -4,28 +4,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scripted import sines
 
 import fastmarl
 from fastmarl.errors import ConfigError
 from fastmarl.modules import DefaultRLModule
-from fastmarl.testing import CountingEnv
 
 KEYS = ("action_dist_inputs", "vf_preds")
 
 
-class Env(CountingEnv):
-    """An environment with small observations."""
-
-    def __init__(self, config):
-        super().__init__(3, episode_length=7)
-        self.action_spaces = dict.fromkeys(self.possible_agents, config.get("action_space", gym.spaces.Discrete(3)))
-
-    def _observations(self):
-        return {agent: np.sin(value) for agent, value in super()._observations().items()}
-
-
 def make_runner(**options):
-    defaults = {"env": Env, "model_config": {"fcnet_hiddens": [8]}, "num_envs_per_env_runner": 2, "seed": 1}
+    defaults = {"env": sines(), "model_config": {"fcnet_hiddens": [8]}, "num_envs_per_env_runner": 2, "seed": 1}
     return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, **options}))
 
 
@@ -54,9 +43,8 @@ def test_bfloat16_is_near_and_recorded_as_float32(options):
 
 
 def test_bfloat16_explores(rng):
-    runner = make_runner(
-        env_config={"action_space": gym.spaces.Box(-1, 1, (2,), np.float32)}, inference_dtype="bfloat16"
-    )
+    continuous = sines(action_space=gym.spaces.Box(-1, 1, (2,), np.float32))
+    runner = make_runner(env=continuous, inference_dtype="bfloat16")
     part = runner.sample(num_timesteps=20)[0].agent_episodes["agent_0"]
     assert part.get_actions().dtype == np.float32 and np.isfinite(part.get_extra_model_outputs("action_logp")).all()
 

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.differences import assert_same
+from support.scripted import counting, scripted
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter
 from fastmarl.core.spaces.structs import flatten_struct
-from fastmarl.testing import CountingEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore:the observations of module .* have parts that are not arrays")
 
@@ -23,28 +23,6 @@ NESTED = gym.spaces.Dict(
         "text": gym.spaces.Text(3),
     }
 )
-
-
-class Env(CountingEnv):
-    def __init__(self, config):
-        super().__init__(2, episode_length=4)
-        space = config["space"]
-        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
-        space.seed(3)
-        self.obs = [space.sample() for _ in range(5)]
-
-    def changed(self, observations):
-        return dict.fromkeys(observations, self.obs[self.t % 5])
-
-    def reset(self, **options):
-        self.t = 0
-        obs, infos = super().reset(**options)
-        return self.changed(obs), infos
-
-    def step(self, actions):
-        self.t += 1
-        obs, *others = super().step(actions)
-        return self.changed(obs), *others
 
 
 def replaced(batch, leaves):
@@ -119,9 +97,16 @@ class Net(fastmarl.RLModule):
         return outputs
 
 
+def samples_of(space):
+    space.seed(3)
+    return [space.sample() for _ in range(5)]
+
+
 def make_config(space, memory, hows, connectors=None, **options):
+    obs = samples_of(space)
+    env = scripted(counting(2, 4), space=space, see=lambda agent, t: obs[t])
     spec = fastmarl.RLModuleSpec(module_class=Net, model_config={"memory": memory, "hows": hows})
-    return fastmarl.EnvRunnerConfig(env=Env, env_config={"space": space}, rl_module_spec=spec, seed=1,
+    return fastmarl.EnvRunnerConfig(env=env, rl_module_spec=spec, seed=1,
                                     env_to_module_connector=connectors, **options)  # fmt: skip
 
 
@@ -172,7 +157,7 @@ def test_changes_to_the_batch_leave_actions_of_a_policy_alone(how, memory):
     for hows in ([how], []):
         with fastmarl.MultiAgentEnvRunner(make_config(NESTED, memory, hows)) as runner:
             policy = fastmarl.Policy.from_runner(runner)
-        obs = Env({"space": NESTED}).obs
+        obs = samples_of(NESTED)
         actions.append([policy.act(obs[t % 5], "agent_0") for t in range(12)])
     assert actions[0] == actions[1]
 

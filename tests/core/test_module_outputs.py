@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from support.scripted import counting, scripted
 from support.tape import TapeCapture
 
 import fastmarl
@@ -16,25 +17,9 @@ from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cl
 from fastmarl.errors import ConfigError, ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.runner.loop import building
-from fastmarl.testing import CountingEnv
 
 LEAST, MOST = np.finfo(np.float32).min, np.finfo(np.float32).max
 REAL = Box(-1, 1, (2,), np.float32)
-
-
-class Env(CountingEnv):
-    """With masks in infos, if asked for."""
-
-    def __init__(self, config):
-        super().__init__(2, episode_length=5)
-        self.action_spaces = dict.fromkeys(self.possible_agents, config["action_space"])
-        self.mask = config.get("mask")
-
-    def step(self, actions):
-        *step, infos = super().step(actions)
-        if self.mask is not None:
-            infos = {agent: {"action_mask": self.mask} for agent in self.possible_agents}
-        return *step, infos
 
 
 class Saying(RLModule):
@@ -50,12 +35,11 @@ class Saying(RLModule):
         return {name: value.expand(n, *value.shape).clone() for name, value in self.spoken.items()}
 
 
-def make_runner(action_space, module_class=Saying, says=None, **options):
+def make_runner(action_space, module_class=Saying, says=None, mask=None, **options):
+    info = {} if mask is None else {"action_mask": np.array(mask)}
+    env = scripted(counting(2, 5, info), action_space=action_space)
     spec = fastmarl.RLModuleSpec(module_class=module_class, model_config=says)
-    env_config = {"action_space": action_space, **options.pop("env_config", {})}
-    return fastmarl.MultiAgentEnvRunner(
-        fastmarl.EnvRunnerConfig(env=Env, env_config=env_config, rl_module_spec=spec, seed=1, **options)
-    )
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, rl_module_spec=spec, seed=1, **options))
 
 
 @pytest.fixture(params=["called", "captured"])
@@ -96,7 +80,7 @@ def test_a_wrong_number_of_masked_logits_is_an_error(n, native):
             super().setup()
             self.pi = torch.nn.Linear(256, n)
 
-    options = {"env_config": {"mask": np.array([0, 1, 1])}, "native_inference": native}
+    options = {"mask": [0, 1, 1], "native_inference": native}
     for module_class, says in ((Wrong, None), (Saying, {"action_dist_inputs": np.zeros(n, np.float32)})):
         with pytest.raises(ModuleOutputError, match=rf"expected 3 'action_dist_inputs' .* got shape \(2, {n}\)"):
             make_runner(Discrete(3), module_class, says, **options).sample(num_timesteps=4)
@@ -250,10 +234,10 @@ def test_errors_of_agents_without_a_choice_name_env_agent_and_step(make, explore
 @pytest.mark.parametrize("explore", [True, False])
 def test_choices_that_the_env_rules_out_are_none(make, explore):
     says = {"action_dist_inputs": np.array([0, OUT, OUT], np.float32)}
-    runner = make(Discrete(3), says=says, env_config={"mask": np.array([0, 1, 1])})
+    runner = make(Discrete(3), says=says, mask=[0, 1, 1])
     with pytest.raises(ModuleOutputError, match="env step 1, has -inf as"):
         runner.sample(num_timesteps=4, explore=explore)
-    assert make(Discrete(3), says=says, env_config={"mask": np.array([1, 1, 0])}).sample(num_timesteps=4)
+    assert make(Discrete(3), says=says, mask=[1, 1, 0]).sample(num_timesteps=4)
 
 
 def test_modules_that_choose_actions_need_no_finite_logits(make):

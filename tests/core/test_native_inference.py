@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from support.masked_env import MaskedEnv
+from support.scripted import Scripted, counting, sine, sines
 from torch import nn
 
 import fastmarl
@@ -15,7 +16,7 @@ from fastmarl.core.nets import dense_layers
 from fastmarl.core.nets.native import NativeModule
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.modules import DefaultRLModule, RLModule
-from fastmarl.testing import CountingEnv, DyingAgentsEnv
+from fastmarl.testing import DyingAgentsEnv
 
 CPU = torch.device("cpu")
 BOX = gym.spaces.Box(-9, 9, (5,), np.float32)
@@ -496,27 +497,8 @@ def test_large_batches_are_left_to_a_quicker_torch(monkeypatch, best, threads):
 # The runner.
 
 
-class Env(CountingEnv):
-    """Observations differ by agent and time; infos rule action 0 out if "masks" is given."""
-
-    def __init__(self, config):
-        super().__init__(3, episode_length=7)
-        self.action_spaces = dict.fromkeys(self.possible_agents, config.get("action_space", DISCRETE))
-        self.masks = config.get("masks", False)
-
-    def _observations(self):
-        obs = super()._observations()
-        return {agent: np.sin(value + np.float32(i)) for i, (agent, value) in enumerate(obs.items())}
-
-    def step(self, actions):
-        *step, infos = super().step(actions)
-        if self.masks:
-            infos = {agent: {"action_mask": np.array([0, 1, 1])} for agent in self.possible_agents}
-        return *step, infos
-
-
 def make_runner(**options):
-    defaults = {"env": Env, "model_config": {"fcnet_hiddens": [8, 8]}, "num_envs_per_env_runner": 2, "seed": 1}
+    defaults = {"env": sines(), "model_config": {"fcnet_hiddens": [8, 8]}, "num_envs_per_env_runner": 2, "seed": 1}
     return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, **options}))
 
 
@@ -542,6 +524,7 @@ def assert_same(got, expected):
         np.testing.assert_allclose(got[key], expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
 
 
+MASK_INFO = {"action_mask": np.array([0, 1, 1])}
 GRID = {"size": 4, "num_food": 3, "num_hazards": 1, "max_steps": 9}
 
 
@@ -561,10 +544,10 @@ class NarrowsMasks(EnvToModuleConnector):
     "options",
     [
         {},
-        {"env_config": {"masks": True}},
-        {"env_config": {"action_space": MULTI}},
-        {"env_config": {"action_space": ACTIONS}},
-        {"env_config": {"action_space": gym.spaces.Tuple((DISCRETE, ACTIONS))}},
+        {"env": sines(info=MASK_INFO)},
+        {"env": sines(action_space=MULTI)},
+        {"env": sines(action_space=ACTIONS)},
+        {"env": sines(action_space=gym.spaces.Tuple((DISCRETE, ACTIONS)))},
         {"env_to_module_connector": FrameStacking(num_frames=2)},
         {"model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}},
         {"rl_module_spec": fastmarl.RLModuleSpec(inference_only=True)},
@@ -600,7 +583,7 @@ def test_a_runner_samples_the_same_with_torch_and_without(options, explore):
 
 
 def test_masks_in_infos_hold():
-    columns = recorded(make_runner(env_config={"masks": True}))
+    columns = recorded(make_runner(env=sines(info=MASK_INFO)))
     first = columns["action_dist_inputs"][:, 0] > -1e30
     assert 0 < first.sum() < len(first) / 3  # only where an episode begins: reset() gives no info
     assert columns["actions"][~first].all()
@@ -615,7 +598,7 @@ def test_batches_too_large_for_it_go_through_torch(monkeypatch):
     assert_same(recorded(runner), expected)
 
 
-@pytest.mark.parametrize("env", [Env, "fastmarl.gridworld"])
+@pytest.mark.parametrize("env", [sines(), "fastmarl.gridworld"], ids=["scripted", "gridworld"])
 def test_torch_is_not_called(monkeypatch, env):
     runner = make_runner(env=env)
     monkeypatch.setattr(torch, "from_numpy", None)
@@ -653,7 +636,7 @@ def test_a_module_that_a_callback_changes_acts_changed_at_once():
     assert logits[:3].any(1).all() and not logits[3:].any()
 
 
-class MovesWeights(Env):
+class MovesWeights(Scripted):
     """Moves the weights of the module that it plays with, or replaces parts of it, in each step."""
 
     module = None
@@ -681,7 +664,7 @@ def test_an_env_that_moves_the_weights_in_each_step_is_sampled_as_with_torch(mon
     columns = []
     for native in (True, False):
         monkeypatch.setattr(MovesWeights, "module", None)
-        runner = make_runner(env=MovesWeights, native_inference=native)
+        runner = make_runner(env=lambda config: MovesWeights(counting(3, 7), see=sine), native_inference=native)
         torch.manual_seed(3)
         monkeypatch.setattr(MovesWeights, "module", runner.module["default_policy"])
         columns.append(recorded(runner))
@@ -725,7 +708,7 @@ class TooFewLogits(DefaultRLModule):
 @pytest.mark.parametrize("action_space", [MULTI, gym.spaces.Box(-1, 1, (2, 3), np.float32)])
 def test_a_wrong_number_of_logits_is_an_error(action_space, explore):
     spec = fastmarl.RLModuleSpec(module_class=TooFewLogits)
-    runner = make_runner(env_config={"action_space": action_space}, rl_module_spec=spec)
+    runner = make_runner(env=sines(action_space=action_space), rl_module_spec=spec)
     assert runner.inference_backends == {"default_policy": "native"}
     with pytest.raises(fastmarl.errors.ModuleOutputError, match=r"expected (5|12) 'action_dist_inputs' a row.* got"):
         runner.sample(num_timesteps=4, explore=explore)

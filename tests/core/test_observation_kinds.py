@@ -4,24 +4,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scripted import counting, scripted
 
 import fastmarl
-from fastmarl.testing import CountingEnv
 
 spaces = gym.spaces
 TEXT = spaces.Dict({"t": spaces.Box(0, 99, (1,), np.float64), "said": spaces.Text(9)})
-
-
-class Observing(CountingEnv):
-    """Agents see the time in some form: `form(t)` is in `space`."""
-
-    def __init__(self, space, form):
-        super().__init__(2, 6)
-        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
-        self.form = form
-
-    def _observations(self):
-        return {agent: self.form(self.env_t) for agent in self.possible_agents}
 
 
 class Listener(torch.nn.Module):
@@ -45,8 +33,10 @@ class Listener(torch.nn.Module):
 
 
 def sampled(space, form, remembers=False, **options):
+    """Return the listener to agents that see the time t as form(t), and the steps of one of them."""
     module = Listener(space, remembers)
-    config = fastmarl.EnvRunnerConfig(env=lambda config: Observing(space, form), policies={"p": module}, **options)
+    env = scripted(counting(2, 6), space=space, see=lambda agent, t: form(t))
+    config = fastmarl.EnvRunnerConfig(env=env, policies={"p": module}, **options)
     (episode,) = fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=6)
     return module, episode.agent_episodes["agent_1"]
 

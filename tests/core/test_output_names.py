@@ -1,10 +1,12 @@
 """Outputs of modules keep to themselves, whatever they are called, and to the form that they began with."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from support.scripted import Says, Step, scripted
 
 import fastmarl
 from fastmarl import batches
@@ -14,7 +16,6 @@ from fastmarl.core.spaces.columns import Recorded
 from fastmarl.core.spaces.structs import Index
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
-from fastmarl.testing import CountingEnv
 
 OWN = ["obs0", "raw0", "raw_final0", "final0", "lane_R", "prev_R", "env_t_R", "reward_R", "seq_no_R", "final_prev_F",
        "final_at_F"]  # fmt: skip
@@ -27,14 +28,19 @@ NAMES = [*OWN, *COLUMNS, *ODD]
 DTYPES = {"lane_R": torch.int32, "env_t_R": torch.int32, "reward_R": torch.float64}  # as the columns of these names
 
 
-class Env(CountingEnv):
-    """Observations tell agent and time."""
+def see(agent, t):
+    """Observe agent and time."""
+    return np.full(4, t + 1000 * int(agent[-1]), np.float32)
 
-    def __init__(self, config):
-        super().__init__(2, episode_length=50)
 
-    def _observations(self):
-        return {agent: obs + np.float32(1000 * i) for i, (agent, obs) in enumerate(super()._observations().items())}
+def legal_at(t):
+    return np.arange(3) != t % 3
+
+
+AGENTS = ["agent_0", "agent_1"]
+STEPS = [Step(AGENTS, 1.0, truncated=t == 50) for t in range(51)]
+INFOS = [{agent: {"action_mask": legal_at(t)} for agent in AGENTS} if t else {} for t in range(51)]
+MASKED = [replace(step, infos=infos) for step, infos in zip(STEPS, INFOS, strict=True)]
 
 
 def marked(obs, i, dtype):
@@ -53,7 +59,7 @@ class Named(RLModule):
 
 
 def make_runner(module_class, **options):
-    defaults = {"env": Env, "num_envs_per_env_runner": 2, "seed": 1, "episode_lookback_horizon": 3}
+    defaults = {"env": scripted(STEPS, see=see), "num_envs_per_env_runner": 2, "seed": 1, "episode_lookback_horizon": 3}
     spec = fastmarl.RLModuleSpec(module_class=module_class)
     return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, "rl_module_spec": spec, **options}))
 
@@ -107,14 +113,11 @@ def test_slices_and_states_of_episodes_keep_the_names(chunks):
             assert np.array_equal(got, expected[2:6]), name
 
 
-class Recording(RLModule):
-    """Records `Recording.value` as "mine" and gives actions."""
-
-    value = staticmethod(lambda n: torch.zeros(n))
-
-    def _forward(self, batch, **kwargs):
-        n = len(batch["obs"])
-        return {"actions": torch.zeros(n, dtype=torch.int64), "mine": self.value(n)}
+def recording(value):
+    """A runner whose module records value(n) as "mine", and what to replace that by."""
+    module = Says(actions=0, mine=lambda obs: value(len(obs)))
+    runner = make_runner(None, policies={"default_policy": module})
+    return runner, module.outputs
 
 
 FORMS = [
@@ -127,41 +130,23 @@ FORMS = [
 
 @pytest.mark.parametrize(("value", "problem"), FORMS)
 @pytest.mark.parametrize("when", ["between", "within"])
-def test_an_output_that_changes_its_form_is_an_error(monkeypatch, value, problem, when):
-    runner = make_runner(Recording)
-    monkeypatch.setattr(Recording, "value", staticmethod(lambda n: torch.ones(n)))
+def test_an_output_that_changes_its_form_is_an_error(value, problem, when):
+    runner, says = recording(torch.ones)
     runner.sample(num_timesteps=4)
-    if when == "within":
-        calls = iter([lambda n: torch.ones(n)] * 3)
-        monkeypatch.setattr(Recording, "value", staticmethod(lambda n: next(calls, value)(n)))
-    else:
-        monkeypatch.setattr(Recording, "value", staticmethod(value))
+    calls = iter([torch.ones] * (3 if when == "within" else 0))
+    says["mine"] = lambda obs: next(calls, value)(len(obs))
     with pytest.raises(ModuleOutputError) as error:
         runner.sample(num_timesteps=100)
     assert problem in str(error.value) and "'default_policy'" in str(error.value)
-    monkeypatch.setattr(Recording, "value", staticmethod(value))
     assert runner.sample(num_timesteps=4, force_reset=True)  # the way out
 
 
-def test_columns_of_equal_size_are_not_taken_for_one_another(monkeypatch):
-    runner = make_runner(Recording)
-    monkeypatch.setattr(Recording, "value", staticmethod(lambda n: torch.zeros(n, 2, 3)))
+def test_columns_of_equal_size_are_not_taken_for_one_another():
+    runner, says = recording(lambda n: torch.zeros(n, 2, 3))
     runner.sample(num_timesteps=4)
-    monkeypatch.setattr(Recording, "value", staticmethod(lambda n: torch.zeros(n, 3, 2)))
+    says["mine"] = lambda obs: torch.zeros(len(obs), 3, 2)
     with pytest.raises(ModuleOutputError, match=r"\[2, 3\] a row, and now is float32 of shape \[3, 2\]"):
         runner.sample(num_timesteps=4)
-
-
-class Masking(Env):
-    """Rules out, at step t, choice t % 3, by infos."""
-
-    def step(self, actions):
-        *step, _ = super().step(actions)
-        return *step, {agent: {"action_mask": self.mask(self.env_t)} for agent in self.possible_agents}
-
-    @staticmethod
-    def mask(t):
-        return np.arange(3) != t % 3
 
 
 class Reserved(RLModule):
@@ -183,7 +168,7 @@ class Reserved(RLModule):
 
 @pytest.fixture(scope="module")
 def reserved():
-    runner = make_runner(Reserved, env=Masking)
+    runner = make_runner(Reserved, env=scripted(MASKED, see=see))
     chunks = []
     for n in range(1, 4):
         runner.set_weights(runner.get_weights(), weights_seq_no=n)
@@ -212,7 +197,7 @@ def test_outputs_may_have_names_of_the_runners_own_columns(reserved):
             assert np.array_equal(agent.get_extra_model_outputs("weights_seq_no")["deep"], obs * 30)
             assert np.array_equal(agent.get_extra_model_outputs(Recorded.STATE_IN)["h"][:, 0], times)
             legal = agent.get_extra_model_outputs(Recorded.ACTION_MASK)
-            assert np.array_equal(legal, [Masking.mask(t) if t else [True] * 3 for t in times])
+            assert np.array_equal(legal, [legal_at(t) if t else [True] * 3 for t in times])
             assert legal[np.arange(len(times)), agent.get_actions()].all()
             numbers |= set(agent.get_extra_model_outputs(Recorded.WEIGHTS_SEQ_NO).tolist())
     assert numbers == {1, 2, 3}
@@ -222,7 +207,7 @@ def test_batches_separate_outputs_from_the_runners_own_columns(reserved):
     flat = batches.columns(reserved)["default_policy"]
     obs = flat["obs"][:, 0].astype(np.int64)
     assert np.array_equal(flat["action_mask"], obs * 20)
-    expected = [Masking.mask(t) if t else [True] * 3 for t in obs % 1000]
+    expected = [legal_at(t) if t else [True] * 3 for t in obs % 1000]
     assert np.array_equal(flat[Recorded.ACTION_MASK], expected)
     assert np.array_equal(batches.columns(reserved, outputs=[])["default_policy"][Recorded.ACTION_MASK], expected)
     cut = batches.sequences(reserved, max_seq_len=7)["default_policy"]
@@ -237,18 +222,14 @@ def test_names_go_through_checkpoints_of_running_episodes(key, tmp_path):
 
 
 def test_random_actions_keep_to_the_names():
-    runner = make_runner(Reserved, env=Masking, episode_lookback_horizon=0)
+    runner = make_runner(Reserved, env=scripted(MASKED, see=see), episode_lookback_horizon=0)
     for is_random in (False, True, False):
         runner.sample(num_timesteps=20, random_actions=is_random)
 
 
 def test_random_actions_and_a_modules_own_share_a_column():
-    class Narrow(RLModule):
-        def _forward(self, batch, **kwargs):
-            return {"actions": torch.ones(len(batch["obs"]), dtype=torch.int32)}
-
     for first in (True, False):
-        runner = make_runner(Narrow)
+        runner = make_runner(None, policies={"default_policy": Says(actions=np.int32(1))})
         chunks = []
         for is_random in (first, not first, first):
             chunks += runner.sample(num_timesteps=6, random_actions=is_random)

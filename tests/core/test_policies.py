@@ -8,6 +8,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scripted import Says as ScriptedModule
+from support.scripted import Scripted, Step, scripted
 
 import fastmarl
 from fastmarl.errors import CheckpointError, ConfigError, RunnerStoppedError, UnknownModuleError
@@ -16,26 +18,12 @@ SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 AGENTS = ["a", "b"]
 
 
-class Env(fastmarl.MultiAgentEnv):
-    """Episodes of `length` steps with a reward of 1 for each agent; "a" joins at once, "b" after `joins` steps."""
+LENGTH = 10
 
-    def __init__(self, config):
-        self.length, self.joins = config.get("length", 10), config.get("joins", 0)
-        self.possible_agents = AGENTS
-        self.observation_spaces = dict.fromkeys(AGENTS, SPACE)
-        self.action_spaces = dict.fromkeys(AGENTS, gym.spaces.Discrete(3))
 
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return self._obs(), {}
-
-    def step(self, actions):
-        self.t += 1
-        rewards = dict.fromkeys(actions, 1.0)
-        return self._obs(), rewards, {"__all__": self.t == self.length}, {"__all__": False}, {}
-
-    def _obs(self):
-        return {agent: np.full(2, self.t, np.float32) for agent in (AGENTS if self.t >= self.joins else AGENTS[:1])}
+def episode(joins=0, rewards=1.0):
+    """Ten steps; "b" joins after some, or at once."""
+    return [Step("a" if t < joins else AGENTS, rewards, terminated=t == LENGTH) for t in range(LENGTH + 1)]
 
 
 class Says(torch.nn.Module):
@@ -54,7 +42,7 @@ SPEC = fastmarl.RLModuleSpec(lambda **kwargs: Says())
 
 def make_runner(**options):
     defaults = {
-        "env": Env,
+        "env": scripted(episode(), space=SPACE),
         "policies": {"main": Says(0), "other": Says(1)},
         "policy_mapping_fn": own_module,
         "seed": 1,
@@ -95,7 +83,7 @@ def test_a_league_grows_between_calls():
 
 
 def test_running_episodes_keep_the_old_function_and_the_removed_module():
-    runner = make_runner(env_config={"joins": 5})
+    runner = make_runner(env=scripted(episode(joins=5), space=SPACE))
     runner.sample(num_timesteps=3)
     removed = runner.remove_module("other", new_agent_to_module_mapping_fn=everybody("main"))
     runner.add_module("other", Says(2))
@@ -109,7 +97,7 @@ def test_running_episodes_keep_the_old_function_and_the_removed_module():
 
 def test_later_episodes_do_not_mix_with_those_of_a_removed_module():
     """Data of an episode are stored in memory that earlier episodes have used."""
-    runner = make_runner(env_config={"joins": 5}, metrics_num_episodes_for_smoothing=1)
+    runner = make_runner(env=scripted(episode(joins=5), space=SPACE), metrics_num_episodes_for_smoothing=1)
     runner.sample(num_timesteps=3)
     runner.remove_module("other", new_agent_to_module_mapping_fn=own_module)
     runner.add_module("other", Says(2))
@@ -297,17 +285,9 @@ def test_memory_of_agents_that_do_not_learn_is_not_held():
 
 
 def test_waiting_agents_that_do_not_learn_are_left_out_with_their_infos():
-    class WaitingEnv(Env):
-        """After the first observation, all agents wait and get a reward of 1 and an info in each step."""
-
-        def _obs(self):
-            return super()._obs() if self.t == 0 else {}
-
-        def step(self, actions):
-            obs, _, *flags, _ = super().step(actions)
-            return obs, dict.fromkeys(AGENTS, 1.0), *flags, {agent: {"t": self.t} for agent in AGENTS}
-
-    runner = make_runner(env=WaitingEnv, policies_to_train=["main"], return_only_policies_to_train=True)
+    """After the first observation, all agents wait and get a reward of 1 and an info in each step."""
+    waits = [AGENTS, *(Step([], dict.fromkeys(AGENTS, 1.0), infos={a: {"t": t} for a in AGENTS}) for t in (1, 2, 3))]
+    runner = make_runner(env=scripted(waits), policies_to_train=["main"], return_only_policies_to_train=True)
     (episode,) = runner.sample(num_timesteps=3)
     assert episode.agent_episodes == {}
     assert episode.get_return(include_hanging_rewards=True) == 3
@@ -405,13 +385,9 @@ def test_a_mapping_function_that_names_a_removed_module():
 
 
 def test_a_failed_call_frees_removed_modules():
-    class Fails(Says):
-        def forward(self, batch):
-            raise ZeroDivisionError
-
     runner = make_runner()
     runner.sample(num_timesteps=3)
-    runner.add_module("main", Fails(), override=True)
+    runner.add_module("main", ScriptedModule(actions=lambda obs: 1 / 0), override=True)
     assert actions_of(runner.sample(num_timesteps=7)) == [{"a": 0, "b": 1}]
     with pytest.raises(ZeroDivisionError):
         runner.sample(num_episodes=1)
@@ -518,22 +494,19 @@ def test_a_module_without_agents_changes_no_draws():
 def test_agents_of_other_spaces_are_refused(what):
     """Also where the mapping changes later, or one env differs from the first."""
 
-    class Unequal(Env):
-        def __init__(self, config):
-            super().__init__(config)
-            if what == "observation":
-                other = gym.spaces.Box(-1, 1, (3,), np.float32)
-                self.observation_spaces = dict(zip(AGENTS, (SPACE, other), strict=True))
-            if what == "action":
-                self.action_spaces = {"a": gym.spaces.Discrete(3), "b": gym.spaces.Discrete(2)}
-            if what == "start" and config.vector_index == 1:
-                self.action_spaces = dict.fromkeys(AGENTS, gym.spaces.Discrete(3, start=5))
+    space, action_space = dict.fromkeys(AGENTS, SPACE), dict.fromkeys(AGENTS, gym.spaces.Discrete(3))
+    if what == "observation":
+        space["b"] = gym.spaces.Box(-1, 1, (3,), np.float32)
+    if what == "action":
+        action_space["b"] = gym.spaces.Discrete(2)
 
-        def _obs(self):
-            return {agent: np.zeros(self.observation_spaces[agent].shape, np.float32) for agent in super()._obs()}
+    def make_env(config):
+        starts = what == "start" and config.vector_index == 1
+        of_env = gym.spaces.Discrete(3, start=5) if starts else action_space
+        return Scripted(episode(), space=space, action_space=of_env)
 
     runner = make_runner(
-        env=Unequal, num_envs_per_env_runner=2, policies=AGENTS, policy_mapping_fn=lambda agent, episode: agent
+        env=make_env, num_envs_per_env_runner=2, policies=AGENTS, policy_mapping_fn=lambda agent, episode: agent
     )
     with pytest.raises(ConfigError, match=r"agent '.' of env . is mapped to module '.', made for other spaces"):
         sample_before_and_after(runner, everybody("a"))

@@ -3,11 +3,11 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.scripted import counting, scripted
 
 import fastmarl
 from fastmarl.connectors import FlattenObservations, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.errors import ConfigError
-from fastmarl.testing import CountingEnv
 
 CONNECTORS = {
     "none": lambda: None,
@@ -19,22 +19,6 @@ CONNECTORS = {
 }
 
 
-class Env(CountingEnv):
-    def __init__(self, config):
-        super().__init__(2, episode_length=5)
-        self.dtype = config["dtype"]
-        space = gym.spaces.Box(-9, 9, (2, 3), np.float32)
-        space.dtype = np.dtype(self.dtype)
-        space.low, space.high = space.low.astype(self.dtype), space.high.astype(self.dtype)
-        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
-        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(-1, 1, (2,), np.float16))
-        self.t = 0
-
-    def _observations(self):
-        self.t += 1
-        return {agent: np.full((2, 3), self.t % 7, self.dtype) for agent in super()._observations()}
-
-
 class Net(fastmarl.RLModule):
     def _forward(self, batch, **kwargs):
         obs = batch["obs"]
@@ -43,8 +27,13 @@ class Net(fastmarl.RLModule):
 
 
 def make_runner(dtype, connectors):
+    space = gym.spaces.Box(-9, 9, (2, 3), np.float32)
+    space.dtype = np.dtype(dtype)
+    space.low, space.high = space.low.astype(dtype), space.high.astype(dtype)
+    env = scripted(counting(2, 5), space=space, action_space=gym.spaces.Box(-1, 1, (2,), np.float16),
+                   see=lambda agent, t: np.full((2, 3), t + 1, dtype))  # fmt: skip
     spec = fastmarl.RLModuleSpec(module_class=Net)
-    config = fastmarl.EnvRunnerConfig(env=Env, env_config={"dtype": dtype}, rl_module_spec=spec, seed=0,
+    config = fastmarl.EnvRunnerConfig(env=env, rl_module_spec=spec, seed=0,
                                       env_to_module_connector=CONNECTORS[connectors]())  # fmt: skip
     return fastmarl.MultiAgentEnvRunner(config)
 

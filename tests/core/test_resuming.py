@@ -12,7 +12,8 @@ from support.optional import params
 from support.process_runners import contents
 from support.random_cases import number_of_cases
 from support.replay import make_config
-from support.scenario_envs import MixedClocksEnv, StepCounter
+from support.scenario_envs import MIXED_CLOCKS, StepCounter
+from support.scripted import Scripted
 from support.wandering import KINDS, make_runner
 from support.worlds import make_world, world_of
 
@@ -21,8 +22,11 @@ import fastmarl
 CASES = number_of_cases(6, most=100)  # random worlds
 
 
-class ResumableClocks(MixedClocksEnv):
+class ResumableClocks(Scripted):
     supports_checkpoint = True
+
+    def __init__(self, config):
+        super().__init__(MIXED_CLOCKS)
 
     def get_state(self):
         return {"t": self.t}

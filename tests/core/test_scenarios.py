@@ -2,31 +2,23 @@
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from support.compare import env_ts_of, join
-from support.scenario_envs import OBS_SPACE, ClockEnv, Echo, MixedClocksEnv, RespawnEnv, StepCounter, TurnsEnv
+from support.scenario_envs import BOTH, CLOCK, MIXED_CLOCKS, RESPAWN, TURNS, Echo, StepCounter
+from support.scripted import BOX, Step, scripted
 
 import fastmarl
 from fastmarl.errors import FinishedAgentError
 
 
-def _runner(env: Any, **options: Any) -> fastmarl.MultiAgentEnvRunner:
-    options = {"policies": {"echo": Echo()}} | options
-    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, **options))
-
-
-def _made(env_class: type, envs: list) -> Any:
-    """An env maker that keeps what it made."""
-
-    def make(config: Any) -> Any:
-        envs.append(env_class(config))
-        return envs[-1]
-
-    return make
+def _runner(script: list, **options: Any) -> fastmarl.MultiAgentEnvRunner:
+    options = {"env": scripted(script), "policies": {"echo": Echo()}} | options
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**options))
 
 
 def _clock(episode: Any) -> list[float]:
@@ -35,7 +27,7 @@ def _clock(episode: Any) -> list[float]:
 
 @pytest.mark.slow
 def test_turns_lose_no_reward_at_any_fragment_length():
-    runner = _runner(TurnsEnv)
+    runner = _runner(TURNS)
     chunks = defaultdict(list)
     for call in range(200):
         for chunk in runner.sample(num_timesteps=(1, 2, 3, 6, 7, 21)[call % 6]):
@@ -54,26 +46,17 @@ def test_turns_lose_no_reward_at_any_fragment_length():
     assert metrics["agent_episode_returns_mean"] == {"a0": 116.0, "a1": 104.5}
 
 
-class LateRewardEnv(ClockEnv):
-    """a1 ends at 3; at 6 the episode ends, and both receive 5."""
-
-    length = 6
-
-    def sees(self, t):
-        return ["a0", "a1"] if t <= 3 else ["a0"]
-
-    def pays(self, t):
-        return {"a0": 5, "a1": 5} if t == 6 else dict.fromkeys(self.sees(t), 1)
-
-    def ends(self, t):
-        return ["a1"] if t == 3 else []
+LATE_REWARD = [  # a1 ends at 3; at 6 the episode ends, and both receive 5
+    BOTH, *[Step(BOTH, 1)] * 2, Step(BOTH, 1, terminated=["a1"]), *[Step(["a0"], 1)] * 2,
+    Step(["a0"], {"a0": 5, "a1": 5}, terminated=True),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("late_rewards", "rewards", "unattributed"), [("accumulate", [1, 1, 6], 0), ("drop", [1, 1, 1], 5)]
 )
 def test_a_reward_after_death(late_rewards, rewards, unattributed):
-    runner = _runner(LateRewardEnv, late_rewards=late_rewards)
+    runner = _runner(LATE_REWARD, late_rewards=late_rewards)
     (episode,) = runner.sample(num_episodes=1)
     alive, dead = episode.agent_episodes["a0"], episode.agent_episodes["a1"]
     assert alive.get_rewards().tolist() == [1, 1, 1, 1, 1, 5]
@@ -83,7 +66,7 @@ def test_a_reward_after_death(late_rewards, rewards, unattributed):
 
 
 def test_a_reward_after_death_does_not_reach_a_returned_chunk():
-    runner = _runner(LateRewardEnv, late_rewards="accumulate")
+    runner = _runner(LATE_REWARD, late_rewards="accumulate")
     (early,) = runner.sample(num_timesteps=4)
     (late,) = runner.sample(num_timesteps=2)
     assert early.agent_episodes["a1"].get_return() == 3
@@ -92,37 +75,27 @@ def test_a_reward_after_death_does_not_reach_a_returned_chunk():
 
 
 def test_a_reward_after_death_is_an_error_unless_asked_for():
-    runner = _runner(LateRewardEnv)
+    runner = _runner(LATE_REWARD)
     with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*late_rewards") as caught:
         runner.sample(num_episodes=1)
     assert caught.value.args[:3] == (0, "a1", 6)
 
 
-class ShowsTheDeadEnv(LateRewardEnv):
-    """a1, which ends in step 3, still gets observations and rewards."""
-
-    leaves_out = False
-
-    def sees(self, t):
-        return super().sees(t) if self.leaves_out else ["a0", "a1"]
-
-    def pays(self, t):
-        return {"a0": 1, "a1": float(t <= 3)}
-
-
 def test_advice_on_observations_of_the_dead_has_none_of_them_act():
+    alive = [BOTH, *[Step(BOTH, 1)] * 2, Step(BOTH, 1, terminated=["a1"])]
+    shown = [*alive, *[Step(BOTH, {"a0": 1, "a1": 0.0})] * 2, Step(BOTH, {"a0": 1, "a1": 0.0}, terminated=True)]
     with pytest.raises(FinishedAgentError, match=r'env step 4: sent the reward 0.0 .*late_rewards="accumulate"'):
-        _runner(ShowsTheDeadEnv).sample(num_episodes=1)
+        _runner(shown).sample(num_episodes=1)
     with pytest.raises(FinishedAgentError, match=r"env step 4: sent an observation .*leave it out") as caught:
-        _runner(ShowsTheDeadEnv, late_rewards="accumulate").sample(num_episodes=1)
+        _runner(shown, late_rewards="accumulate").sample(num_episodes=1)
     assert "respawn=" not in str(caught.value), "with it, a1 would act"
-    heeds = type("LeavesOutTheDeadEnv", (ShowsTheDeadEnv,), {"leaves_out": True})
-    (episode,) = _runner(heeds, late_rewards="accumulate").sample(num_episodes=1)
+    left_out = [*alive, *(Step(["a0"], step.rewards, step.terminated) for step in shown[4:])]
+    (episode,) = _runner(left_out, late_rewards="accumulate").sample(num_episodes=1)
     assert episode.agent_episodes["a1"].get_rewards().tolist() == [1, 1, 1]
 
 
 def test_a_respawn_begins_a_new_trajectory_in_a_chunk_of_its_own():
-    first, second = _runner(RespawnEnv, respawn=True).sample(num_episodes=1)
+    first, second = _runner(RESPAWN, respawn=True).sample(num_episodes=1)
     assert first.id_ == second.id_
     assert [(c.env_t_started, c.env_t, c.is_done) for c in (first, second)] == [(0, 6, False), (6, 10, True)]
     assert _clock(first.agent_episodes["a0"]) == [0, 1, 2, 3, 4, 5, 6]
@@ -141,7 +114,7 @@ def test_a_respawn_begins_a_new_trajectory_in_a_chunk_of_its_own():
 
 
 def test_a_respawn_after_a_cut_needs_no_chunk_of_its_own():
-    runner = _runner(RespawnEnv, respawn=True)
+    runner = _runner(RESPAWN, respawn=True)
     before, after = [chunk for _ in range(2) for chunk in runner.sample(num_timesteps=5)]
     assert (before.env_t, after.env_t_started) == (5, 5)
     assert _clock(after.agent_episodes["a1"]) == [6, 7, 8, 9, 10]
@@ -149,24 +122,12 @@ def test_a_respawn_after_a_cut_needs_no_chunk_of_its_own():
 
 def test_a_respawn_is_an_error_unless_asked_for():
     with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*respawn"):
-        _runner(RespawnEnv).sample(num_episodes=1)
-
-
-class SilentDeathEnv(ClockEnv):
-    """a1 ends at 3 and is not observed there."""
-
-    length = 5
-
-    def sees(self, t):
-        return ["a0", "a1"] if t < 3 else ["a0"]
-
-    def ends(self, t):
-        return ["a1"] if t == 3 else []
+        _runner(RESPAWN).sample(num_episodes=1)
 
 
 @pytest.mark.parametrize("fragment", [1, 2, 3, 5])
 def test_a_death_without_an_observation_repeats_the_last_one(fragment):
-    runner = _runner(SilentDeathEnv)
+    runner = _runner([BOTH, BOTH, BOTH, Step(["a0"], terminated=["a1"]), ["a0"], Step(["a0"], terminated=True)])
     chunks = [chunk for _ in range(6) for chunk in runner.sample(num_timesteps=fragment)]
     whole = join([chunk for chunk in chunks if chunk.id_ == chunks[0].id_])
     dead = whole.agent_episodes["a1"]
@@ -175,9 +136,9 @@ def test_a_death_without_an_observation_repeats_the_last_one(fragment):
     assert dead.is_terminated
 
 
-@pytest.mark.parametrize("env", [MixedClocksEnv, TurnsEnv, RespawnEnv])
-def test_memory_goes_by_the_agents_own_steps(env):
-    runner = _runner(env, policies={"memory": StepCounter()}, num_envs_per_env_runner=4, respawn=True)
+@pytest.mark.parametrize("script", [MIXED_CLOCKS, TURNS, RESPAWN], ids=["mixed clocks", "turns", "respawn"])
+def test_memory_goes_by_the_agents_own_steps(script):
+    runner = _runner(script, policies={"memory": StepCounter()}, num_envs_per_env_runner=4, respawn=True)
     seen = 0
     for _ in range(60):
         for chunk in runner.sample(num_timesteps=7):
@@ -191,7 +152,7 @@ def test_memory_goes_by_the_agents_own_steps(env):
 
 
 def test_memory_after_random_steps_is_not_that_of_an_earlier_episode():
-    runner = _runner(ClockEnv, policies={"memory": StepCounter()})
+    runner = _runner(CLOCK, policies={"memory": StepCounter()})
     runner.sample(num_timesteps=15)
     runner.sample(num_timesteps=3, random_actions=True, force_reset=True)
     (chunk,) = runner.sample(num_timesteps=2)
@@ -200,24 +161,17 @@ def test_memory_after_random_steps_is_not_that_of_an_earlier_episode():
         assert part.get_extra_model_outputs("count").tolist() == [[0, 0], [1, 1]]
 
 
-class SometimesEmptyEnv(ClockEnv):
-    """No agent is observed at odd ticks; "never" is never observed."""
-
-    length = 4
-    possible_agents = ["a0", "never"]  # noqa: RUF012
-
-    def sees(self, t):
-        return ["a0"] if t % 2 == 0 else []
-
-    def infos(self, t):
-        return {"a0": {"t": t}, "__common__": {"t": t}}
+SOMETIMES_EMPTY = [  # no agent is observed at odd steps
+    Step(agents, infos={"a0": {"t": t}, "__common__": {"t": t}}, terminated=t == 4)
+    for t, agents in enumerate([["a0"], [], ["a0"], [], ["a0"]])
+]
 
 
-def test_a_tick_without_observations_still_steps_the_env():
-    envs: list[Any] = []
+def test_a_step_without_observations_still_steps_the_env():
     echo = Echo()
-    (episode,) = _runner(_made(SometimesEmptyEnv, envs), policies={"echo": echo}).sample(num_episodes=1)
-    assert [sorted(actions) for actions in envs[0].received[:4]] == [["a0"], [], ["a0"], []]
+    runner = _runner(SOMETIMES_EMPTY, policies={"echo": echo})
+    (episode,) = runner.sample(num_episodes=1)
+    assert [sorted(actions) for actions in runner.env.envs[0].actions] == [["a0"], [], ["a0"], []]
     assert episode.env_t == 4
     assert _clock(episode.agent_episodes["a0"]) == [0, 2, 4]
     assert 0 not in echo.batch_sizes
@@ -225,7 +179,7 @@ def test_a_tick_without_observations_still_steps_the_env():
 
 
 def test_an_agent_that_never_comes_has_no_key_anywhere():
-    runner = _runner(SometimesEmptyEnv)
+    runner = _runner(SOMETIMES_EMPTY, env=scripted(SOMETIMES_EMPTY, agents=["a0", "never"]))
     (episode,) = runner.sample(num_episodes=1)
     assert set(episode.agent_episodes) == {"a0"}
     metrics = runner.get_metrics()
@@ -236,56 +190,39 @@ def test_an_agent_that_never_comes_has_no_key_anywhere():
 def test_a_policy_without_agents_is_never_called():
     idle = Echo()
     policies = {"busy": Echo(), "idle": idle}
-    runner = _runner(TurnsEnv, policies=policies, policy_mapping_fn=lambda agent_id, episode: "busy")
+    runner = _runner(TURNS, policies=policies, policy_mapping_fn=lambda agent_id, episode: "busy")
     runner.sample(num_timesteps=30)
     assert idle.batch_sizes == []
     assert runner.get_metrics()["num_module_steps_sampled"] == {"busy": 30, "idle": 0}
 
 
-class LookalikeIdsEnv(ClockEnv):
-    possible_agents = [1, "1"]  # noqa: RUF012
-    length = 3
-
-    def pays(self, t):
-        return {1: 1, "1": 2}
-
-
 def test_ids_that_read_the_same_are_different_agents_but_share_a_counter():
-    runner = _runner(LookalikeIdsEnv)
+    step = Step([1, "1"], {1: 1, "1": 2})
+    runner = _runner([[1, "1"], step, step, replace(step, terminated=True)])
     (episode,) = runner.sample(num_episodes=1)
     assert {agent: part.get_return() for agent, part in episode.agent_episodes.items()} == {1: 3.0, "1": 6.0}
     assert runner.get_metrics()["num_agent_steps_sampled"] == {"1": 6}
 
 
-class OddTypesEnv(ClockEnv):
-    """Rewards of shape (1,), 0-d and of NumPy types; observations in float64 for a float32 space."""
-
-    possible_agents = [("team", 0), 7, frozenset({1})]  # noqa: RUF012
-    length = 3
-
-    def pays(self, t):
-        return dict(zip(self.possible_agents, (np.array([1.5]), np.array(2), np.float32(0.25)), strict=True))
-
-    def observe(self):
-        return {agent: np.full(4, self.t + 0.1, np.float64) for agent in self.possible_agents}
-
-
 def test_odd_ids_and_types_of_rewards_and_observations():
-    envs: list[Any] = []
-    (episode,) = _runner(_made(OddTypesEnv, envs)).sample(num_episodes=1)
+    """Rewards of shape (1,), 0-d and of NumPy types; observations in float64 for a float32 space."""
+    rewards = {("team", 0): np.array([1.5]), 7: np.array(2), frozenset({1}): np.float32(0.25)}
+    script = [Step(dict.fromkeys(rewards, np.full(4, t + 0.1)), rewards, terminated=t == 3) for t in range(4)]
+    runner = _runner(script)
+    (episode,) = runner.sample(num_episodes=1)
     returns = {agent: part.get_return() for agent, part in episode.agent_episodes.items()}
     assert returns == {("team", 0): 4.5, 7: 6.0, frozenset({1}): 0.75}
     expected = (np.arange(4) + 0.1).astype(np.float32)
     for part in episode.agent_episodes.values():
         assert part.get_observations().dtype == np.float32
         np.testing.assert_array_equal(part.get_observations()[:, 0], expected)
-    assert {type(action) for actions in envs[0].received for action in actions.values()} == {int}
+    assert {type(action) for actions in runner.env.envs[0].actions for action in actions.values()} == {int}
 
 
 class EverNewAgentsEnv(fastmarl.MultiAgentEnv):
     """One endless episode; in each step ten agents end and ten new ones come."""
 
-    observation_space = OBS_SPACE
+    observation_space = BOX
     action_space = gym.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
@@ -298,7 +235,7 @@ class EverNewAgentsEnv(fastmarl.MultiAgentEnv):
         return self.seen(range(oldest, self.n_ids)), dict.fromkeys(actions, 1.0), ends, {}, {}
 
     def seen(self, agents: range) -> dict[int, np.ndarray]:
-        return dict.fromkeys(agents, np.zeros(OBS_SPACE.shape, np.float32))
+        return dict.fromkeys(agents, np.zeros(BOX.shape, np.float32))
 
 
 def containers(thing: Any, seen: set[int], path: str = "runner") -> Iterator[tuple[int, str]]:

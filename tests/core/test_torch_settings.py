@@ -4,9 +4,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scripted import counting, scripted
 
 import fastmarl
-from fastmarl.testing import CountingEnv
 
 SPACES = {
     "vector": gym.spaces.Box(-1, 1, (3,), np.float32),
@@ -20,16 +20,6 @@ ACTIONS = {
     "multi": gym.spaces.MultiDiscrete([2, 3]),
     "binary": gym.spaces.MultiBinary(3),
 }
-
-
-class Env(CountingEnv):
-    def __init__(self, config):
-        super().__init__(2, episode_length=4)
-        self.observation_spaces = dict.fromkeys(self.possible_agents, SPACES[config["obs"]])
-        self.action_spaces = dict.fromkeys(self.possible_agents, ACTIONS[config["actions"]])
-
-    def _observations(self):
-        return {agent: self.observation_spaces[agent].sample() for agent in super()._observations()}
 
 
 @pytest.fixture
@@ -56,9 +46,10 @@ CASES = [("vector", name, {}) for name in ACTIONS] + [
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(("obs", "actions", "options"), CASES)
 def test_default_nets_act_in_float32(setting, native, obs, actions, options, request, tmp_path):
-    env = {"env": Env, "env_config": {"obs": obs, "actions": actions}, "seed": 1, "native_inference": native}
+    see = lambda agent, t: SPACES[obs].sample()  # noqa: E731
+    env = scripted(counting(2, 4), space=SPACES[obs], action_space=ACTIONS[actions], see=see)
     model = {"fcnet_hiddens": [8], "head_fcnet_hiddens": [4], **options}
-    config = fastmarl.EnvRunnerConfig(**env, model_config=model)
+    config = fastmarl.EnvRunnerConfig(env=env, seed=1, native_inference=native, model_config=model)
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         runner.save_to_path(tmp_path)
     request.getfixturevalue(setting)

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.recorder import BOX, Recorder
+from support.scripted import counting, scripted
 
 import fastmarl
 from fastmarl.core.connectors.env_actions import EnvActions
@@ -70,21 +71,13 @@ def test_both_byte_orders_pass_through_shared_memory():
 
 @pytest.mark.parametrize("mode", [{}, {"random_actions": True}], ids=str)
 def test_spaces_of_the_other_byte_order_are_sampled(mode):
-    class Swapped(CountingEnv):
-        def __init__(self):
-            super().__init__(1, 5)
-            self.observation_spaces = {"agent_0": spaces.Box(-9, 9, (3,), np.dtype(">f4"))}
-            self.action_spaces = {"agent_0": spaces.Box(-2, 2, (2,), np.dtype(">f4"))}
-
-        def step(self, actions):
-            assert self.action_spaces["agent_0"].contains(actions["agent_0"])
-            return super().step(actions)
-
-        def _observations(self):
-            return {"agent_0": TENTH.astype(">f4") * (self.env_t + 1)}
-
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: Swapped(), policies={"p"}))
+    action_space = spaces.Box(-2, 2, (2,), np.dtype(">f4"))
+    env = scripted(counting(1, 5), space=spaces.Box(-9, 9, (3,), np.dtype(">f4")), action_space=action_space,
+                   see=lambda agent, t: TENTH.astype(">f4") * (t + 1))  # fmt: skip
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, policies={"p"}))
     (episode,) = runner.sample(num_timesteps=5, **mode)
+    received = [actions["agent_0"] for actions in runner.env.envs[0].actions]
+    assert len(received) == 5 and all(map(action_space.contains, received))
     seen = episode.agent_episodes["agent_0"].get_observations()
     np.testing.assert_array_equal(seen, TENTH * np.arange(1, 7, dtype=np.float32)[:, None])
 
@@ -128,12 +121,7 @@ def test_actions_out_of_range_do_not_wrap():
 def test_int_keys_stay_keys():
     action_space = spaces.Dict({0: spaces.Discrete(2), 1: spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,))])})
 
-    class Env(CountingEnv):
-        def __init__(self):
-            super().__init__(1, 5)
-            self.action_spaces = {"agent_0": action_space}
-
-    config = fastmarl.EnvRunnerConfig(env=lambda config: Env(), policies={"p"})
+    config = fastmarl.EnvRunnerConfig(env=scripted(counting(1, 5), action_space=action_space), policies={"p"})
     runner = fastmarl.MultiAgentEnvRunner(config)
     for mode in ({}, {"explore": False}, {"random_actions": True}):
         (episode,) = runner.sample(num_episodes=1, **mode)

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.differences import assert_same
+from support.scripted import Step, scripted
 
 import fastmarl
 from fastmarl.batches import columns
@@ -20,31 +21,17 @@ BOX = gym.spaces.Box(-100, 100, (2,), np.float32)
 NESTED = gym.spaces.Dict({"x": BOX, "y": gym.spaces.Tuple([gym.spaces.Discrete(50)])})
 
 
-class Turns(fastmarl.MultiAgentEnv):
-    """ "fast" is observed in every step, "slow" in every second; the episode has 5 steps."""
-
-    def __init__(self, config=None, space=BOX):
-        self.possible_agents = ["fast", "slow"]
-        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
-        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(3))
-
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return self.observations(), {}
-
-    def step(self, actions):
-        self.t += 1
-        rewards = {"fast": 1.0, "slow": 0.5}
-        return self.observations(), rewards, {"__all__": False}, {"__all__": self.t == 5}, {}
-
-    def observations(self):
-        item = np.full(2, self.t, np.float32)
-        if isinstance(self.observation_spaces["fast"], gym.spaces.Dict):
-            item = {"x": item, "y": (self.t,)}
-        return dict.fromkeys(["fast"] if self.t % 2 else ["fast", "slow"], item)
+def turns(space=BOX, see=None):
+    """Make an env of 5 steps, in which "fast" is observed in every step, "slow" in every second."""
+    both, rewards = ["fast", "slow"], {"fast": 1.0, "slow": 0.5}
+    steps = [Step(both[: 2 - t % 2], rewards, truncated=t == 5) for t in range(6)]
+    return scripted(steps, space=space, see=see)
 
 
-def sample(num_timesteps=5, times=1, env=Turns, **options):
+TURNS = turns()
+
+
+def sample(num_timesteps=5, times=1, env=TURNS, **options):
     with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, seed=0, **options)) as runner:
         episodes = [episode for _ in range(times) for episode in runner.sample(num_timesteps=num_timesteps)]
         return episodes, runner.get_metrics()
@@ -83,7 +70,7 @@ def test_rewards_are_on_record_in_batches_and_in_metrics():
 def test_observations_are_on_record_also_the_last(space):
     written = {"x": np.full(2, 7), "y": (np.int64(3),)} if space is NESTED else [7, 7]
     (episode,), _ = sample(
-        env=lambda config: Turns(space=space),
+        env=turns(NESTED, lambda agent, t: {"x": np.full(2, t), "y": (t,)}) if space is NESTED else TURNS,
         **on_step(lambda episode: episode.set_observations(new_data={"fast": written}, at_indices=-1)),
     )
     seen = episode.agent_episodes["fast"].get_observations()
@@ -126,7 +113,7 @@ def test_actions_and_outputs_are_on_record():
     [
         ("fastmarl.simple_spread", {"num_envs_per_env_runner": 2}),
         ("fastmarl.simple_spread", {"num_envs_per_env_runner": 2, "episode_lookback_horizon": 3}),
-        (Turns, {"num_envs_per_env_runner": 3, "env_to_module_connector": lambda *_: [FrameStacking(2)]}),
+        (TURNS, {"num_envs_per_env_runner": 3, "env_to_module_connector": lambda *_: [FrameStacking(2)]}),
     ],
 )
 def test_of_all_kinds_of_envs(env, options):

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.scripted import counting, scripted
 
 import fastmarl
 from fastmarl.core.envs.values import misfits
@@ -12,7 +13,6 @@ from fastmarl.core.native._module_rows import ModuleRows
 from fastmarl.core.native._records import EpisodeRecord
 from fastmarl.core.native._scatter import Scatter
 from fastmarl.core.store.lanes import LaneTable
-from fastmarl.testing import CountingEnv
 
 spaces = gym.spaces
 SHAPES = [(0,), (0, 300), (300, 0), (2, 0, 5)]
@@ -68,23 +68,6 @@ ACTIONS = {
 }
 
 
-class Sampled(CountingEnv):
-    """Observations are drawn from a space; actions are checked."""
-
-    def __init__(self, observation_space, action_space):
-        super().__init__(2, 5)
-        self.observation_spaces = dict.fromkeys(self.possible_agents, observation_space)
-        self.action_spaces = dict.fromkeys(self.possible_agents, action_space)
-
-    def step(self, actions):
-        for agent, action in actions.items():
-            assert not list(misfits(self.action_spaces[agent], action))
-        return super().step(actions)
-
-    def _observations(self):
-        return {agent: space.sample() for agent, space in self.observation_spaces.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # torch's, of layers without inputs
 @pytest.mark.parametrize("mode", [{}, {"explore": False}, {"random_actions": True}], ids=str)
@@ -92,10 +75,14 @@ class Sampled(CountingEnv):
 @pytest.mark.parametrize("observations", OBSERVATIONS)
 def test_agents_that_see_or_do_nothing_are_sampled(observations, actions, mode):
     observation_space, action_space = OBSERVATIONS[observations], ACTIONS[actions]
-    config = fastmarl.EnvRunnerConfig(env=lambda config: Sampled(observation_space, action_space), policies={"p"})
-    for episode in fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=200, **mode):
+    see = lambda agent, t: observation_space.sample()  # noqa: E731
+    env = scripted(counting(2, 5), space=observation_space, action_space=action_space, see=see)
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, policies={"p"}))
+    for episode in runner.sample(num_timesteps=200, **mode):
         for part in episode.agent_episodes.values():
             assert part.get_rewards().tolist() == [1.0] * 5
             got = part.get_actions()
             leaf = got[0] if isinstance(got, tuple) else got
             assert leaf.shape == (5, *(action_space[0] if isinstance(got, tuple) else action_space).shape)
+    received = [action for actions in runner.env.envs[0].actions for action in actions.values()]
+    assert len(received) == 400 and not any(list(misfits(action_space, action)) for action in received)

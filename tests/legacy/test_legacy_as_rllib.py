@@ -5,8 +5,10 @@ import pickle
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.legacy import RewardedClock, all_p0, clocks, config_with, same
-from support.scenario_envs import OBS_SPACE
+from support.legacy import all_p0, clocks, config_with, rewarded, same
+from support.scenario_envs import BOTH
+from support.scripted import BOX as OBS_SPACE
+from support.scripted import Scripted, Step
 
 import fastmarl
 from fastmarl.errors import BatchError, ConfigError
@@ -243,15 +245,11 @@ def test_a_callback_must_take_the_arguments(make):
 # Batches.
 
 
-class Switches(RewardedClock):
-    """Agent "a1" is in training until step 5."""
-
-    def infos(self, t):
-        return {"a1": {"training_enabled": t <= 5}}
+UNTIL_5 = rewarded(lambda t: {"a1": {"training_enabled": t <= 5}})
 
 
 def test_agents_that_are_not_in_training_are_left_out(make):
-    worker = make(**clocks(env=Switches, rollout_fragment_length=5))
+    worker = make(**clocks(UNTIL_5, rollout_fragment_length=5))
     for policies in (["p0", "p1"], ["p0"]) * 2:
         batch = worker.sample()
         assert list(batch.policy_batches) == policies and batch.count == 10
@@ -264,37 +262,25 @@ def test_others_see_agents_that_are_not_in_training(make):
             return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
 
     seen = []
-    make({"default_policy_class": Looks}, **clocks(env=Switches, rollout_fragment_length=10)).sample()
+    make({"default_policy_class": Looks}, **clocks(UNTIL_5, rollout_fragment_length=10)).sample()
     assert seen == [["a1"], ["a1"]]
 
 
 def test_a_batch_without_agents_in_training_is_empty(make):
-    class Never(RewardedClock):
-        def infos(self, t):
-            return {agent: {"training_enabled": False} for agent in ("a0", "a1")}
-
-    worker = make(**clocks(env=Never, batch_mode="complete_episodes", count_steps_by="agent_steps"))
+    never = rewarded(lambda t: {agent: {"training_enabled": False} for agent in BOTH})
+    worker = make(**clocks(never, batch_mode="complete_episodes", count_steps_by="agent_steps"))
     assert worker.sample().policy_batches == {}
 
 
 def test_a_flag_of_training_that_is_no_flag(make):
-    class Wrong(RewardedClock):
-        def infos(self, t):
-            return {"a1": {"training_enabled": np.ones(2)}}
-
+    wrong = rewarded(lambda t: {"a1": {"training_enabled": np.ones(2)}})
     with pytest.raises(BatchError, match="agent 'a1' has training_enabled=array"):
-        make(**clocks(env=Wrong)).sample()
+        make(**clocks(wrong)).sample()
 
 
 def test_t_is_the_step_before_the_next_observation(make):
-    class Waits(RewardedClock):
-        def sees(self, t):
-            return ["a0", "a1"] if t % 3 == 0 or t == self.length else ["a0"]
-
-        def pays(self, t):
-            return dict.fromkeys(self.sees(t), 1.0)
-
-    batch = make(**clocks(env=Waits, num_envs_per_env_runner=1, rollout_fragment_length=10)).sample()
+    waits = [Step(BOTH if t in (0, 3, 6, 9, 10) else ["a0"], 1.0, terminated=t == 10) for t in range(11)]
+    batch = make(**clocks(waits, num_envs_per_env_runner=1, rollout_fragment_length=10)).sample()
     assert batch["p0"]["t"].tolist() == list(range(10))
     assert batch["p1"]["t"].tolist() == [2, 5, 8, 9]
 
@@ -454,11 +440,11 @@ def test_keywords_that_rllib_takes(make):
     assert worker.get_weights(["p0"], inference_only=True).keys() == {"p0"}
 
 
-class Asks(RewardedClock):
+class Asks(Scripted):
     """Keeps what it is made with."""
 
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__(rewarded())
         self.asked = (
             config.recreated_worker,
             config.copy_with_overrides(vector_index=7).vector_index,

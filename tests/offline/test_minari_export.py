@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.optional import needed
-from support.scenario_envs import Echo, RespawnEnv
+from support.scenario_envs import Echo, respawn_env
 
 import fastmarl
 from fastmarl.errors import ConfigError
@@ -62,7 +62,7 @@ def test_chunks_become_complete_trajectories(tmp_path, minari):
 
 
 def test_agents_that_come_again_have_trajectories_of_their_own(tmp_path):
-    config = fastmarl.EnvRunnerConfig(env=RespawnEnv, respawn=True, policies={"p": Echo()})
+    config = fastmarl.EnvRunnerConfig(env=respawn_env, respawn=True, policies={"p": Echo()})
     observation_space, action_space = record(tmp_path / "x", config, [3, 4, 5])["p"]
     reader = ParquetReader(tmp_path / "x")
     ends = [

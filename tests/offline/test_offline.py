@@ -23,7 +23,7 @@ from gymnasium.spaces import GraphInstance
 from support.batches import assert_same_bits
 from support.exactly import assert_same_episodes
 from support.optional import needed
-from support.scenario_envs import ClockEnv, Echo, RespawnEnv
+from support.scenario_envs import Echo, clock_env, respawn_env
 
 import fastmarl
 from fastmarl.batches import columns
@@ -158,7 +158,7 @@ def test_more_agents_than_a_dictionary_has_room_for(tmp_path):
 
 
 def test_chunks_without_steps_and_agents_without(tmp_path):
-    (chunk,) = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv, policies={"p": Echo()})).sample(
+    (chunk,) = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=clock_env, policies={"p": Echo()})).sample(
         num_timesteps=2
     )
     parts = chunk.agent_episodes
@@ -838,7 +838,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
 
 def test_a_runner_writes_the_episodes_that_it_returns(tmp_path):
     config = fastmarl.EnvRunnerConfig(
-        env=RespawnEnv, num_envs_per_env_runner=2, respawn=True, policies={"p": Echo()}, output=tmp_path,
+        env=respawn_env, num_envs_per_env_runner=2, respawn=True, policies={"p": Echo()}, output=tmp_path,
         output_max_rows_per_file=20, output_config={"compression": "lz4"}, worker_index=3,
     )  # fmt: skip
     with fastmarl.MultiAgentEnvRunner(config) as runner:

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fastmarl.legacy import RolloutWorker, RolloutWorkerConfig
-from support.scenario_envs import ClockEnv
+from support.scenario_envs import BOTH
+from support.scripted import Step, scripted
 
 AGENTS = (0, 1)
 
@@ -39,12 +40,12 @@ def same(one, other):
     return np.array_equal(one, other)
 
 
-class RewardedClock(ClockEnv):
+def rewarded(infos=lambda t: {}):
     """Ten steps; the agents receive 1 and 2 in each."""
-
-    def pays(self, t):
-        return {"a0": 1.0, "a1": 2.0}
+    return [Step(BOTH, {"a0": 1.0, "a1": 2.0}, infos=infos(t), terminated=t == 10) for t in range(11)]
 
 
-def clocks(**options):
-    return {"env": RewardedClock, "policy_mapping_fn": lambda agent_id, episode: f"p{agent_id[1]}", **options}
+def clocks(script=None, **options):
+    """Options of a worker whose agents play a script, each with a policy of its own."""
+    mapping = {"policy_mapping_fn": lambda agent_id, episode: f"p{agent_id[1]}"}
+    return {"env": scripted(script or rewarded()), **mapping, **options}
