@@ -6,40 +6,19 @@ import pytest
 import torch
 from support.exhaustive import further
 from support.replayed import record
+from support.scripted import Says, counting, scripted
 
 import fastmarl
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.native._finite import first_outside
 from fastmarl.core.spaces.values import choice_ranges
 from fastmarl.errors import ModuleOutputError, RecordingError
-from fastmarl.testing import CountingEnv
 
 RWARE = {"name": "rware-tiny-2ag-v2", "msg_bits": 1}
 NEGATIVE = gym.spaces.Discrete(4, start=-3)
 PAIR = gym.spaces.MultiDiscrete([3, 4], np.int8, start=[-1, 9])
 NESTED = gym.spaces.Dict({"x": gym.spaces.Discrete(2), "y": gym.spaces.Tuple([gym.spaces.MultiBinary(2)])})
 UNBOUND = {"normalize_actions": False, "clip_actions": False}
-
-
-class Says(torch.nn.Module):
-    """Has each agent of a space do the same."""
-
-    def __init__(self, actions, action_space=None):
-        super().__init__()
-        self.actions, self.action_space = actions, action_space
-
-    def forward(self, batch):
-        obs = batch["obs"]
-        while isinstance(obs, dict):
-            obs = next(iter(obs.values()))
-        return {"actions": self.of_all(self.actions, len(obs))}
-
-    def of_all(self, actions, n):
-        if isinstance(actions, dict):
-            return {name: self.of_all(part, n) for name, part in actions.items()}
-        if isinstance(actions, tuple):
-            return tuple(self.of_all(part, n) for part in actions)
-        return torch.as_tensor(actions).expand(n, *np.shape(actions))
 
 
 class Batch(ArrayEnv):
@@ -84,10 +63,10 @@ def test_bundled_envs_never_get_an_action_out_of_range(name, env_config, n, acti
     """Action None: the first number that is too high."""
     found = n if action is None else action
     tag = {
-        "policies": {"p": Says(found), "q": Says(0)},
+        "policies": {"p": Says(actions=found), "q": Says(actions=0)},
         "policy_mapping_fn": lambda agent, episode: "pq"["agent" in agent],
     }
-    options = {"policies": {"p": Says(found)}} | (tag if name == "simple_tag" else {})
+    options = {"policies": {"p": Says(actions=found)}} | (tag if name == "simple_tag" else {})
     config = fastmarl.EnvRunnerConfig(env=f"fastmarl.{name}", env_config=env_config or {}, seed=0, **options)
     with (
         fastmarl.MultiAgentEnvRunner(config) as runner,
@@ -101,7 +80,7 @@ def test_each_number_of_an_action_has_its_range(bad):
     with pytest.raises(
         ModuleOutputError, match=rf"got \[ *{bad[0]} +{bad[1]}\]; numbers must be from \[0 0\] to \[4 1\]"
     ):
-        sample("fastmarl.rware", Says(bad), env_config=RWARE)
+        sample("fastmarl.rware", Says(actions=bad), env_config=RWARE)
 
 
 @pytest.mark.parametrize(
@@ -116,26 +95,21 @@ def test_each_number_of_an_action_has_its_range(bad):
 )
 def test_batches_of_ones_own_are_guarded_alike(space, good, bad):
     for action in good:
-        sample(lambda config: Batch(config.num_envs, a=space), Says(action))
+        sample(lambda config: Batch(config.num_envs, a=space), Says(actions=action))
     for action in bad:
         with pytest.raises(ModuleOutputError, match=r"'p': expected an action of .* for agent 'a0' of env 0, got"):
-            sample(lambda config: Batch(config.num_envs, a=space), Says(action))
+            sample(lambda config: Batch(config.num_envs, a=space), Says(actions=action))
 
 
 def test_only_agents_of_a_group_count_for_its_space():
     """One module has the agents of two groups."""
     spaces = {"a": gym.spaces.Discrete(3), "b": gym.spaces.Discrete(9)}
 
-    class ByAgent(Says):
-        def forward(self, batch):
-            return {"actions": self.chosen[: len(batch["obs"])]}
-
-    module = ByAgent(0, spaces["b"])
-    module.observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
-    module.chosen = torch.tensor([2] * 6 + [8] * 6)
+    chosen = torch.tensor([2] * 6 + [8] * 6)
+    module = Says(gym.spaces.Box(-1, 1, (3,), np.float32), spaces["b"], actions=lambda obs: chosen[: len(obs)])
     acted = sample(lambda config: Batch(config.num_envs, **spaces), module).acted[-1]
     assert (acted["a"] == 2).all() and (acted["b"] == 8).all()
-    module.chosen[4] = 3
+    chosen[4] = 3
     with pytest.raises(ModuleOutputError, match=r"Discrete\(3\) for agent 'a0' of env 2, got 3"):
         sample(lambda config: Batch(config.num_envs, **spaces), module)
 
@@ -143,7 +117,9 @@ def test_only_agents_of_a_group_count_for_its_space():
 def test_bounds_of_a_box_are_those_of_the_options():
     space = gym.spaces.Box(-1, 1, (2,), np.float32)
     for options, got in (({}, 1), (UNBOUND | {"clip_actions": True}, 1), (UNBOUND, 7)):
-        env = sample(lambda config: Batch(config.num_envs, a=space), Says([7.0, 0.0], space), **options)
+        env = sample(
+            lambda config: Batch(config.num_envs, a=space), Says(actions=[7.0, 0.0], action_space=space), **options
+        )
         assert (env.acted[-1]["a"] == [got, 0]).all()
 
 
@@ -151,14 +127,10 @@ def test_bounds_of_a_box_are_those_of_the_options():
     "space", [gym.spaces.Discrete(3), gym.spaces.Discrete(3, start=1), gym.spaces.MultiDiscrete([3])]
 )
 def test_choices_with_a_fraction_are_refused_for_every_env(space):
-    class Env(CountingEnv):
-        def __init__(self, config):
-            super().__init__(2)
-            self.action_spaces = dict.fromkeys(self.possible_agents, space)
-
-    sample(Env, Says(np.full(space.shape, 2.0)))
+    env = scripted(counting(), action_space=space)
+    sample(env, Says(actions=np.full(space.shape, 2.0)))
     with pytest.raises(ModuleOutputError, match=r"'p': expected whole actions .* got float64"):
-        sample(Env, Says(np.full(space.shape, 1.5)))
+        sample(env, Says(actions=np.full(space.shape, 1.5)))
 
 
 def test_a_batch_never_gets_them_from_a_record_either(tmp_path):

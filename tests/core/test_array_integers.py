@@ -4,28 +4,17 @@ elsewhere; they never wrap."""
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
+from support.scripted import Says
 
 import fastmarl
 from fastmarl.connectors import EnvToModuleConnector
 from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.errors import ConnectorError, ModuleOutputError, ObservationError
 
-N = 3
+N, SEVENS = 3, np.full(2, 7)
 WIDE, NARROW = gym.spaces.Box(-999, 999, (2,), np.int64), gym.spaces.Box(-128, 127, (2,), np.int8)
 ACTIONS, BYTES = gym.spaces.MultiDiscrete([999, 999]), gym.spaces.MultiDiscrete([255, 255], np.uint8)
-
-
-class Fixed(torch.nn.Module):
-    """Takes and gives integers of its own spaces."""
-
-    def __init__(self, observation_space=WIDE, action_space=ACTIONS, action=7):
-        super().__init__()
-        self.observation_space, self.action_space, self.action = observation_space, action_space, action
-
-    def forward(self, batch):
-        return {"actions": torch.full((len(batch["obs"]), 2), self.action, dtype=torch.int64)}
 
 
 class Ints(ArrayEnv):
@@ -61,7 +50,9 @@ def make_runner(make, module, **options):
 @pytest.mark.parametrize("env_t", [0, 2, 4])
 @pytest.mark.parametrize("bad", [128, 300, -129])
 def test_observations_that_the_module_can_not_hold(bad, env_t):
-    runner = make_runner(lambda config: Ints(config.num_envs, bad, (1, env_t, 1)), Fixed(NARROW))
+    runner = make_runner(
+        lambda config: Ints(config.num_envs, bad, (1, env_t, 1)), Says(NARROW, ACTIONS, actions=SEVENS)
+    )
     with pytest.raises(ObservationError, match=r"takes int8, which can't hold int64 .* values from") as error:
         runner.sample(num_timesteps=30)
     assert error.value.args[:3] == (1, "b", env_t)
@@ -69,7 +60,7 @@ def test_observations_that_the_module_can_not_hold(bad, env_t):
 
 @pytest.mark.parametrize("held", [127, -128])
 def test_observations_that_it_can_hold(held):
-    runner = make_runner(lambda config: Ints(config.num_envs, held), Fixed(NARROW))
+    runner = make_runner(lambda config: Ints(config.num_envs, held), Says(NARROW, ACTIONS, actions=SEVENS))
     episode = runner.sample(num_timesteps=4 * N)[1]
     observations = episode.agent_episodes["b"].get_observations()
     assert observations.dtype == np.int8 and observations[:, 1].tolist() == [0, 1, held, 3, 4]
@@ -77,7 +68,9 @@ def test_observations_that_it_can_hold(held):
 
 @pytest.mark.parametrize("action", [256, 300, -1])
 def test_actions_that_the_env_can_not_hold(action):
-    runner = make_runner(lambda config: Ints(config.num_envs, action_space=BYTES), Fixed(action=action))
+    runner = make_runner(
+        lambda config: Ints(config.num_envs, action_space=BYTES), Says(WIDE, ACTIONS, actions=np.full(2, action))
+    )
     with pytest.raises(
         ModuleOutputError, match=f"'p': expected actions that uint8 can hold.*from {action} to {action}"
     ):
@@ -85,7 +78,9 @@ def test_actions_that_the_env_can_not_hold(action):
 
 
 def test_actions_that_it_can_hold():
-    runner = make_runner(lambda config: Ints(config.num_envs, action_space=BYTES), Fixed(action=254))
+    runner = make_runner(
+        lambda config: Ints(config.num_envs, action_space=BYTES), Says(WIDE, ACTIONS, actions=np.full(2, 254))
+    )
     runner.sample(num_timesteps=N)
     (acted,) = runner.env.envs[0].acted
     assert acted.dtype == np.uint8 and (acted == 254).all()
@@ -143,6 +138,8 @@ class Narrowed(EnvToModuleConnector):
 
 
 def test_observations_of_a_connector_that_do_not_fit_are_errors():
-    runner = make_runner(lambda config: Ints(config.num_envs), Fixed(NARROW), env_to_module_connector=Narrowed())
+    runner = make_runner(
+        lambda config: Ints(config.num_envs), Says(NARROW, ACTIONS, actions=SEVENS), env_to_module_connector=Narrowed()
+    )
     with pytest.raises(ConnectorError, match=r"dtype int8, .* got int64 of shape \(6, 2\) with values from 200 to 200"):
         runner.sample(num_timesteps=30)

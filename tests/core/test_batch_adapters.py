@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from support.exhaustive import further
 from support.optional import params
 from support.sampled import Sampled
+from support.scripted import Says
 from support.teams import TEAMS
 
 import fastmarl
@@ -203,24 +204,12 @@ class Pair(gym.Env):
         return {"t": self.t, "name": f"at{self.t}"}, np.array([self.t], np.float32)
 
 
-class Constant(torch.nn.Module):
-    """Answers always the same."""
-
-    def __init__(self, env, agent, action):
-        super().__init__()
-        self.observation_space, self.action_space = env.observation_space[agent], env.action_space[agent]
-        self.action = torch.tensor(action)
-
-    def forward(self, batch):
-        n = len(batch["obs"]["t"] if isinstance(batch["obs"], dict) else batch["obs"])
-        return {"actions": self.action.expand(n, -1).squeeze(-1)}
-
-
 def test_envs_with_tuples_have_several_agents():
     def make(config):
         return SyncVectorEnv([Pair] * config.num_envs, **DISABLED)
 
-    policies = {"a": Constant(Pair, 0, [2]), "b": Constant(Pair, 1, [1, 2])}
+    of_a, of_b = zip(Pair.observation_space, Pair.action_space, strict=True)
+    policies = {"a": Says(*of_a, actions=2), "b": Says(*of_b, actions=np.array([1, 2]))}
     with pytest.warns(UserWarning, match=r"module 'a' have parts that are not arrays, at \[\['name'\]\]"):
         sampled = SampledActions(
             make, [10], policies=policies, policy_mapping_fn=lambda agent, episode: "ab"[agent], model_config={}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.differences import assert_same
 from support.overheard import Overheard
+from support.scripted import Says
 
 import fastmarl
 from fastmarl.connectors import GetActions, MeanStdFilter, ModuleToEnvConnector, NormalizeAndClipActions
@@ -76,10 +77,6 @@ def sent_to(env):
 
 def parts(runner, **options):
     return [part for episode in runner.sample(**options) for part in episode.agent_episodes.values()]
-
-
-def own_actions(batch):
-    return {"actions": torch.ones(len(batch["obs"]), dtype=torch.int64)}
 
 
 # Places.
@@ -162,12 +159,8 @@ def test_nested_actions_come_nested():
 
 
 def test_a_module_may_choose_itself():
-    class Module(torch.nn.Module):
-        def forward(self, batch):
-            return own_actions(batch)
-
     seen = Changed(put("actions", 2))
-    _, runner = make([seen, GetActions], policies={"default_policy": Module()})
+    _, runner = make([seen, GetActions], policies={"default_policy": Says(actions=1)})
     assert all((part.get_actions() == 2).all() for part in parts(runner, num_timesteps=8))
     assert seen.seen[0][0] == {"actions"}
 
@@ -317,15 +310,10 @@ def test_actions_sent_to_envs_are_recorded_and_replayed(tmp_path):
             np.testing.assert_array_equal(replayed.agent_episodes[agent].get_observations(), part.get_observations())
 
 
-class OutputsItsOwn(torch.nn.Module):
-    def forward(self, batch):
-        n = len(batch["obs"])
-        return {"actions": torch.arange(n) % 3, "actions_for_env": torch.full((n,), 7)}
-
-
 @pytest.mark.parametrize("connectors", [None, [NormalizeAndClipActions, Changed(lambda outputs: None)]])
 def test_a_module_may_have_an_output_of_that_name(connectors, tmp_path):
-    options = {"env": "fastmarl.simple_spread", "policies": {"default_policy": OutputsItsOwn()}}
+    module = Says(actions=lambda obs: torch.arange(len(obs)) % 3, actions_for_env=7)
+    options = {"env": "fastmarl.simple_spread", "policies": {"default_policy": module}}
     _, runner = make(connectors, record_actions=tmp_path, **options)
     episodes = runner.sample(num_episodes=2)
     runner.stop()

@@ -130,9 +130,11 @@ class Says(torch.nn.Module):
         batch_sizes: Those of all calls.
     """
 
-    def __init__(self, **outputs: Any):
+    def __init__(
+        self, observation_space: gym.Space | None = None, action_space: gym.Space | None = None, **outputs: Any
+    ):
         super().__init__()
-        self.outputs = outputs
+        self.observation_space, self.action_space, self.outputs = observation_space, action_space, outputs
         self.batch_sizes: list[int] = []
 
     def forward(self, batch: dict) -> dict:
