@@ -5,6 +5,7 @@ import enum
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.scripted import Scripted, Step
 
 import fastmarl
 from fastmarl.batches import aligned
@@ -19,22 +20,16 @@ Side = enum.Enum("Side", ["LEFT", "RIGHT"])
 NAMES = [f"agent {letter}" for letter in "gbfadec"]
 
 
-class OfSet(fastmarl.MultiAgentEnv):
-    def __init__(self, config):
-        self.possible_agents = set(config.get("agents", NAMES))
-        self.observation_spaces = dict.fromkeys(self.possible_agents, BOX)
-        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
-
-    def reset(self, *, seed=None, options=None):
-        return dict.fromkeys(self.possible_agents, np.ones(1, np.float32)), {}
-
-    def step(self, actions):
-        return self.reset()[0], dict.fromkeys(actions, 1.0), {"__all__": True}, {"__all__": False}, {}
+def of_set(config):
+    agents = config.get("agents", NAMES)
+    env = Scripted([agents, Step(agents, 1, terminated=True)], space=BOX)
+    env.possible_agents = set(agents)
+    return env
 
 
 def runner_of(**options):
     config = {"model_config": {"fcnet_hiddens": [4]}, "num_envs_per_env_runner": 2, "seed": 0, **options}
-    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=OfSet, **config))
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=of_set, **config))
 
 
 @pytest.mark.parametrize(
@@ -63,9 +58,9 @@ def test_sets_of_names_are_sorted(options):
     [[7, 64, 300], list(Side), [(0, 1), (1, 0)], [1, "a"], [frozenset({"a", "b"}), frozenset({"a", "c"})]],
 )
 def test_sets_of_other_ids_are_sorted_too(agents):
-    assert possible_agents_of(OfSet({"agents": agents[::-1]})) == agents
+    assert possible_agents_of(of_set({"agents": agents[::-1]})) == agents
     assert AgentIndicator(set(agents)).agents == agents
-    assert check_env(OfSet, {"agents": agents}).ok
+    assert check_env(of_set, {"agents": agents}).ok
 
 
 class Thing:
@@ -76,7 +71,7 @@ class Thing:
 def test_sets_without_an_order_are_refused(agents):
     with pytest.raises(EnvCheckError, match="the order of possible_agents matters, and a set of such ids has another"):
         runner_of(env_config={"agents": agents})
-    assert not check_env(OfSet, {"agents": agents}).ok
+    assert not check_env(of_set, {"agents": agents}).ok
     with pytest.raises(ConfigError, match="the order of the agents of AgentIndicator matters"):
         AgentIndicator(set(agents))
     AgentIndicator(agents)

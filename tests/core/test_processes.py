@@ -20,6 +20,7 @@ from support.exhaustive import further
 from support.process_runners import ODD_POLICIES, RandomModule, children, contents, make_runner, policy_options, sampled
 from support.real_envs import KINDS, params
 from support.real_envs import pytestmark as pytestmark
+from support.scripted import Step, scripted
 from support.trouble import BOX, Odd, Trouble
 
 import fastmarl
@@ -196,15 +197,10 @@ def test_errors_of_constructors_and_resets_arrive():
 
 
 def test_broken_results_are_errors_as_in_one_process():
-    class Broken(Trouble):
-        def step(self, actions):
-            obs, *rest = super().step(actions)
-            if self.t == 4:
-                obs["b"] = np.zeros(4, np.float32)
-            return None if self.t == 7 else (obs, *rest)
-
+    wrong = {"a": np.zeros(3, np.float32), "b": np.zeros(4, np.float32)}
+    broken = scripted(["ab", "ab", "ab", "ab", Step(wrong)], space=BOX)
     for mode in ("sync", "async"):
-        runner = make_runner(Broken, mode=mode, env_worker_start_method="fork")
+        runner = make_runner(broken, mode=mode, env_worker_start_method="fork")
         with pytest.raises(ObservationError, match=r"env 0, agent 'b', env step 4: .*shape \(3,\), got"):
             runner.sample(num_timesteps=90)
         runner.stop()
@@ -602,26 +598,18 @@ class Staggered(Trouble):
         super().__init__(config)
 
 
-def test_waiting_agents_keep_their_rewards_when_the_env_fails(tmp_path):
+def test_waiting_agents_keep_their_rewards_when_the_env_fails():
     """a acts on even steps, b on odd ones; the env fails in step 6. a's action at 5 differs from b's wait."""
 
-    class Turns(Trouble):
-        def step(self, actions):
-            _, _, terminateds, truncateds, infos = super().step(actions)
-            return self._obs(), {"a": 1.0, "b": 10.0}, terminateds, truncateds, infos
-
-        def _obs(self):
-            return {"ab"[self.t % 2]: np.array([0, 0, self.t], np.float32)}
-
-    config = {"trouble": {(0, 6): "raise"}, "once": str(tmp_path)}
-    runner = make_runner(Turns, num_envs=1, mode="sync", env_config=config, restart_failed_sub_environments=True)
+    turns = ["a", *(Step("ab"[t % 2], {"a": 1.0, "b": 10.0}) for t in range(1, 6)), KeyError("lost")]
+    runner = make_runner(scripted(turns), num_envs=1, mode="sync", restart_failed_sub_environments=True)
     first = runner.sample(num_timesteps=20)[0]
     a, b = first.agent_episodes["a"], first.agent_episodes["b"]
     assert first.env_t == 5
     # a saw 0, 2, 4 and waits since its action upon 4; b saw 1, 3, 5, and its action upon 5 was the one that failed.
-    assert a.get_observations()[:, 2].tolist() == [0, 2, 4, 4]
+    assert a.get_observations()[:, 0].tolist() == [0, 2, 4, 4]
     assert a.get_rewards().tolist() == [2, 2, 1]
-    assert b.get_observations()[:, 2].tolist() == [1, 3, 5]
+    assert b.get_observations()[:, 0].tolist() == [1, 3, 5]
     assert b.get_rewards().tolist() == [30, 20]  # with what came with its first observation
     assert runner.get_metrics()["agent_steps"] == {"a": 3, "b": 2}
     runner.stop()

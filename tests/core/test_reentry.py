@@ -5,12 +5,13 @@ import threading
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
+from support.scripted import Says, Scripted, Step
 
 import fastmarl
 from fastmarl.errors import RunnerBusyError
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+TWO = gym.spaces.Discrete(2)
 EXCLUSIVE = {
     "sample": lambda runner: runner.sample(num_timesteps=3),
     "make_env": lambda runner: runner.make_env(),
@@ -19,10 +20,8 @@ EXCLUSIVE = {
     "set_state": lambda runner: runner.set_state(runner.get_state()),
 }
 CHANGES = {
-    "add_module": lambda runner: runner.add_module("new", fastmarl.RLModuleSpec(None, BOX, gym.spaces.Discrete(2))),
-    "replace_module": lambda runner: runner.add_module(
-        "main", fastmarl.RLModuleSpec(None, BOX, gym.spaces.Discrete(2)), override=True
-    ),
+    "add_module": lambda runner: runner.add_module("new", fastmarl.RLModuleSpec(None, BOX, TWO)),
+    "replace_module": lambda runner: runner.add_module("main", fastmarl.RLModuleSpec(None, BOX, TWO), override=True),
     "set_policy_mapping_fn": lambda runner: runner.set_policy_mapping_fn(lambda agent_id, episode: "main"),
 }
 ALWAYS = {
@@ -51,44 +50,29 @@ class Hook:
                 self.error = error
 
 
-class Counting(fastmarl.MultiAgentEnv):
+class Counting(Scripted):
     """Observations are (number of the reset, env step); "b" joins after two steps; 5 steps."""
 
     def __init__(self, hook):
+        script = [Step("ab" if t >= 2 else "a", {"a": t}, terminated=t == 5) for t in range(6)]
+        see = lambda agent, t: np.float32([len(self.seeds), t])  # noqa: E731
+        super().__init__(script, space=BOX, action_space=TWO, see=see)
         self.hook = hook
-        self.possible_agents = ["a", "b"]
-        self.observation_spaces = dict.fromkeys(self.possible_agents, BOX)
-        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
-        self.resets = 0
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, **options):
         self.hook.at("reset")
-        self.resets, self.t = self.resets + 1, 0
-        return self.obs(), {}
+        return super().reset(**options)
 
     def step(self, actions):
         self.hook.at("step")
-        self.t += 1
-        return self.obs(), {"a": float(self.t)}, {"__all__": self.t == 5}, {"__all__": False}, {}
-
-    def obs(self):
-        agents = ["a", "b"] if self.t >= 2 else ["a"]
-        return {agent: np.array([self.resets, self.t], np.float32) for agent in agents}
-
-
-class Module(torch.nn.Module):
-    observation_space, action_space = BOX, gym.spaces.Discrete(2)
-
-    def __init__(self, hook):
-        super().__init__()
-        self.hook = hook
-
-    def forward(self, batch):
-        self.hook.at("forward")
-        return {"actions": batch["obs"][:, 1].long() % 2}
+        return super().step(actions)
 
 
 def make_runner(hook):
+    def act(obs):
+        hook.at("forward")
+        return obs[:, 1].long() % 2
+
     def mapping(agent_id, episode):
         hook.at("mapping")
         return "main"
@@ -100,7 +84,7 @@ def make_runner(hook):
         fastmarl.EnvRunnerConfig(
             env=lambda context: Counting(hook),
             num_envs_per_env_runner=2,
-            policies={"main": Module(hook)},
+            policies={"main": Says(BOX, TWO, actions=act)},
             policy_mapping_fn=mapping,
             **{f"callbacks_{place}": listener(place) for place in PLACES if place.startswith("on_")},
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.actors import BOX, Actor, Env, make_runner
+from support.scripted import Scripted, Step, counting, scripted
 
 import fastmarl
 from fastmarl.errors import (
@@ -252,26 +253,11 @@ def test_module_outputs_that_cannot_be_recorded(output, message):
         runner.sample(num_timesteps=1)
 
 
-class Breaks(Env):
-    """Raises, or says nonsense, at one step."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.config = config
-
-    def step(self, actions):
-        result = super().step(actions)
-        total = len(self.actions)
-        return self.config["broken"](result) if (self.index, total) == self.config["at"] else result
-
-
-def raise_error(result):
-    raise RuntimeError("physics exploded")
-
-
 def test_episodes_finished_before_an_error_are_returned_by_the_next_call():
-    breaks = {"length": 4, "at": (1, 7), "broken": raise_error}
-    runner = make_runner(Breaks, num_envs_per_env_runner=2, env_config=breaks)
+    whole = ["ab", *[Step("ab", 1)] * 3, Step("ab", 1, truncated=True)]
+    broken = [*whole[:3], RuntimeError("physics exploded")]
+    env = lambda config: Scripted(*[whole, broken][: 1 + config.vector_index])  # noqa: E731
+    runner = make_runner(env, num_envs_per_env_runner=2)
     with pytest.raises(RuntimeError, match="physics exploded") as caught:
         runner.sample(num_timesteps=100)
     assert caught.value.__notes__ == ["fastmarl: raised by step() of env 1"]
@@ -282,35 +268,27 @@ def test_episodes_finished_before_an_error_are_returned_by_the_next_call():
     assert metrics["num_episodes"] == 2
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (lambda result: (*result[:2], {"__all__": False}, result[4]), "got four values, as in old Gym"),
-        (lambda result: (*result[:2], {}, *result[3:]), "expected the key '__all__' in terminateds"),
-        (lambda result: (*result[:4], []), "expected a dict by agent id as infos"),
-        (lambda result: (*result[:1], {"a": float("nan")}, *result[2:]), "agent 'a', .*expected a finite reward"),
-    ],
-    ids=["four", "no all", "no dict", "nan"],
-)
-@pytest.mark.parametrize("at", [(0, 1), (0, 3)], ids=["first", "later"])
-def test_broken_steps(broken, message, at):
-    runner = make_runner(Breaks, env_config={"at": at, "broken": broken})
+SEEN, GO_ON = dict.fromkeys("ab", np.zeros(4, np.float32)), {"__all__": False}
+BROKEN = {
+    "four": ((SEEN, {}, GO_ON, {}), "got four values, as in old Gym"),
+    "no all": ((SEEN, {}, {}, GO_ON, {}), "expected the key '__all__' in terminateds"),
+    "no dict": ((SEEN, {}, GO_ON, GO_ON, []), "expected a dict by agent id as infos"),
+    "nan": ((SEEN, {"a": float("nan")}, GO_ON, GO_ON, {}), "agent 'a', .*expected a finite reward"),
+}
+
+
+@pytest.mark.parametrize(("broken", "message"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("n_good", [0, 2], ids=["first", "later"])
+def test_broken_steps(broken, message, n_good):
+    runner = make_runner(scripted(["ab", *["ab"] * n_good, broken]))
     with pytest.raises(MultiAgentEnvError, match=message):
         runner.sample(num_timesteps=5)
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (lambda result: (*result[:2], {"__all__": False, "a": None}, *result[3:]), "expected True or False"),
-        (lambda result: list(result), r"expected .* from step\(\), got list"),
-    ],
-    ids=["no bool", "list"],
-)
-def test_first_steps_are_looked_at_closely(broken, message):
-    runner = make_runner(Breaks, env_config={"at": (0, 1), "broken": broken})
-    with pytest.raises(MultiAgentEnvError, match=message):
-        runner.sample(num_timesteps=5)
+def test_first_steps_are_looked_at_closely():
+    no_flag = SEEN, {}, {"__all__": False, "a": None}, GO_ON, {}
+    with pytest.raises(MultiAgentEnvError, match="expected True or False"):
+        make_runner(scripted(["ab", no_flag])).sample(num_timesteps=5)
 
 
 def test_reset_without_infos():
@@ -337,11 +315,7 @@ def test_impossible_amounts(options):
 
 
 def test_an_env_that_forgets_to_end_is_no_endless_loop():
-    class Forgets(Env):
-        def step(self, actions):
-            return {}, {}, {"__all__": False}, {}, {}
-
-    runner = make_runner(Forgets)
+    runner = make_runner(scripted(["ab", Step()]))
     assert len(runner.sample(num_timesteps=10)) == 1
     with pytest.raises(MultiAgentEnvError, match="no env has observed any agent in 10000 steps"):
         runner.sample(num_episodes=1)
@@ -428,16 +402,9 @@ def test_older_weights_are_not_taken():
 
 
 def test_infos_of_waiting_agents_and_common_infos_are_kept():
-    class Turns(Env):
-        """Agent "b" is observed only at every third step, and gets an info at every step."""
-
-        def step(self, actions):
-            obs, rewards, terminateds, truncateds, _ = super().step(actions)
-            if self.t % 3:
-                del obs["b"]
-            return obs, rewards, terminateds, truncateds, {"b": {"t": self.t}, "__common__": {"wind": self.t}}
-
-    runner = make_runner(Turns)
+    """Agent "b" is observed only at every third step, and gets an info at every step."""
+    turns = [Step("a" if t % 3 else "ab", infos={"b": {"t": t}, "__common__": {"wind": t}}) for t in range(1, 11)]
+    runner = make_runner(scripted(["ab", *turns]))
     first, second = runner.sample(num_timesteps=5)[0], runner.sample(num_timesteps=5)[0]
     assert first.get_infos()["b"] == [{}, {"t": 3}]
     assert first.get_waiting_infos() == {"b": {1: {"t": 1}, 2: {"t": 2}, 4: {"t": 4}, 5: {"t": 5}}}
@@ -528,21 +495,19 @@ def test_sampling_in_a_thread_while_a_learner_reads():
 def test_box_actions_are_scaled_for_the_env_and_raw_in_the_record():
     space = gym.spaces.Box(np.array([0, -4], np.float32), np.array([10, 4], np.float32))
 
-    class Continuous(Env):
-        def __init__(self, config):
-            super().__init__(config)
-            self.action_spaces = dict.fromkeys(self.possible_agents, space)
-
-    runner = make_runner(Continuous)
+    env = scripted(counting(1), action_space=space)
+    runner = make_runner(env)
     (episode,) = runner.sample(num_episodes=1)
-    raw = episode.agent_episodes["a"].get_actions()
-    received = np.array([actions["a"] for actions in runner.env.envs[0].actions])
+    raw = episode.agent_episodes["agent_0"].get_actions()
+    received = np.array([actions["agent_0"] for actions in runner.env.envs[0].actions])
     np.testing.assert_allclose(received, np.clip([5, 0] + raw * [5, 4], space.low, space.high), atol=1e-5)
     assert received.dtype == np.float32
-    clipped = make_runner(Continuous, normalize_actions=False, clip_actions=True)
+    clipped = make_runner(env, normalize_actions=False, clip_actions=True)
     (episode,) = clipped.sample(num_episodes=1)
-    received = np.array([actions["a"] for actions in clipped.env.envs[0].actions])
-    np.testing.assert_array_equal(received, np.clip(episode.agent_episodes["a"].get_actions(), space.low, space.high))
+    received = np.array([actions["agent_0"] for actions in clipped.env.envs[0].actions])
+    np.testing.assert_array_equal(
+        received, np.clip(episode.agent_episodes["agent_0"].get_actions(), space.low, space.high)
+    )
 
 
 @pytest.mark.parametrize(
@@ -565,12 +530,7 @@ def test_box_actions_are_scaled_for_the_env_and_raw_in_the_record():
 )
 @pytest.mark.parametrize("random_actions", [False, True])
 def test_actions_of_every_space_reach_the_env_as_it_promises(space, is_right, random_actions):
-    class Typed(Env):
-        def __init__(self, config):
-            super().__init__(config)
-            self.action_spaces = dict.fromkeys(self.possible_agents, space)
-
-    runner = make_runner(Typed)
+    runner = make_runner(scripted(counting(), action_space=space))
     (episode,) = runner.sample(num_episodes=1, random_actions=random_actions)
     received = [action for actions in runner.env.envs[0].actions for action in actions.values()]
     assert len(received) == 20
