@@ -3,65 +3,53 @@
 import numpy as np
 import pytest
 
-from fastmarl.core.kernels.accumulate import (
-    accumulate,
-    accumulate_numpy,
-    exponential_mean,
-    exponential_mean_numpy,
-    sum_spans,
-    sum_spans_numpy,
-)
-from fastmarl.core.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
+from fastmarl.core.kernels.accumulate import accumulate, exponential_mean, sum_spans
+from fastmarl.core.kernels.actions import clip_actions, scale_actions
 from fastmarl.core.kernels.array_steps import (
     NO_POSITION,
     append_rows,
-    append_rows_numpy,
     begin_step,
-    begin_step_numpy,
     count_step,
-    count_step_numpy,
     end_lanes,
-    end_lanes_numpy,
     find_absent,
-    find_absent_numpy,
     settle_step,
-    settle_step_numpy,
 )
-from fastmarl.core.kernels.frames import (
-    former_rows,
-    former_rows_numpy,
-    gather_frames,
-    gather_frames_numpy,
-    one_hot_frames,
-    one_hot_frames_numpy,
-)
-from fastmarl.core.kernels.mean_std import push_rows, push_rows_numpy
-from fastmarl.core.kernels.moments import update_moments, update_moments_numpy
-from fastmarl.core.kernels.normalize import count_and_normalize, count_and_normalize_numpy
-from fastmarl.core.kernels.remap import first_steps, first_steps_numpy, rows_to_lanes, rows_to_lanes_numpy
-from fastmarl.core.kernels.returns import (
-    discounted_sums,
-    discounted_sums_numpy,
-    gae,
-    gae_numpy,
-    n_step_returns,
-    n_step_returns_numpy,
-    vtrace,
-    vtrace_numpy,
-)
-from fastmarl.core.kernels.rows import (
-    as_bytes,
-    put_rows,
-    put_rows_numpy,
-    take_finals,
-    take_finals_numpy,
-    take_rows,
-    take_rows_numpy,
-)
+from fastmarl.core.kernels.frames import former_rows, gather_frames, one_hot_frames
+from fastmarl.core.kernels.mean_std import push_rows
+from fastmarl.core.kernels.moments import update_moments
+from fastmarl.core.kernels.normalize import count_and_normalize
+from fastmarl.core.kernels.remap import first_steps, rows_to_lanes
+from fastmarl.core.kernels.returns import discounted_sums, gae, n_step_returns, vtrace
+from fastmarl.core.kernels.rows import as_bytes, put_rows, take_finals, take_rows
 
 
 def versions(kernel):
     return pytest.mark.parametrize("kernel", [kernel, kernel.py_func], ids=["numba", "python"])
+
+
+def reference(kernel):
+    """Return the NumPy version of a kernel, which is in the same file."""
+    return getattr(kernel, "py_func", kernel).__globals__[f"{kernel.__name__}_numpy"]
+
+
+def both(kernel, arguments, written):
+    """Return the results of reference and kernel, and the copies of `written` that each has written to."""
+    answers = []
+    for function in (reference(kernel), kernel):
+        copies = [array.copy() for array in written]
+        answers.append([function(*arguments, *copies), *copies])
+    return answers
+
+
+def assert_same(answers, **tolerance):
+    """Compare bits, or up to a tolerance."""
+    (expected, *expected_arrays), (got, *got_arrays) = answers
+    assert got == expected
+    for expected_array, got_array in zip(expected_arrays, got_arrays, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(got_array, expected_array, **tolerance)
+        else:
+            np.testing.assert_array_equal(got_array, expected_array)
 
 
 @versions(accumulate)
@@ -77,14 +65,10 @@ def test_accumulate_matches_numpy(rng, kernel, n, n_lookback):
     final_L = np.where(rng.random(n_lanes) < 0.5, 3, -1)
     first_action, end_action = n // 4, n - n // 5
     start = rng.integers(-9, 9, n_lanes) / 8.0, rng.integers(0, 9, n_lanes), rng.integers(0, 9, n_lanes)
-    expected, got = [a.copy() for a in start], [a.copy() for a in start]
-    rows = reward_R, lane_R, lookback_R, first_action, end_action, row_L, final_L
-    accumulate_numpy(*rows, *expected)
-    kernel(*rows, *got)
-    for expected_L, got_L in zip(expected, got, strict=True):
-        np.testing.assert_array_equal(got_L, expected_L)
+    answers = both(kernel, [reward_R, lane_R, lookback_R, first_action, end_action, row_L, final_L], start)
+    assert_same(answers)
     if n > 200:
-        assert (got[0] != start[0]).any() and (got[2] != start[2]).any()
+        assert (answers[1][1] != start[0]).any() and (answers[1][3] != start[2]).any()
 
 
 @versions(sum_spans)
@@ -93,10 +77,7 @@ def test_sum_spans_matches_python(rng, kernel, n_spans):
     values = rng.normal(0, 1e6, 500)
     begin_S, end_S = np.sort(rng.integers(0, 500, (2, n_spans)), axis=0)
     end_S[: n_spans // 4] = begin_S[: n_spans // 4]
-    expected, got = np.full(n_spans, np.nan), np.full(n_spans, np.nan)
-    sum_spans_numpy(values, begin_S, end_S, expected)
-    kernel(values, begin_S, end_S, got)
-    assert got.tolist() == expected.tolist()
+    assert_same(both(kernel, [values, begin_S, end_S], [np.full(n_spans, np.nan)]))
 
 
 @versions(exponential_mean)
@@ -104,8 +85,7 @@ def test_sum_spans_matches_python(rng, kernel, n_spans):
 @pytest.mark.parametrize("before", [np.nan, 3.25])
 def test_exponential_mean_matches_numpy(rng, kernel, n, before):
     values = np.where(rng.random(n) < 0.2, np.nan, rng.normal(40, 9, n))
-    got, expected = kernel(before, 0.01, values), exponential_mean_numpy(before, 0.01, values)
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(kernel(before, 0.01, values), reference(kernel)(before, 0.01, values))
 
 
 @versions(rows_to_lanes)
@@ -114,11 +94,9 @@ def test_exponential_mean_matches_numpy(rng, kernel, n, before):
 def test_rows_to_lanes_matches_numpy(rng, kernel, n, dtype):
     values_NK = rng.integers(0, 99, (n, 5)).astype(dtype)
     lanes_N = rng.permutation(40)[:n].astype(np.int32)
-    expected, got = np.full((40, 5), -7, dtype), np.full((40, 5), -7, dtype)
-    rows_to_lanes_numpy(values_NK, lanes_N, expected)
-    kernel(values_NK, lanes_N, got)
-    np.testing.assert_array_equal(got, expected)
-    assert (got == -7).all(axis=1).sum() == 40 - n  # lanes that are not in the batch were left alone
+    answers = both(kernel, [values_NK, lanes_N], [np.full((40, 5), -7, dtype)])
+    assert_same(answers)
+    assert (answers[1][1] == -7).all(axis=1).sum() == 40 - n  # lanes that are not in the batch were left alone
 
 
 @versions(first_steps)
@@ -127,11 +105,9 @@ def test_first_steps_match_numpy(rng, kernel, n):
     lanes_N = rng.permutation(40)[:n].astype(np.int32)
     lookback_L = rng.integers(0, 3, 40).astype(np.int32)
     count_L, t_started_L = lookback_L + rng.integers(0, 3, 40).astype(np.int32), rng.integers(0, 2, 40)
-    expected, got = np.full(n, -7, np.int32), np.full(n, -7, np.int32)
-    n_expected = first_steps_numpy(lanes_N, t_started_L, count_L, lookback_L, expected)
-    assert kernel(lanes_N, t_started_L, count_L, lookback_L, got) == n_expected
-    assert n < 9 or 0 < n_expected < n
-    np.testing.assert_array_equal(got, expected)
+    answers = both(kernel, [lanes_N, t_started_L, count_L, lookback_L], [np.full(n, -7, np.int32)])
+    assert_same(answers)
+    assert n < 9 or 0 < answers[1][0] < n
 
 
 @versions(push_rows)
@@ -145,12 +121,13 @@ def test_push_rows_matches_numpy(rng, kernel, n, n_pushes, dtype, scaling):
     values, chosen = rng.normal(2, 3, (70, 3)).astype(dtype), rng.permutation(70)[:n]
     values[:9, 0] = np.nan  # which stays, and spoils its own column alone
     start = [*rng.normal(2, 3, (2, 3)), *rng.random((2, 3))]
-    want, got = [each.copy() for each in start], [each.copy() for each in start]
-    want_out, got_out = np.full((2, 70, 3), -7, dtype)
-    want_n = push_rows_numpy(values, chosen, n_pushes, *want, want_out, scaling)
-    assert kernel(values, chosen, n_pushes, *got, got_out, scaling) == want_n == n_pushes + n * scaling[0]
-    for expected, array in zip([*want, want_out], [*got, got_out], strict=True):
-        np.testing.assert_array_equal(array, expected)
+    answers = []
+    for push in (reference(kernel), kernel):
+        written = [*(each.copy() for each in start), np.full((70, 3), -7, dtype)]
+        answers.append([push(values, chosen, n_pushes, *written, scaling), *written])
+    assert_same(answers)
+    n_pushed, *got, got_out = answers[1]
+    assert n_pushed == n_pushes + n * scaling[0]
     nothing = [each.copy() for each in start]
     kernel(values, chosen, n_pushes, *nothing, got_out[:0], scaling)
     np.testing.assert_array_equal(nothing, got)
@@ -164,7 +141,7 @@ def test_update_moments_matches_numpy(rng, kernel, sizes, dtype):
     expected, got = [np.zeros(3), np.zeros(3)], [np.zeros(3), np.zeros(3)]
     expected_count = got_count = 0
     for batch in batches:
-        expected_count = update_moments_numpy(batch, expected_count, *expected)
+        expected_count = reference(kernel)(batch, expected_count, *expected)
         got_count = kernel(batch, got_count, *got)
     assert got_count == expected_count == sum(sizes)
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-9)
@@ -180,10 +157,7 @@ def test_update_moments_matches_numpy(rng, kernel, sizes, dtype):
 @pytest.mark.parametrize("gamma", [0.0, 0.9405, 1.0])
 def test_discounted_sums_match_numpy(rng, kernel, n, dtype, gamma):
     values = rng.normal(size=n).astype(dtype)
-    got, expected = np.full(n, np.nan), np.full(n, np.nan)
-    kernel(values, gamma, got)
-    discounted_sums_numpy(values, gamma, expected)
-    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    assert_same(both(kernel, [values, gamma], [np.full(n, np.nan)]), rtol=1e-12, atol=1e-12)
 
 
 @versions(gae)
@@ -193,11 +167,9 @@ def test_discounted_sums_match_numpy(rng, kernel, n, dtype, gamma):
 def test_gae_matches_numpy(rng, kernel, lengths, dtype, gamma, lambda_):
     length_S, n = np.array(lengths, np.int64), sum(lengths)
     arrays = rng.normal(size=n), rng.normal(size=n).astype(dtype), rng.normal(size=len(lengths)), length_S
-    expected, got = np.full(n, np.nan), np.full(n, np.nan)
-    gae_numpy(*arrays, gamma, lambda_, expected)
-    kernel(*arrays, gamma, lambda_, got)
-    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
-    assert not np.isnan(got).any()
+    answers = both(kernel, [*arrays, gamma, lambda_], [np.full(n, np.nan)])
+    assert_same(answers, rtol=1e-10, atol=1e-10)
+    assert not np.isnan(answers[1][1]).any()
 
 
 @versions(gae)
@@ -223,11 +195,9 @@ def test_vtrace_matches_numpy(rng, kernel, lengths, dtype, factors):
     length_S, n = np.array(lengths, np.int64), sum(lengths)
     ratio_N = np.exp(rng.normal(size=n))
     arrays = rng.normal(size=n), rng.normal(size=n).astype(dtype), rng.normal(size=len(lengths)), length_S, ratio_N
-    expected, got = ([np.full(n, np.nan), np.full(n, np.nan)] for _ in range(2))
-    vtrace_numpy(*arrays, *factors, *expected)
-    kernel(*arrays, *factors, *got)
-    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
-    assert not np.isnan(got).any()
+    answers = both(kernel, [*arrays, *factors], np.full((2, n), np.nan))
+    assert_same(answers, rtol=1e-10, atol=1e-10)
+    assert not np.isnan(answers[1][1:]).any()
 
 
 @versions(n_step_returns)
@@ -237,11 +207,9 @@ def test_vtrace_matches_numpy(rng, kernel, lengths, dtype, factors):
 def test_n_step_returns_match_numpy(rng, kernel, lengths, n_step, gamma):
     length_S, n = np.array(lengths, np.int64), sum(lengths)
     arrays = rng.normal(size=n), rng.normal(size=n).astype(np.float32), rng.normal(size=len(lengths)), length_S
-    expected, got = np.full(n, np.nan), np.full(n, np.nan)
-    n_step_returns_numpy(*arrays, n_step, gamma, expected)
-    kernel(*arrays, n_step, gamma, got)
-    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
-    assert not np.isnan(got).any()
+    answers = both(kernel, [*arrays, n_step, gamma], [np.full(n, np.nan)])
+    assert_same(answers, rtol=1e-10, atol=1e-10)
+    assert not np.isnan(answers[1][1]).any()
 
 
 def within_bounds(kernel, raw, low, high):
@@ -258,7 +226,7 @@ def test_scale_actions_matches_numpy_exactly(rng, kernel, n, k, raw_dtype, dtype
     raw = np.clip(rng.normal(size=(n, k)), -1.2, 1.2).astype(raw_dtype)
     low = (rng.normal(size=k) * 10.0 ** rng.integers(-3, 4, k)).astype(dtype)
     high = low + rng.random(k).astype(dtype)
-    expected, got = (within_bounds(each, raw, low, high) for each in (scale_actions_numpy, kernel))
+    expected, got = (within_bounds(each, raw, low, high) for each in (reference(kernel), kernel))
     assert got.tobytes() == expected.tobytes()
     assert (got >= low).all() and (got <= high).all()
 
@@ -271,7 +239,7 @@ def test_clip_actions_matches_numpy_exactly(rng, kernel, n, k, raw_dtype, dtype)
     raw = rng.normal(size=(n, k)).astype(raw_dtype)
     low = np.where(np.arange(k) % 2, -np.inf, -0.3).astype(dtype)
     high = np.where(np.arange(k) % 3, np.inf, 0.7).astype(dtype)
-    expected, got = (within_bounds(each, raw, low, high) for each in (clip_actions_numpy, kernel))
+    expected, got = (within_bounds(each, raw, low, high) for each in (reference(kernel), kernel))
     assert got.tobytes() == expected.tobytes()
     if n > 1:
         assert (got == low).any() and (got == high).any() and (got == raw.astype(dtype)).any()
@@ -310,7 +278,7 @@ def test_settle_step_matches_numpy(rng, kernel, agents, n_envs):
     step = a_step(rng, agents, n_envs)
     n, n_lanes = agents * n_envs, len(step[-1])
     answers = []
-    for settle in (settle_step_numpy, kernel):
+    for settle in (reference(kernel), kernel):
         done_L, final_L, reward_R = np.zeros(n_lanes, np.uint8), np.full(n_lanes, -1), np.full(n_lanes, 0.5)
         kept, ended = np.full((2, n), -7)
         n_kept, n_ended, bad = settle(*step, done_L, final_L, reward_R, 10, kept, ended)
@@ -341,7 +309,7 @@ def test_append_rows_matches_numpy(rng, kernel, n):
     env_t_E = rng.integers(0, 99, 10).astype(np.int32)
     row_L, count_L = rng.integers(0, 9, 60), rng.integers(1, 9, 60).astype(np.int32)
     answers = []
-    for append in (append_rows_numpy, kernel):
+    for append in (reference(kernel), kernel):
         columns = [np.full(50, -7, dtype) for dtype in (np.int32, np.int64, np.int32, np.float64)]
         of_lanes = [row_L.copy(), count_L.copy()]
         append(places, n, lane_P, 4, env_t_E, 5, *columns, *of_lanes)
@@ -352,28 +320,12 @@ def test_append_rows_matches_numpy(rng, kernel, n):
     assert (answers[0][4] != row_L).sum() >= n - 5
 
 
-def both(reference, kernel, arguments, written):
-    """Return the results of both functions, and copies of `written` that they have written to."""
-    answers = []
-    for function in (reference, kernel):
-        copies = [array.copy() for array in written]
-        answers.append([function(*arguments, *copies), *copies])
-    return answers
-
-
-def assert_same(answers):
-    (expected, *expected_arrays), (got, *got_arrays) = answers
-    assert got == expected
-    for expected_array, got_array in zip(expected_arrays, got_arrays, strict=True):
-        np.testing.assert_array_equal(got_array, expected_array)
-
-
 @versions(begin_step)
 @pytest.mark.parametrize("n", [0, 1, 40])
 def test_begin_step_matches_numpy(rng, kernel, n):
     lane_P = rng.integers(-1, 2, n).astype(np.int32)
     written = np.full(n, 7.0), *np.ones((2, n), np.bool_), rng.random(n) < 0.5
-    assert_same(both(begin_step_numpy, kernel, [lane_P], written))
+    assert_same(both(kernel, [lane_P], written))
 
 
 @versions(count_step)
@@ -381,7 +333,7 @@ def test_begin_step_matches_numpy(rng, kernel, n):
 def test_count_step_matches_numpy(rng, kernel, n):
     flags = rng.random((2, n)) < 0.5
     written = np.arange(n, dtype=np.int32), np.full(n, 99, np.uint8), np.full(n, -7)
-    assert_same(both(count_step_numpy, kernel, [*flags], written))
+    assert_same(both(kernel, [*flags], written))
 
 
 @versions(find_absent)
@@ -389,7 +341,7 @@ def test_count_step_matches_numpy(rng, kernel, n):
 def test_find_absent_matches_numpy(rng, kernel, n):
     lane_P = rng.integers(-1, 1, n).astype(np.int32)
     rewards = rng.integers(0, 2, n) * rng.choice([0.5, np.nan], n)
-    answers = both(find_absent_numpy, kernel, [lane_P, rewards, rng.random(n) < 0.5], np.full((2, n), -7))
+    answers = both(kernel, [lane_P, rewards, rng.random(n) < 0.5], np.full((2, n), -7))
     assert_same(answers)
     assert n < 40 or min(answers[0][0]) > 0
 
@@ -402,10 +354,11 @@ def test_end_lanes_matches_numpy(rng, kernel, n):
     arguments = [ended, n, 4, rng.random(40) < 0.5]
     scratch = np.full(n + 1, -7, np.int32), np.full(n + 1, -7)
 
-    def with_integers(function):
-        return lambda *given: function(*given[:6], 17, 5, *given[6:])
-
-    assert_same(both(with_integers(end_lanes_numpy), with_integers(kernel), arguments, [*written, *scratch]))
+    answers = []
+    for end in (reference(kernel), kernel):
+        copies = [array.copy() for array in (*written, *scratch)]
+        answers.append([end(*arguments, *copies[:2], 17, 5, *copies[2:]), *copies])
+    assert_same(answers)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.bool_, np.int64])
@@ -424,9 +377,9 @@ def test_rows_are_the_same_memory_as_bytes(dtype, shape):
 def test_take_rows_matches_numpy_also_in_place(rng, kernel, n):
     places = np.append(np.sort(rng.permutation(40)[:n]), -99)
     source, out = rng.integers(0, 9, (40, 6), np.uint8), np.full((50, 6), 7, np.uint8)
-    assert_same(both(take_rows_numpy, kernel, [source, places, n, 5], [out]))
+    assert_same(both(kernel, [source, places, n, 5], [out]))
     expected = source.copy()
-    take_rows_numpy(source, places, n, 0, expected)
+    reference(kernel)(source, places, n, 0, expected)
     kernel(source, places, n, 0, source)
     np.testing.assert_array_equal(source, expected)
 
@@ -436,7 +389,7 @@ def test_take_rows_matches_numpy_also_in_place(rng, kernel, n):
 def test_put_rows_matches_numpy(rng, kernel, n):
     lane_R, place_L = rng.permutation(60)[:50].astype(np.int32), rng.permutation(60).astype(np.int32)
     values, out = rng.integers(0, 9, (n, 6), np.uint8), np.full((20, 6), 99, np.uint8)
-    answers = both(put_rows_numpy, kernel, [values, lane_R, 10, place_L, 20], [out])
+    answers = both(kernel, [values, lane_R, 10, place_L, 20], [out])
     assert_same(answers)
     assert n < 33 or 3 < (answers[0][1] != 99).any(1).sum() < 20
 
@@ -447,7 +400,7 @@ def test_take_finals_matches_numpy(rng, kernel, n):
     ended = np.append(np.sort(rng.permutation(40)[:n]), -99)
     sent, rows = rng.integers(0, 9, (40, 6), np.uint8), rng.integers(10, 19, (50, 6), np.uint8)
     arguments = [sent, rows, ended, n, rng.random(40) < 0.5, rng.integers(0, 50, 20), 5]
-    answers = both(take_finals_numpy, kernel, arguments, [np.full((20, 6), 99, np.uint8)])
+    answers = both(kernel, arguments, [np.full((20, 6), 99, np.uint8)])
     assert_same(answers)
     assert ((answers[0][1] != 99).all(1)).sum() == n
 
@@ -462,7 +415,7 @@ def test_count_and_normalize_matches_numpy(rng, kernel, n, dtype, options, count
     start = (rng.normal(size=3), rng.uniform(9, 99, 3)) if count else (np.zeros(3), np.zeros(3))
     expected, got = ([*(a.copy() for a in start), np.full((n, 3), -7, np.float32)] for _ in range(2))
     counts, demean, destd = map(bool, options)
-    assert count_and_normalize_numpy(values_NK, count, *expected[:2], counts, demean, destd, 1.5, expected[2]) == -1
+    assert reference(kernel)(values_NK, count, *expected[:2], counts, demean, destd, 1.5, expected[2]) == -1
     assert kernel(values_NK, count, *got[:2], counts, demean, destd, 1.5, got[2]) == -1
     for expected_array, got_array in zip(expected, got, strict=True):
         np.testing.assert_allclose(got_array, expected_array, rtol=1e-6, atol=1e-9)
@@ -496,11 +449,9 @@ def chains(rng, n):
 def test_former_rows_match_numpy(rng, kernel, n, n_frames):
     prev_R = chains(rng, 50)
     last_N = rng.integers(-1, 50, n)
-    expected, got = np.full((n, n_frames), -9), np.full((n, n_frames), -9)
-    former_rows_numpy(last_N, prev_R, expected)
-    kernel(last_N, prev_R, got)
-    np.testing.assert_array_equal(got, expected)
-    assert (got != -9).all()
+    answers = both(kernel, [last_N, prev_R], [np.full((n, n_frames), -9)])
+    assert_same(answers)
+    assert (answers[1][1] != -9).all()
 
 
 @versions(gather_frames)
@@ -511,11 +462,9 @@ def test_stack_frames_matches_numpy(rng, kernel, n, shape, dtype):
     values_RPC = rng.integers(1, 99, (50, *shape)).astype(dtype)
     rows_NF = rng.integers(-1, 50, (n, 4))
     points, channels = shape
-    expected, got = (np.full((n, points, 4, channels), 111, dtype) for _ in range(2))
-    gather_frames_numpy(values_RPC, rows_NF, expected)
-    kernel(values_RPC, rows_NF, got)
-    np.testing.assert_array_equal(got, expected)
-    assert (got != 111).all()
+    answers = both(kernel, [values_RPC, rows_NF], [np.full((n, points, 4, channels), 111, dtype)])
+    assert_same(answers)
+    assert (answers[1][1] != 111).all()
 
 
 @versions(one_hot_frames)
@@ -525,8 +474,6 @@ def test_one_hot_frames_match_numpy(rng, kernel, n, dtype):
     choices_K = np.array([3, 1, 4])
     values_RK = rng.integers(-1, choices_K + 1, (50, 3)).astype(dtype)  # some out of range
     rows_NF = rng.integers(-1, 50, (n, 2))
-    expected, got = (np.full((n, 2, 8), 111, np.float32) for _ in range(2))
-    one_hot_frames_numpy(values_RK, rows_NF, choices_K, expected)
-    kernel(values_RK, rows_NF, choices_K, got)
-    np.testing.assert_array_equal(got, expected)
-    assert n < 30 or set(np.unique(got)) == {0, 1}
+    answers = both(kernel, [values_RK, rows_NF, choices_K], [np.full((n, 2, 8), 111, np.float32)])
+    assert_same(answers)
+    assert n < 30 or set(np.unique(answers[1][1])) == {0, 1}
