@@ -12,11 +12,10 @@ from support import batches as oracle
 from support.compare import SideBySide
 from support.random_cases import number_of_cases
 from support.replay import leaves
-from support.scenario_envs import BOTH, MIXED_CLOCKS, RESPAWN, TURNS, Echo, StepCounter, clock_env, mixed_env
+from support.scenario_envs import BOTH, MIXED_CLOCKS, RESPAWN, TURNS, Echo, StepCounter, runner_of
 from support.scripted import Step, scripted
 from support.worlds import make_world
 
-import fastmarl
 from fastmarl.batches import (
     add_aligned_gae,
     add_gae,
@@ -173,11 +172,8 @@ def _like(struct: Any, flat: list) -> Any:
 @pytest.mark.parametrize("script", [MIXED_CLOCKS, TURNS, RESPAWN], ids=["mixed clocks", "turns", "respawn"])
 def test_the_state_of_a_sequence_is_that_of_its_first_step(script, lookback, burn_in):
     """The module's memory is how often an agent has acted."""
-    config = fastmarl.EnvRunnerConfig(
-        env=scripted(script), policies={"memory": StepCounter()}, num_envs_per_env_runner=3, respawn=True,
-        episode_lookback_horizon=lookback,
-    )  # fmt: skip
-    runner = fastmarl.MultiAgentEnvRunner(config)
+    options = {"policies": {"memory": StepCounter()}, "respawn": True, "episode_lookback_horizon": lookback}
+    runner = runner_of(script, num_envs_per_env_runner=3, **options)
     burned, sequences_seen = 0, 0
     for n in [40, 7, 50, 1, 23, 40] * 2:
         chunks = runner.sample(num_timesteps=n)
@@ -205,8 +201,7 @@ def test_the_state_of_a_sequence_is_that_of_its_first_step(script, lookback, bur
 
 
 def test_burn_in_does_not_begin_where_there_is_no_state():
-    config = fastmarl.EnvRunnerConfig(env=mixed_env, policies={"memory": StepCounter()})
-    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner = runner_of(MIXED_CLOCKS, policies={"memory": StepCounter()})
     runner.sample(num_timesteps=10, random_actions=True)
     chunks = runner.sample(num_timesteps=10)
     with pytest.raises(BatchError, match=r"agent 'a\d'.*an action chosen at random"):
@@ -278,9 +273,7 @@ def _assert_aligned(world, group, batch, found, members, first_E, rows_E):
 @pytest.mark.parametrize("groups", [None, lambda agent_id, chunk: "all"])
 def test_an_order_of_agents_that_lacks_one_is_refused(groups):
     """Else its steps would be in no row."""
-    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=clock_env, policies={"p": Echo()})).sample(
-        num_episodes=2
-    )
+    chunks = runner_of().sample(num_episodes=2)
     with pytest.raises(
         BatchError, match=r"all agents in `agents`, but \['a0'\] have steps, too; leave agents out with"
     ):
@@ -293,10 +286,7 @@ def test_an_order_of_agents_that_lacks_one_is_refused(groups):
 
 def test_groups_may_change_with_the_episode():
     four = range(4)
-    script = [four, four, four, Step(four, terminated=True)]
-    config = fastmarl.EnvRunnerConfig(env=scripted(script), policies={"echo": Echo()})
-    runner = fastmarl.MultiAgentEnvRunner(config)
-    first, second = runner.sample(num_episodes=2)
+    first, second = runner_of([four, four, four, Step(four, terminated=True)]).sample(num_episodes=2)
 
     def team(agent_id, episode):
         if episode is first:
@@ -320,10 +310,8 @@ def test_an_agents_module_may_change_with_the_episode():
         asked.append(agent_id)
         return "right" if agent_id == "a1" and len(asked) <= 2 else "left"
 
-    config = fastmarl.EnvRunnerConfig(
-        env=clock_env, policies={"left": Echo(), "right": Echo()}, policy_mapping_fn=mapping
-    )
-    episodes = fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)
+    runner = runner_of(policies={"left": Echo(), "right": Echo()}, policy_mapping_fn=mapping)
+    episodes = runner.sample(num_episodes=2)
     batches = aligned(episodes)
     assert batches["left"]["agent_id"].tolist() == [["a0", "a1"]] * 2
     assert batches["left"]["active"].all(0).tolist() == [[True, False], [True, True]]
@@ -348,7 +336,7 @@ ENDINGS = [  # a1 terminates at 3, a2 is truncated at 5, a0 goes on to the end, 
 
 def ending_chunks() -> list:
     """Cut in many places; a0 waits at some."""
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=scripted(ENDINGS), policies={"echo": Echo()}))
+    runner = runner_of(ENDINGS)
     return [chunk for n in (1, 2, 3, 4, 8, 20) for chunk in runner.sample(num_timesteps=n)]
 
 
@@ -555,12 +543,10 @@ def test_estimates_of_numbers_of_any_kind(estimate):
 
 def test_agents_that_do_not_fit_into_one_column_are_refused():
     spaces = {agent: gym.spaces.Box(-np.inf, np.inf, (n,), np.float32) for agent, n in (("a0", 4), ("a1", 2))}
-    runner = fastmarl.MultiAgentEnvRunner(
-        fastmarl.EnvRunnerConfig(
-            env=scripted([BOTH, BOTH, BOTH, Step(BOTH, terminated=True)], space=spaces),
-            policies={"a0": Echo(), "a1": Echo()},
-            policy_mapping_fn=lambda agent_id, episode: agent_id,
-        )
+    runner = runner_of(
+        env=scripted([BOTH, BOTH, BOTH, Step(BOTH, terminated=True)], space=spaces),
+        policies={"a0": Echo(), "a1": Echo()},
+        policy_mapping_fn=lambda agent_id, episode: agent_id,
     )
     episodes = runner.sample(num_episodes=2)
     assert [batch["obs"].shape for batch in aligned(episodes).values()] == [(3, 2, 1, 4), (3, 2, 1, 2)]
@@ -581,19 +567,18 @@ def test_agents_that_do_not_fit_into_one_column_are_refused():
 @pytest.mark.parametrize("order", [1, -1])
 def test_an_output_that_a_call_lacks_is_nan_there(order):
     """Also of the last chunk of many, whose rows lie far behind in what the call has recorded."""
-    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=4)
-    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner = runner_of(env="fastmarl.simple_spread", policies={"p": None}, num_envs_per_env_runner=4)
     *_, without = runner.sample(num_timesteps=200, random_actions=True)
     *_, chunk = runner.sample(num_timesteps=200)
-    alone = columns([chunk], outputs=["vf_preds"])["default_policy"]["vf_preds"]
+    alone = columns([chunk], outputs=["vf_preds"])["p"]["vf_preds"]
     n_random = without.agent_steps()
     expected = np.concatenate([np.full(n_random, np.nan, np.float32), alone][::order])
     chunks = [without, chunk][::order]
-    flat = columns(chunks, outputs=["vf_preds"])["default_policy"]["vf_preds"]
+    flat = columns(chunks, outputs=["vf_preds"])["p"]["vf_preds"]
     np.testing.assert_array_equal(flat, expected)
-    batch = sequences(chunks, max_seq_len=3, burn_in=1, outputs=["vf_preds"])["default_policy"]
+    batch = sequences(chunks, max_seq_len=3, burn_in=1, outputs=["vf_preds"])["p"]
     np.testing.assert_array_equal(batch["vf_preds"][batch["loss_mask"]], expected)
-    batch = aligned(chunks, outputs=["vf_preds"])["default_policy"]
+    batch = aligned(chunks, outputs=["vf_preds"])["p"]
     in_order = batch["vf_preds"].transpose(1, 2, 0)[batch["active"].transpose(1, 2, 0)]
     np.testing.assert_array_equal(in_order, expected)
 
@@ -604,11 +589,8 @@ MAKES = {"columns": columns, "sequences": lambda *a, **k: sequences(*a, max_seq_
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_names_of_outputs_are_those_of_all_modules(make):
     """Also if they come one by one; a text is no names."""
-    config = fastmarl.EnvRunnerConfig(
-        env=clock_env, policies={"p": Echo(), "q": Echo()},
-        policy_mapping_fn=lambda agent_id, episode: "p" if agent_id == "a0" else "q",
-    )  # fmt: skip
-    chunks = fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)
+    mapping = lambda agent_id, episode: "p" if agent_id == "a0" else "q"  # noqa: E731
+    chunks = runner_of(policies={"p": Echo(), "q": Echo()}, policy_mapping_fn=mapping).sample(num_episodes=2)
     expected = make(chunks, outputs=["weights_seq_no"])
     oracle.assert_same_bits(make(chunks, outputs=(name for name in ["weights_seq_no"])), expected)
     assert all("weights_seq_no" in batch for batch in expected.values()) and len(expected) == 2
@@ -618,7 +600,7 @@ def test_names_of_outputs_are_those_of_all_modules(make):
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_chunks_may_come_one_by_one(make):
-    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=clock_env)).sample(num_episodes=3)
+    chunks = runner_of(policies={"p": None}).sample(num_episodes=3)
     oracle.assert_same_bits(make(iter(chunks)), make(chunks))
 
 
@@ -627,8 +609,7 @@ def test_nothing_gives_nothing():
 
 
 def test_batches_share_no_memory_with_episodes():
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=mixed_env, policies={"memory": StepCounter()}))
-    (chunk,) = runner.sample(num_timesteps=12)
+    (chunk,) = runner_of(MIXED_CLOCKS, policies={"memory": StepCounter()}).sample(num_timesteps=12)
     before = chunk.get_observations()["a1"].copy()
     alone = chunk[:]
     alone.agent_episodes = {"a1": alone.agent_episodes["a1"]}
@@ -644,8 +625,7 @@ def test_batches_share_no_memory_with_episodes():
 def test_where_there_was_no_mask_nothing_is_ruled_out():
     masks = {agent: {"action_mask": np.array([1, 1, 0])} for agent in BOTH}
     script = [*[BOTH] * 4, *[Step(BOTH, infos=masks)] * 3]
-    config = fastmarl.EnvRunnerConfig(env=scripted(script), policies={"p": None})
-    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner = runner_of(script, policies={"p": None})
     (first,), (second,) = runner.sample(num_timesteps=3), runner.sample(num_timesteps=3)
     assert "action_mask" not in next(iter(first.agent_episodes.values())).extra_model_output_keys
     (batch,) = columns([first, second], outputs=["action_mask"]).values()

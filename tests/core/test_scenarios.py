@@ -9,16 +9,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.compare import env_ts_of, join
-from support.scenario_envs import BOTH, CLOCK, MIXED_CLOCKS, RESPAWN, TURNS, Echo, StepCounter
+from support.scenario_envs import BOTH, CLOCK, MIXED_CLOCKS, RESPAWN, TURNS, Echo, StepCounter, runner_of
 from support.scripted import BOX, Step, scripted
 
 import fastmarl
 from fastmarl.errors import FinishedAgentError
-
-
-def _runner(script: list, **options: Any) -> fastmarl.MultiAgentEnvRunner:
-    options = {"env": scripted(script), "policies": {"echo": Echo()}} | options
-    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**options))
 
 
 def _clock(episode: Any) -> list[float]:
@@ -27,7 +22,7 @@ def _clock(episode: Any) -> list[float]:
 
 @pytest.mark.slow
 def test_turns_lose_no_reward_at_any_fragment_length():
-    runner = _runner(TURNS)
+    runner = runner_of(TURNS)
     chunks = defaultdict(list)
     for call in range(200):
         for chunk in runner.sample(num_timesteps=(1, 2, 3, 6, 7, 21)[call % 6]):
@@ -56,7 +51,7 @@ LATE_REWARD = [  # a1 ends at 3; at 6 the episode ends, and both receive 5
     ("late_rewards", "rewards", "unattributed"), [("accumulate", [1, 1, 6], 0), ("drop", [1, 1, 1], 5)]
 )
 def test_a_reward_after_death(late_rewards, rewards, unattributed):
-    runner = _runner(LATE_REWARD, late_rewards=late_rewards)
+    runner = runner_of(LATE_REWARD, late_rewards=late_rewards)
     (episode,) = runner.sample(num_episodes=1)
     alive, dead = episode.agent_episodes["a0"], episode.agent_episodes["a1"]
     assert alive.get_rewards().tolist() == [1, 1, 1, 1, 1, 5]
@@ -66,7 +61,7 @@ def test_a_reward_after_death(late_rewards, rewards, unattributed):
 
 
 def test_a_reward_after_death_does_not_reach_a_returned_chunk():
-    runner = _runner(LATE_REWARD, late_rewards="accumulate")
+    runner = runner_of(LATE_REWARD, late_rewards="accumulate")
     (early,) = runner.sample(num_timesteps=4)
     (late,) = runner.sample(num_timesteps=2)
     assert early.agent_episodes["a1"].get_return() == 3
@@ -75,7 +70,7 @@ def test_a_reward_after_death_does_not_reach_a_returned_chunk():
 
 
 def test_a_reward_after_death_is_an_error_unless_asked_for():
-    runner = _runner(LATE_REWARD)
+    runner = runner_of(LATE_REWARD)
     with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*late_rewards") as caught:
         runner.sample(num_episodes=1)
     assert caught.value.args[:3] == (0, "a1", 6)
@@ -85,17 +80,17 @@ def test_advice_on_observations_of_the_dead_has_none_of_them_act():
     alive = [BOTH, *[Step(BOTH, 1)] * 2, Step(BOTH, 1, terminated=["a1"])]
     shown = [*alive, *[Step(BOTH, {"a0": 1, "a1": 0.0})] * 2, Step(BOTH, {"a0": 1, "a1": 0.0}, terminated=True)]
     with pytest.raises(FinishedAgentError, match=r'env step 4: sent the reward 0.0 .*late_rewards="accumulate"'):
-        _runner(shown).sample(num_episodes=1)
+        runner_of(shown).sample(num_episodes=1)
     with pytest.raises(FinishedAgentError, match=r"env step 4: sent an observation .*leave it out") as caught:
-        _runner(shown, late_rewards="accumulate").sample(num_episodes=1)
+        runner_of(shown, late_rewards="accumulate").sample(num_episodes=1)
     assert "respawn=" not in str(caught.value), "with it, a1 would act"
     left_out = [*alive, *(Step(["a0"], step.rewards, step.terminated) for step in shown[4:])]
-    (episode,) = _runner(left_out, late_rewards="accumulate").sample(num_episodes=1)
+    (episode,) = runner_of(left_out, late_rewards="accumulate").sample(num_episodes=1)
     assert episode.agent_episodes["a1"].get_rewards().tolist() == [1, 1, 1]
 
 
 def test_a_respawn_begins_a_new_trajectory_in_a_chunk_of_its_own():
-    first, second = _runner(RESPAWN, respawn=True).sample(num_episodes=1)
+    first, second = runner_of(RESPAWN, respawn=True).sample(num_episodes=1)
     assert first.id_ == second.id_
     assert [(c.env_t_started, c.env_t, c.is_done) for c in (first, second)] == [(0, 6, False), (6, 10, True)]
     assert _clock(first.agent_episodes["a0"]) == [0, 1, 2, 3, 4, 5, 6]
@@ -114,7 +109,7 @@ def test_a_respawn_begins_a_new_trajectory_in_a_chunk_of_its_own():
 
 
 def test_a_respawn_after_a_cut_needs_no_chunk_of_its_own():
-    runner = _runner(RESPAWN, respawn=True)
+    runner = runner_of(RESPAWN, respawn=True)
     before, after = [chunk for _ in range(2) for chunk in runner.sample(num_timesteps=5)]
     assert (before.env_t, after.env_t_started) == (5, 5)
     assert _clock(after.agent_episodes["a1"]) == [6, 7, 8, 9, 10]
@@ -122,12 +117,12 @@ def test_a_respawn_after_a_cut_needs_no_chunk_of_its_own():
 
 def test_a_respawn_is_an_error_unless_asked_for():
     with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*respawn"):
-        _runner(RESPAWN).sample(num_episodes=1)
+        runner_of(RESPAWN).sample(num_episodes=1)
 
 
 @pytest.mark.parametrize("fragment", [1, 2, 3, 5])
 def test_a_death_without_an_observation_repeats_the_last_one(fragment):
-    runner = _runner([BOTH, BOTH, BOTH, Step(["a0"], terminated=["a1"]), ["a0"], Step(["a0"], terminated=True)])
+    runner = runner_of([BOTH, BOTH, BOTH, Step(["a0"], terminated=["a1"]), ["a0"], Step(["a0"], terminated=True)])
     chunks = [chunk for _ in range(6) for chunk in runner.sample(num_timesteps=fragment)]
     whole = join([chunk for chunk in chunks if chunk.id_ == chunks[0].id_])
     dead = whole.agent_episodes["a1"]
@@ -138,7 +133,7 @@ def test_a_death_without_an_observation_repeats_the_last_one(fragment):
 
 @pytest.mark.parametrize("script", [MIXED_CLOCKS, TURNS, RESPAWN], ids=["mixed clocks", "turns", "respawn"])
 def test_memory_goes_by_the_agents_own_steps(script):
-    runner = _runner(script, policies={"memory": StepCounter()}, num_envs_per_env_runner=4, respawn=True)
+    runner = runner_of(script, policies={"memory": StepCounter()}, num_envs_per_env_runner=4, respawn=True)
     seen = 0
     for _ in range(60):
         for chunk in runner.sample(num_timesteps=7):
@@ -152,7 +147,7 @@ def test_memory_goes_by_the_agents_own_steps(script):
 
 
 def test_memory_after_random_steps_is_not_that_of_an_earlier_episode():
-    runner = _runner(CLOCK, policies={"memory": StepCounter()})
+    runner = runner_of(CLOCK, policies={"memory": StepCounter()})
     runner.sample(num_timesteps=15)
     runner.sample(num_timesteps=3, random_actions=True, force_reset=True)
     (chunk,) = runner.sample(num_timesteps=2)
@@ -169,7 +164,7 @@ SOMETIMES_EMPTY = [  # no agent is observed at odd steps
 
 def test_a_step_without_observations_still_steps_the_env():
     echo = Echo()
-    runner = _runner(SOMETIMES_EMPTY, policies={"echo": echo})
+    runner = runner_of(SOMETIMES_EMPTY, policies={"echo": echo})
     (episode,) = runner.sample(num_episodes=1)
     assert [sorted(actions) for actions in runner.env.envs[0].actions] == [["a0"], [], ["a0"], []]
     assert episode.env_t == 4
@@ -179,7 +174,7 @@ def test_a_step_without_observations_still_steps_the_env():
 
 
 def test_an_agent_that_never_comes_has_no_key_anywhere():
-    runner = _runner(SOMETIMES_EMPTY, env=scripted(SOMETIMES_EMPTY, agents=["a0", "never"]))
+    runner = runner_of(SOMETIMES_EMPTY, env=scripted(SOMETIMES_EMPTY, agents=["a0", "never"]))
     (episode,) = runner.sample(num_episodes=1)
     assert set(episode.agent_episodes) == {"a0"}
     metrics = runner.get_metrics()
@@ -190,7 +185,7 @@ def test_an_agent_that_never_comes_has_no_key_anywhere():
 def test_a_policy_without_agents_is_never_called():
     idle = Echo()
     policies = {"busy": Echo(), "idle": idle}
-    runner = _runner(TURNS, policies=policies, policy_mapping_fn=lambda agent_id, episode: "busy")
+    runner = runner_of(TURNS, policies=policies, policy_mapping_fn=lambda agent_id, episode: "busy")
     runner.sample(num_timesteps=30)
     assert idle.batch_sizes == []
     assert runner.get_metrics()["num_module_steps_sampled"] == {"busy": 30, "idle": 0}
@@ -198,7 +193,7 @@ def test_a_policy_without_agents_is_never_called():
 
 def test_ids_that_read_the_same_are_different_agents_but_share_a_counter():
     step = Step([1, "1"], {1: 1, "1": 2})
-    runner = _runner([[1, "1"], step, step, replace(step, terminated=True)])
+    runner = runner_of([[1, "1"], step, step, replace(step, terminated=True)])
     (episode,) = runner.sample(num_episodes=1)
     assert {agent: part.get_return() for agent, part in episode.agent_episodes.items()} == {1: 3.0, "1": 6.0}
     assert runner.get_metrics()["num_agent_steps_sampled"] == {"1": 6}
@@ -208,7 +203,7 @@ def test_odd_ids_and_types_of_rewards_and_observations():
     """Rewards of shape (1,), 0-d and of NumPy types; observations in float64 for a float32 space."""
     rewards = {("team", 0): np.array([1.5]), 7: np.array(2), frozenset({1}): np.float32(0.25)}
     script = [Step(dict.fromkeys(rewards, np.full(4, t + 0.1)), rewards, terminated=t == 3) for t in range(4)]
-    runner = _runner(script)
+    runner = runner_of(script)
     (episode,) = runner.sample(num_episodes=1)
     returns = {agent: part.get_return() for agent, part in episode.agent_episodes.items()}
     assert returns == {("team", 0): 4.5, 7: 6.0, frozenset({1}): 0.75}

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from support.batches import assert_same_bits
 from support.compare import SideBySide
-from support.scenario_envs import Echo, clock_env, mixed_env, respawn_env, turns_env
+from support.scenario_envs import CLOCK, MIXED_CLOCKS, RESPAWN, TURNS, Echo, runner_of
+from support.scripted import scripted
 from support.worlds import make_world
 
 import fastmarl
@@ -98,12 +99,18 @@ def restored(chunk: Any) -> Any:
 STATES = [lambda chunk: chunk, looked_at, built, compacted, restored, lambda chunk: chunk[:], lambda chunk: chunk[1:]]
 
 
+ENVS = {
+    "clock": scripted(CLOCK),
+    "mixed clocks": scripted(MIXED_CLOCKS),
+    "turns": scripted(TURNS),
+    "respawn": scripted(RESPAWN),
+    SPREAD: SPREAD,
+    "gridworld": "fastmarl.gridworld",
+}
+
+
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(
-    "env",
-    [clock_env, mixed_env, turns_env, respawn_env, SPREAD, "fastmarl.gridworld"],
-    ids=["clock", "mixed clocks", "turns", "respawn", SPREAD, "gridworld"],
-)
+@pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
 def test_chunks_of_any_order_and_kind(env, seed):
     """Mix chunks of two runners and several calls: backwards, some twice, in runs of one kind and alone."""
     rng = random.Random(seed)
@@ -151,12 +158,12 @@ def test_an_array_envs_blocks_are_read_at_any_place():
 
 def test_chunks_of_the_policies_to_train():
     """Each holds the blocks of its own modules only."""
-    config = fastmarl.EnvRunnerConfig(
-        env=mixed_env, num_envs_per_env_runner=3, policies={"p": Echo(), "q": Echo(), "r": Echo()},
+    runner = runner_of(
+        MIXED_CLOCKS, num_envs_per_env_runner=3, policies={"p": Echo(), "q": Echo(), "r": Echo()},
         policy_mapping_fn=lambda agent_id, episode: {"a1": "q", "a2": "r"}.get(agent_id, "p"),
         policies_to_train=["q", "p"], return_only_policies_to_train=True,
     )  # fmt: skip
-    chunks = fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=60)
+    chunks = runner.sample(num_timesteps=60)
     batches = columns(chunks)
     assert set(batches) == {"p", "q"} and not any(map(is_built, chunks))
     assert_same_once_built(chunks)
@@ -165,19 +172,15 @@ def test_chunks_of_the_policies_to_train():
 def test_chunks_that_were_sealed_one_by_one_lie_in_one_block():
     """Where `on_episode_end` is given chunks, those of a call are noted apart."""
     ended = []
-    config = fastmarl.EnvRunnerConfig(
-        env=clock_env, num_envs_per_env_runner=3, policies={"p": Echo()},
-        callbacks_on_episode_end=lambda *, episode, **_: ended.append(episode.is_done),
-    )  # fmt: skip
-    chunks = fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=90)
+    note = lambda *, episode, **_: ended.append(episode.is_done)  # noqa: E731
+    chunks = runner_of(num_envs_per_env_runner=3, callbacks_on_episode_end=note).sample(num_timesteps=90)
     assert len(ended) > 3 and any(map(is_read, chunks)) and not any(map(is_built, chunks))
     assert_same_once_built(chunks)
 
 
 @pytest.mark.parametrize("look", [lambda chunk: chunk, built, restored])
 def test_an_agent_may_have_several_slots_and_a_slot_no_agent(look):
-    config = fastmarl.EnvRunnerConfig(env=clock_env, policies={"p": Echo()})
-    chunks = [look(chunk) for chunk in fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)]
+    chunks = [look(chunk) for chunk in runner_of().sample(num_episodes=2)]
     groups = {"twice": ["a1", "nobody", "a1", "a0"], "empty": [], "others": ["nobody"]}
     (twice,), (modules,) = aligned(chunks, groups=groups).values(), aligned(chunks, agents=["a1", "a0"]).values()
     assert twice["agent_id"].tolist() == [groups["twice"]] * len(chunks)
@@ -187,9 +190,7 @@ def test_an_agent_may_have_several_slots_and_a_slot_no_agent(look):
 
 
 def test_agents_without_a_step_have_a_slot_and_no_row():
-    (chunk,) = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=clock_env, policies={"p": Echo()})).sample(
-        num_timesteps=2
-    )
+    (chunk,) = runner_of().sample(num_timesteps=2)
     parts = chunk.agent_episodes
     chunk.agent_episodes = {"a1": parts["a1"].rows(0, 0, 0), "a0": parts["a0"]}
     assert columns([chunk])["p"]["agent_id"].tolist() == ["a0"]
@@ -200,9 +201,7 @@ def test_agents_without_a_step_have_a_slot_and_no_row():
 
 def test_modules_are_asked_for_only_where_they_matter():
     """Use a restored chunk that does not know its modules."""
-    (chunk,) = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=clock_env, policies={"p": Echo()})).sample(
-        num_timesteps=2
-    )
+    (chunk,) = runner_of().sample(num_timesteps=2)
     for part in chunk.agent_episodes.values():
         part.module_id = None
     chunk = pickle.loads(pickle.dumps(chunk))

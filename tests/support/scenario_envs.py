@@ -19,7 +19,7 @@ RESPAWN = [  # a1 ends at 3 and is back at 6
 ]
 # a0 acts at every fifth step, a1 at all others
 MIXED_CLOCKS = [Step(["a0"] if t % 5 == 0 else ["a1"], terminated=t == 40) for t in range(41)]
-clock_env, turns_env, respawn_env, mixed_env = map(scripted, (CLOCK, TURNS, RESPAWN, MIXED_CLOCKS))
+clock_env, respawn_env = scripted(CLOCK), scripted(RESPAWN)
 
 
 class Echo(Says):
@@ -27,6 +27,12 @@ class Echo(Says):
 
     def __init__(self):
         super().__init__(actions=lambda obs: obs[:, 0].long() % 3)
+
+
+def runner_of(script=CLOCK, **options):
+    """Make a runner whose envs play a script, and whose only module is Echo."""
+    defaults = {"env": scripted(script), "policies": {"p": Echo()}}
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**defaults | options))
 
 
 class StepCounter(fastmarl.RLModule):
