@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.batched import Batched
 from support.compare import SideBySide, assert_same_chunk
 from support.random_cases import number_of_cases
-from support.rooms import Echo, Rooms, make_runner
+from support.rooms import Echo, Rooms, make_runner, rooms
 from support.worlds import make_world, world_of
 
 import fastmarl
@@ -98,14 +98,12 @@ def test_callbacks_see_every_step_of_every_env():
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("alive", [True, False])
 def test_bad_rewards_are_located(bad, alive):
-    class Broken(Rooms):
-        def step(self, actions, out):
-            super().step(actions, out)
-            if self.t[1] == 2:
-                out.groups["near"].rewards[1, 1] = bad
-            out.groups["near"].terminated[1, 1] = self.t[1] == 1 and not alive
+    def spoil(of_batch, out):
+        if of_batch.t[1] == 2:
+            out.groups["near"].rewards[1, 1] = bad
+        out.groups["near"].terminated[1, 1] = of_batch.t[1] == 1 and not alive
 
-    runner = make_runner(env=lambda config: Broken(config.num_envs), late_rewards="drop")
+    runner = make_runner(env=rooms(after=spoil), late_rewards="drop")
     with pytest.raises(RewardError, match=f"env 1, agent 'b', env step 2.*finite reward, got {bad}"):
         runner.sample(num_timesteps=60)
 
@@ -121,35 +119,22 @@ def test_agents_that_ended_stay_away_unless_they_may_come_again():
 
 
 def test_errors_of_the_batch_say_where_they_came_from():
-    class Failing(Rooms):
-        def step(self, actions, out):
-            raise ZeroDivisionError("no such wall")
-
     class Unborn(Rooms):
         def reset(self, env_indices, out, *, seeds=None):
             raise ZeroDivisionError("no such room")
 
-    for kind, note_ in (
-        (Failing, r"step\(\) of the batch of the envs \[0, 1, 2\]"),
-        (Unborn, r"reset\(\) of the envs \[0, 1, 2\]"),
+    for env, note_ in (
+        (rooms(before=lambda of_batch: 1 / 0), r"step\(\) of the batch of the envs \[0, 1, 2\]"),
+        (lambda config: Unborn(config.num_envs), r"reset\(\) of the envs \[0, 1, 2\]"),
     ):
-        runner = make_runner(env=lambda config, kind=kind: kind(config.num_envs))
+        runner = make_runner(env=env)
         with pytest.raises(ZeroDivisionError) as caught:
             runner.sample(num_timesteps=3)
         assert any(re.search(note_, line) for line in caught.value.__notes__)
 
 
 def test_a_step_that_failed_is_not_counted():
-    class FailsLater(Rooms):
-        n_steps = 0
-
-        def step(self, actions, out):
-            self.n_steps += 1
-            if self.n_steps == 5:
-                raise ZeroDivisionError
-            super().step(actions, out)
-
-    runner = make_runner(env=lambda config: FailsLater(config.num_envs))
+    runner = make_runner(env=rooms(before=lambda of_batch: of_batch.n_steps == 5 and 1 / 0))
     with pytest.raises(ZeroDivisionError):
         runner.sample(num_timesteps=30)
     assert runner.get_metrics()["num_env_steps_sampled"] == 3 * 4

@@ -14,7 +14,7 @@ from support.differences import assert_same
 from support.exhaustive import further
 from support.interrupts import in_own_thread, interrupted
 from support.process_runners import contents
-from support.rooms import Echo, Rooms, make_runner
+from support.rooms import Echo, Rooms, make_runner, rooms
 from support.teams import TEAMS
 
 import fastmarl
@@ -172,28 +172,12 @@ def test_there_is_a_thread_while_something_is_stepped_only():
         n_threads.clear()
 
 
-class PartOfRooms(Rooms):
-    """Knows which of the batches it is: `part`."""
-
-    def __init__(self, config):
-        super().__init__(config.num_envs)
-        self.part = config.vector_index
-
-
-class FailsOnce(PartOfRooms):
-    """In the fifth step of the second of two batches."""
-
-    n_steps = 0
-
-    def step(self, actions, out):
-        self.n_steps += 1
-        if (self.part, self.n_steps) == (1, 5):
-            raise ZeroDivisionError("no such wall")
-        super().step(actions, out)
-
-
 def test_an_error_says_where_and_loses_running_episodes_alone():
-    runner = make_runner(6, FailsOnce, worker_num_splits=2)
+    def fail_once(of_part):
+        if (of_part.part, of_part.n_steps) == (1, 5):
+            raise ZeroDivisionError("no such wall")
+
+    runner = make_runner(6, rooms(before=fail_once), worker_num_splits=2)
     with pytest.raises(ZeroDivisionError, match="no such wall") as caught:
         runner.sample(num_timesteps=6 * 20)
     assert "fastmarl: raised by step() of the batch of the envs [1, 3, 5]" in caught.value.__notes__
@@ -292,16 +276,11 @@ def test_an_interrupt_while_a_thread_starts_leaves_no_thread():
 
 
 def test_the_first_error_is_raised_and_that_of_the_other_batch_is_dropped():
-    class BothFail(PartOfRooms):
-        n_steps = 0
+    def fail(of_part):
+        if of_part.n_steps == 5:
+            raise (ZeroDivisionError, SystemExit)[of_part.part]
 
-        def step(self, actions, out):
-            self.n_steps += 1
-            if self.n_steps == 5:
-                raise (ZeroDivisionError, SystemExit)[self.part]
-            super().step(actions, out)
-
-    runner = make_runner(6, BothFail, worker_num_splits=2)
+    runner = make_runner(6, rooms(before=fail), worker_num_splits=2)
     with pytest.raises(ZeroDivisionError):
         runner.sample(num_timesteps=6 * 20)
     assert not background_threads()
@@ -314,12 +293,8 @@ def test_the_first_error_is_raised_and_that_of_the_other_batch_is_dropped():
 def test_steps_see_the_context_of_the_call():
     place, seen = ContextVar("place", default="nowhere"), []
 
-    class Looking(Rooms):
-        def step(self, actions, out):
-            seen.append((place.get(), np.geterr()["over"]))
-            super().step(actions, out)
-
-    runner = make_runner(2, lambda config: Looking(config.num_envs), worker_num_splits=2)
+    look = rooms(before=lambda of_part: seen.append((place.get(), np.geterr()["over"])))
+    runner = make_runner(2, look, worker_num_splits=2)
     for name, over in (("here", "raise"), ("there", "ignore")):
         place.set(name)
         with np.errstate(over=over):
@@ -328,30 +303,26 @@ def test_steps_see_the_context_of_the_call():
 
 
 def test_bad_rewards_are_located():
-    class Broken(PartOfRooms):
-        def step(self, actions, out):
-            super().step(actions, out)
-            if self.part == 1 and self.t[1] == 2:
-                out.groups["near"].rewards[1, 1] = np.nan
+    def spoil(of_part, out):
+        if of_part.part == 1 and of_part.t[1] == 2:
+            out.groups["near"].rewards[1, 1] = np.nan
 
     with pytest.raises(RewardError, match=r"env 3, agent 'b', env step 2.*finite reward, got nan"):
-        make_runner(4, Broken, worker_num_splits=2).sample(num_timesteps=60)
+        make_runner(4, rooms(after=spoil), worker_num_splits=2).sample(num_timesteps=60)
 
 
 def test_infos_and_absent_agents_are_those_of_their_env():
-    class Telling(PartOfRooms):
-        def step(self, actions, out):
-            super().step(actions, out)
-            for e in range(self.num_envs):
-                out.infos.append((e, "c", {"env": self.part + 2 * e}))
-            out.groups["near"].present[1, 1] = self.t[1] != 2  # b of the batch's second env
+    def tell(of_part, out):
+        for e in range(of_part.num_envs):
+            out.infos.append((e, "c", {"env": of_part.part + 2 * e}))
+        out.groups["near"].present[1, 1] = of_part.t[1] != 2  # b of the batch's second env
 
     numbers = {}
 
     def note(*, episode, env_index, **kwargs):
         numbers[episode.id_] = env_index
 
-    runner = make_runner(4, Telling, worker_num_splits=2, callbacks_on_episode_created=note)
+    runner = make_runner(4, rooms(after=tell), worker_num_splits=2, callbacks_on_episode_created=note)
     for chunk in runner.sample(num_timesteps=4 * 3):
         env_index = numbers[chunk.id_]
         infos = chunk.agent_episodes["c"].get_infos()

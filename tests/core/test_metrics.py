@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 import torch
-from support.actors import Env, make_runner
+from support.actors import make_runner
+from support.scripted import scripted
 
 from fastmarl.core.episodes import log
 from fastmarl.runner.loop import sampling
@@ -254,14 +255,9 @@ def test_counts_after_a_call_are_those_of_the_report(options):
 
 
 def test_counts_of_a_call_that_fails_are_those_that_are_reported():
-    class Failing(Env):
-        def step(self, actions):
-            if len(self.actions) == 7:
-                self.actions.append(actions)
-                raise RuntimeError("at the 8th step")
-            return super().step(actions)
-
-    runner, seen = peeked("on_episode_step", ("num_module_steps_sampled_lifetime", "default_policy"), env=Failing)
+    fails = ["ab", *["ab"] * 7, RuntimeError("at the 8th step")]
+    path = "num_module_steps_sampled_lifetime", "default_policy"
+    runner, seen = peeked("on_episode_step", path, env=scripted(fails))
     with pytest.raises(RuntimeError):
         runner.sample(num_timesteps=10)
     assert runner.metrics.peek("num_env_steps_sampled") == 7 and seen == [2, 4, 6, 8, 10, 12, 14]
