@@ -10,7 +10,8 @@ import pytest
 import torch
 from support.batched import Batched
 from support.replay import make_config
-from support.short_episodes import MODULE, NESTED, Clock, Later, Short, assert_moments, make_runner, parts_of, stats_of
+from support.scripted import Step, scripted
+from support.short_episodes import MODULE, NESTED, Later, Short, assert_moments, clock, make_runner, parts_of, stats_of
 from support.worlds import make_world
 
 import fastmarl
@@ -129,7 +130,7 @@ def test_an_agent_without_an_indicator():
 def test_float64_is_normalised_before_it_is_rounded(kind):
     seconds = 1.7e9 + 60.0 * np.arange(51)
     seen = np.array([(seconds[t] - seconds[: t + 1].mean()) / (seconds[: t + 1].std() + 1e-8) for t in range(51)])
-    env = (lambda config: Batched([Clock()], ["a"])) if kind == "arrays" else Clock
+    env = (lambda config: Batched([clock()], ["a"])) if kind == "arrays" else clock
     in_processes = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}
     options = in_processes if kind == "processes" else {}
     with make_runner(MeanStdFilter(), env=env, module=Later(), model_config={}, **options) as runner:
@@ -174,20 +175,14 @@ def test_rewards_are_scaled_then_clipped_and_metrics_have_the_envs_own(options, 
     assert runner.get_metrics()["episode_return_mean"] == 1.5
 
 
-class Waiting(Short):
-    """The agent observes only every third step and receives a reward of 1 in each."""
-
-    def step(self, actions):
-        obs, _, *rest = super().step(actions)
-        return obs if self.t % 3 == 0 else {}, {"agent_0": 1.0}, *rest
+AGENT = "agent_0"
+# The agent observes only every third step and receives a reward of 1 in each.
+WAITING = [Step([] if t % 3 else [AGENT], {AGENT: 1.0}, terminated=t == 12) for t in range(13)]
 
 
 @pytest.mark.parametrize("fragment", [1, 2, 12])
 def test_rewards_of_waiting_agents_are_summed_before_they_are_clipped(fragment):
-    config = fastmarl.EnvRunnerConfig(
-        env=Waiting, env_config={"length": 12}, clip_rewards=2.5, env_to_module_connector=PrevActionsPrevRewards()
-    )
-    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner = make_runner(PrevActionsPrevRewards(), env=scripted(WAITING), clip_rewards=2.5)
     episodes = [episode for _ in range(12 // fragment) for episode in runner.sample(num_timesteps=fragment)]
     assert [reward for part in parts_of(episodes) for reward in part.get_rewards()] == [2.5] * 4
     if fragment == 2:

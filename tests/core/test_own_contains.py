@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.scripted import Scripted, Step
 
 import fastmarl
 from fastmarl.core.envs.adapters import as_multi_agent_env
@@ -129,16 +130,9 @@ class Single(Clock, gym.Env):
         return {}
 
 
-class OfRLlib(Clock, fastmarl.MultiAgentEnv):
-    possible_agents, action_spaces = [0], {0: DISCRETE}
-
-    def __init__(self, space, form):
-        super().__init__(space, form)
-        self.observation_spaces = {0: space}
-
-    def step(self, actions):
-        *values, truncateds, infos = super().step(actions)
-        return *values[:2], {"__all__": False}, {"__all__": truncateds[0]}, infos
+def of_rllib(space, form):
+    script = [Step([0], truncated=t == LENGTH) for t in range(LENGTH + 1)]
+    return Scripted(script, space=space, action_space=DISCRETE, see=lambda agent, t: form(t))
 
 
 class Parallel(Clock):
@@ -177,7 +171,7 @@ def single(space, form):
     return SingleGymnasiumEnv(Single(space, form))
 
 
-PROTOCOLS = [Joint, InTuple, single, OfRLlib, Parallel, InTurns]
+PROTOCOLS = [Joint, InTuple, single, of_rllib, Parallel, InTurns]
 
 
 def recorded(protocol, space, form, **options):
@@ -213,7 +207,7 @@ def test_values_that_a_space_accepts_are_recorded_in_every_protocol(protocol, ki
 @pytest.mark.parametrize("kind", ["texts", "dict"])
 def test_values_that_a_space_accepts_pass_through_worker_processes(kind):
     space, form, numbers = KINDS[kind]
-    got = recorded(OfRLlib, space, form, gym_env_vectorize_mode="async", num_env_workers=1)
+    got = recorded(of_rllib, space, form, gym_env_vectorize_mode="async", num_env_workers=1)
     expected = zip(*(leaves(numbers(t)) for t in range(LENGTH + 1)), strict=True)
     for column, each in zip(leaves(got), expected, strict=True):
         np.testing.assert_array_equal(column, np.stack(each))
@@ -242,21 +236,21 @@ def test_spaces_with_the_contains_of_their_class_take_no_other_form(protocol):
 
 
 def test_the_check_reports_values_that_the_space_itself_refuses():
-    report = check_env(lambda config: OfRLlib(Texts(), lambda t: np.array([t])), steps=10)
+    report = check_env(lambda config: of_rllib(Texts(), lambda t: np.array([t])), steps=10)
     assert [each.kind for each in report.problems] == ["bounds"]
     open_space = Open(n=spaces.Box(0, 9, (1,), np.float32))
     open_space.contains = lambda x: False
-    report = check_env(lambda config: OfRLlib(open_space, lambda t: {"n": np.zeros(1, np.float32)}), steps=10)
+    report = check_env(lambda config: of_rllib(open_space, lambda t: {"n": np.zeros(1, np.float32)}), steps=10)
     assert "according to its contains()" in str(report) and not report.ok
 
 
 def test_a_policy_from_a_checkpoint_takes_the_forms_that_its_runner_took(tmp_path):
     space, form, _ = KINDS["deep"]
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: OfRLlib(space, form)))
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: of_rllib(space, form)))
     policies = fastmarl.Policy.from_runner(runner), fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path))
     for policy in policies:
         assert policy.act(form(3)) == policy.act({"a": (np.array([3]), 3)})
-        assert fastmarl.evaluate(policy, lambda config: OfRLlib(space, form), episodes=2).num_episodes == 2
+        assert fastmarl.evaluate(policy, lambda config: of_rllib(space, form), episodes=2).num_episodes == 2
     with pytest.raises(ObservationError):
         policies[1].act({"a": (np.array([3, 4]), 3)})
 
@@ -283,7 +277,7 @@ def test_modules_serve_the_same_spaces_at_mapping_and_after_make_env(made_for, o
 
     def env(config):
         mine = observed if config.get("other") else made_for
-        return OfRLlib(mine, lambda t: mine.sample())
+        return of_rllib(mine, lambda t: mine.sample())
 
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env))
     runner.sample(num_timesteps=2)
@@ -305,6 +299,6 @@ def test_bounds_of_actions_matter_if_actions_are_scaled_to_them():
 
 
 def test_adapters_leave_such_spaces_as_they_are():
-    for protocol in (InTuple, single, OfRLlib, Parallel, InTurns):
+    for protocol in (InTuple, single, of_rllib, Parallel, InTurns):
         space = Texts()
         assert as_multi_agent_env(protocol(space, lambda t: t)).get_observation_space(0) is space

@@ -335,7 +335,7 @@ def test_after_stop():
     runner.assert_healthy()
     runner.stop()
     runner.stop()
-    assert [env.closed for env in envs] == [1, 1]
+    assert [env.n_closed for env in envs] == [1, 1]
     for call in (runner.sample, runner.make_env, runner.make_module, runner.assert_healthy):
         with pytest.raises(RunnerStoppedError, match="make a new one"):
             call()
@@ -346,7 +346,7 @@ def test_make_env_closes_the_old_envs_and_begins_new_episodes():
     old = runner.env.envs[0]
     runner.sample(num_timesteps=3)
     runner.make_env()
-    assert old.closed == 1
+    assert old.n_closed == 1
     assert spans(runner.sample(num_timesteps=3)) == [(0, 3, False)]
 
 

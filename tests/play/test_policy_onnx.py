@@ -10,7 +10,7 @@ from support.compare_actions import close
 from support.exhaustive import params
 from support.overheard import Wander
 from support.policy_kinds import BOX, CHOICE, KINDS, overheard_runner
-from support.short_episodes import Clock, Later, make_runner
+from support.short_episodes import Later, clock, make_runner
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter
@@ -100,7 +100,7 @@ def test_a_graph_acts_as_the_policy(kind, tmp_path):
 
 
 def test_float64_is_normalised_before_it_is_rounded(tmp_path):
-    runner = make_runner(MeanStdFilter(), env=Clock, module=Later(), model_config={})
+    runner = make_runner(MeanStdFilter(), env=clock, module=Later(), model_config={})
     runner.sample(num_episodes=1)
     session = session_of(fastmarl.Policy.from_runner(runner).export_onnx(tmp_path / "policy.onnx"))
     (actions,) = session.run(None, {"obs.seconds": 1.7e9 + np.array([[1480.0], [1520.0]])})

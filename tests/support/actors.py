@@ -5,39 +5,18 @@ import numpy as np
 import torch
 
 import fastmarl
+from support.scripted import Scripted, Step
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
-class Env(fastmarl.MultiAgentEnv):
+class Env(Scripted):
     """Observations hold (number of the reset, env step); all rewards are 1. `length` steps, then truncated."""
 
     def __init__(self, config):
-        self.length = config.get("length", 10)
-        self.possible_agents = list(config.get("agents", ["a", "b"]))
-        self.observation_spaces = dict.fromkeys(self.possible_agents, BOX)
-        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(3))
-        self.index = config.vector_index
-        self.seeds, self.actions, self.closed = [], [], 0
-        self.t = 0
-
-    def reset(self, *, seed=None, options=None):
-        self.seeds.append(seed)
-        self.t = 0
-        return self._obs(), {}
-
-    def step(self, actions):
-        self.actions.append(actions)
-        self.t += 1
-        over = self.t == self.length
-        rewards = dict.fromkeys(self.possible_agents, 1.0)
-        return self._obs(), rewards, {"__all__": False}, {"__all__": over}, {}
-
-    def close(self):
-        self.closed += 1
-
-    def _obs(self):
-        return {agent: np.array([len(self.seeds), self.t], np.float32) for agent in self.possible_agents}
+        agents, length = list(config.get("agents", "ab")), config.get("length", 10)
+        script = [Step(agents, dict.fromkeys(agents, 1.0), truncated=t == length) for t in range(length + 1)]
+        super().__init__(script, space=BOX, see=lambda agent, t: np.array([len(self.seeds), t], np.float32))
 
 
 class Actor(torch.nn.Module):

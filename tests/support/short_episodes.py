@@ -5,6 +5,7 @@ import numpy as np
 import torch
 
 import fastmarl
+from support.scripted import Scripted, Step
 
 MODULE = "default_policy"
 NESTED = gym.spaces.Dict(
@@ -60,25 +61,17 @@ class Short(fastmarl.MultiAgentEnv):
         return obs, dict.fromkeys(self.possible_agents, rewards[self.t - 1]), {"__all__": over}, {}, {}
 
 
-class Clock(fastmarl.MultiAgentEnv):
-    """Observations are a time in seconds, of which float32 can hold no minutes."""
+SECONDS = gym.spaces.Dict({"seconds": gym.spaces.Box(0, np.inf, (1,), np.float64)})
 
-    def __init__(self, config=None):
-        self.possible_agents = ["a"]
-        seconds = gym.spaces.Box(0, np.inf, (1,), np.float64)
-        self.observation_spaces = {"a": gym.spaces.Dict({"seconds": seconds})}
-        self.action_spaces = {"a": gym.spaces.Discrete(2)}
 
-    def observe(self):
-        return {"a": {"seconds": np.array([1.7e9 + 60 * self.t])}}
-
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return self.observe(), {}
-
-    def step(self, actions):
-        self.t += 1
-        return self.observe(), {"a": 1.0}, {"__all__": self.t == 50}, {"__all__": False}, {}
+def clock(config=None):
+    """Make an env of 50 steps whose observations are a time in seconds, of which float32 can hold no minutes."""
+    return Scripted(
+        [Step("a", 1.0, terminated=t == 50) for t in range(51)],
+        space=SECONDS,
+        action_space=gym.spaces.Discrete(2),
+        see=lambda agent, t: {"seconds": np.array([1.7e9 + 60 * t])},
+    )
 
 
 class Later(torch.nn.Module):
