@@ -340,6 +340,12 @@ def ending_chunks() -> list:
     return [chunk for n in (1, 2, 3, 4, 8, 20) for chunk in runner.sample(num_timesteps=n)]
 
 
+@pytest.fixture
+def batch() -> dict:
+    (made,) = columns(ending_chunks()).values()
+    return made
+
+
 def expected_advantages(part: Any, gamma: float, lambda_: float) -> list[float]:
     values = np.sin(part.get_observations()[:, 0].astype(np.float32) * np.float32(0.7)).astype(np.float64)
     last = 0.0 if part.is_terminated else values[-1]
@@ -407,9 +413,8 @@ def test_discounted_returns(value_fn):
 
 
 @pytest.mark.parametrize("gamma", [0.9, 1.0, 0.0])
-def test_vtrace_and_n_step_returns_are_gae_where_they_should_be(gamma):
+def test_vtrace_and_n_step_returns_are_gae_where_they_should_be(batch, gamma):
     """V-trace with the weights that have sampled is GAE with lambda 1; of one step it is lambda 0, of all it is 1."""
-    (batch,) = columns(ending_chunks()).values()
     batch["action_logp"] = np.log(np.linspace(0.1, 0.9, len(batch["rewards"]))).astype(np.float32)
     for lambda_, add in (
         (1, lambda b: add_vtrace(b, b["action_logp"], gamma=gamma, value_fn=value_of)),
@@ -424,9 +429,8 @@ def test_vtrace_and_n_step_returns_are_gae_where_they_should_be(gamma):
             np.testing.assert_allclose(got[name], expected[name], rtol=1e-6, atol=1e-6)
 
 
-def test_vtrace_with_newer_weights():
+def test_vtrace_with_newer_weights(batch):
     """Consequences of actions that the newer weights would not take have no weight."""
-    (batch,) = columns(ending_chunks()).values()
     n = len(batch["rewards"])
     batch["action_logp"] = np.zeros(n, np.float32)
     values, last = value_of(batch["obs"]).detach().numpy(), value_of(batch["final_obs"])
@@ -441,8 +445,7 @@ def test_vtrace_with_newer_weights():
         np.testing.assert_allclose(batch["value_targets"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_bad_arguments_of_vtrace_and_n_step_returns_are_errors():
-    (batch,) = columns(ending_chunks()).values()
+def test_bad_arguments_of_vtrace_and_n_step_returns_are_errors(batch):
     n = len(batch["rewards"])
     logp = np.zeros(n)
     with pytest.raises(BatchError, match="needs the column 'action_logp'"):
@@ -471,8 +474,7 @@ def test_bad_arguments_of_vtrace_and_n_step_returns_are_errors():
             add_n_step_returns(batch, n_step=n_step, gamma=0.9, value_fn=value_of)
 
 
-def test_bad_values_are_refused():
-    (batch,) = columns(ending_chunks()).values()
+def test_bad_values_are_refused(batch):
     options = {"gamma": 0.9, "lambda_": 0.9}
     n, s = len(batch["rewards"]), len(batch["seq_lens"])
     with pytest.raises(BatchError, match="no 'vf_preds', so add_gae"):
@@ -504,9 +506,8 @@ ESTIMATES = {
 
 
 @pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
-def test_rows_that_are_not_those_of_the_trajectories_are_refused(estimate):
+def test_rows_that_are_not_those_of_the_trajectories_are_refused(batch, estimate):
     """Estimates would otherwise use the wrong rows, or memory that was never written."""
-    (batch,) = columns(ending_chunks()).values()
     n, lengths = len(batch["rewards"]), batch["seq_lens"]
     batch["action_logp"] = np.zeros(n)
     for name in ("rewards", "terminateds"):
@@ -523,8 +524,7 @@ def test_rows_that_are_not_those_of_the_trajectories_are_refused(estimate):
 
 
 @pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
-def test_estimates_of_numbers_of_any_kind(estimate):
-    (batch,) = columns(ending_chunks()).values()
+def test_estimates_of_numbers_of_any_kind(batch, estimate):
     batch["action_logp"], batch["rewards"] = np.zeros(len(batch["rewards"])), np.round(batch["rewards"])
     given = dict(batch)
     estimate(batch)

@@ -41,6 +41,11 @@ def saved(tmp_path):
     return tmp_path / "checkpoint", state
 
 
+@pytest.fixture
+def folder(saved):
+    return saved[0]
+
+
 leaves = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text()
     | hnp.arrays(st.sampled_from(DTYPES), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
@@ -143,8 +148,7 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_no_litter(saved, monkeypatc
     assert sorted(folder.iterdir()) == files
 
 
-def test_saving_again_replaces_the_arrays_and_keeps_foreign_files(saved):
-    folder, _ = saved
+def test_saving_again_replaces_the_arrays_and_keeps_foreign_files(folder):
     mine = ["notes.txt", "arrays-of-mine.safetensors", ".state.json.swp"]
     for name in mine:
         (folder / name).write_text("mine")
@@ -159,16 +163,14 @@ def test_a_missing_checkpoint_is_named(tmp_path):
         load_state(tmp_path / "nowhere")
 
 
-def test_missing_arrays_are_named(saved):
-    folder, _ = saved
+def test_missing_arrays_are_named(folder):
     file = arrays_file(folder)
     file.unlink()
     with pytest.raises(CheckpointError, match=f"{file.name} does not exist; the checkpoint is incomplete"):
         load_state(folder)
 
 
-def test_a_newer_version_asks_for_an_upgrade(saved):
-    folder, _ = saved
+def test_a_newer_version_asks_for_an_upgrade(folder):
     document = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(document | {"version": checkpoint.VERSION + 1, "content": "unknown"}))
     with pytest.raises(CheckpointError, match=r"state\.json was written by a newer fastmarl .* upgrade fastmarl"):
@@ -178,8 +180,7 @@ def test_a_newer_version_asks_for_an_upgrade(saved):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "null", "[" * 100_000, '{"format": "x", "version": 1, "content": {}}']
 )
-def test_another_json_file_is_refused(saved, text):
-    folder, _ = saved
+def test_another_json_file_is_refused(folder, text):
     (folder / "state.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"state\.json is damaged"):
         load_state(folder)
@@ -190,8 +191,7 @@ def each_file(folder):
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["json", "arrays"])
-def test_a_file_cut_anywhere_is_refused(saved, which):
-    folder, _ = saved
+def test_a_file_cut_anywhere_is_refused(folder, which):
     file = each_file(folder)[which]
     blob = file.read_bytes()
     for length in range(len(blob)):
@@ -200,8 +200,7 @@ def test_a_file_cut_anywhere_is_refused(saved, which):
             load_state(folder)
 
 
-def test_a_flipped_bit_in_the_arrays_is_refused(saved):
-    folder, _ = saved
+def test_a_flipped_bit_in_the_arrays_is_refused(folder):
     file = arrays_file(folder)
     for flipped in flipped_copies(file.read_bytes()):
         file.write_bytes(flipped)
@@ -264,16 +263,14 @@ def test_content_that_was_changed_and_signed_is_refused_or_another_tree(tmp_path
 @pytest.mark.parametrize(
     "name", ["../secret", "/dev/zero", "", ".", "arrays-0123456789abcdef.safetensors/../x", "a\0b"]
 )
-def test_only_arrays_files_of_the_same_folder_are_read(saved, name):
-    folder, _ = saved
+def test_only_arrays_files_of_the_same_folder_are_read(folder, name):
     content = json.loads((folder / "state.json").read_text())["content"]
     sign(folder, content | {"arrays": name})
     with pytest.raises(CheckpointError, match="its content is not that of a checkpoint"):
         load_state(folder)
 
 
-def test_content_nested_too_deeply_is_refused(saved):
-    folder, _ = saved
+def test_content_nested_too_deeply_is_refused(folder):
     content = json.loads((folder / "state.json").read_text())["content"]
     tree = []
     for _ in range(900):
@@ -294,8 +291,7 @@ def test_content_nested_too_deeply_is_refused(saved):
 
 @pytest.mark.parametrize("which", [0, 1], ids=["json", "arrays"])
 @pytest.mark.parametrize("make", [pathlib.Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
-def test_folders_and_pipes_in_place_of_files_are_refused(saved, which, make):
-    folder, _ = saved
+def test_folders_and_pipes_in_place_of_files_are_refused(folder, which, make):
     file = each_file(folder)[which]
     file.unlink()
     make(file)
@@ -303,15 +299,13 @@ def test_folders_and_pipes_in_place_of_files_are_refused(saved, which, make):
         load_state(folder)
 
 
-def test_a_path_that_is_a_file_or_none_is_refused(saved):
-    folder, _ = saved
+def test_a_path_that_is_a_file_or_none_is_refused(folder):
     for path in (folder / "state.json", folder / "\0", ""):
         with pytest.raises(CheckpointError, match=r"state\.json"):
             load_state(path)
 
 
-def test_arrays_of_another_checkpoint_are_refused(saved, tmp_path):
-    folder, _ = saved
+def test_arrays_of_another_checkpoint_are_refused(folder, tmp_path):
     other = tmp_path / "other"
     save_state(other, {"x": np.zeros(3)})
     shutil.copy(arrays_file(other), arrays_file(folder))

@@ -15,6 +15,11 @@ def obs_of(*numbers):
     return np.array(numbers, np.float32)
 
 
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
 def test_random_steps_match_the_lists(rng):
     agents = ["a", "b", 3, (4, "x"), "c"]
     recorder, expected = Recorder(agents=agents), ListRows()
@@ -43,8 +48,7 @@ def test_random_steps_match_the_lists(rng):
         assert recorder.table.count_L[lane] == len(indices)
 
 
-def test_nothing_past_the_last_row_is_touched():
-    recorder = Recorder()
+def test_nothing_past_the_last_row_is_touched(recorder):
     recorder.reset({"a": obs_of(1, 2, 3)})
     assert (recorder.block.obs[0][1:].view(np.uint8) == 0xAB).all()
     assert (recorder.block.reward_R[1:].view(np.uint8) == 0xAB).all()
@@ -63,8 +67,7 @@ def test_nothing_past_the_last_row_is_touched():
     ],
     ids=["same", "float64", "list", "strided", "swapped", "integers", "integers of equal size"],
 )
-def test_observations_that_numpy_casts_safely(make):
-    recorder = Recorder()
+def test_observations_that_numpy_casts_safely(recorder, make):
     recorder.reset({"a": make(obs_of(1, 2, 3))})
     np.testing.assert_array_equal(recorder.block.obs[0][0], obs_of(1, 2, 3))
 
@@ -101,8 +104,7 @@ def test_dict_observations_and_scalars_reach_their_leaves():
     assert nested["x"].tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_rewards_of_every_kind_of_number():
-    recorder = Recorder()
+def test_rewards_of_every_kind_of_number(recorder):
     agents = "abcdefg"
     recorder.reset({agent: obs_of(0, 0, 0) for agent in agents})
     values = [1, 2.0, np.float32(3), np.float64(4), np.array([5.0]), np.array(6), True]
@@ -111,8 +113,7 @@ def test_rewards_of_every_kind_of_number():
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, None, "1", np.zeros(2)])
-def test_rewards_that_are_no_numbers(reward):
-    recorder = Recorder()
+def test_rewards_that_are_no_numbers(recorder, reward):
     recorder.reset({"a": obs_of(0, 0, 0)})
     with pytest.raises(RewardError, match="env 0, agent 'a', env step 1"):
         recorder.step({}, {"a": reward})
@@ -129,8 +130,7 @@ def test_unknown_agents(entry):
         recorder.step(obs, rewards, flags)
 
 
-def test_missing_all_key():
-    recorder = Recorder()
+def test_missing_all_key(recorder):
     recorder.reset({"a": obs_of(0, 0, 0)})
     with pytest.raises(MultiAgentEnvError, match="'__all__' in terminateds"):
         recorder.step({}, {}, {"a": False})
@@ -138,8 +138,7 @@ def test_missing_all_key():
 
 @pytest.mark.parametrize("key", ["__all__", "".join(["__", "all", "__"])], ids=["interned", "another object"])
 @pytest.mark.parametrize(("terminated", "truncated", "flags"), [(True, False, 1), (False, True, 2), (True, True, 3)])
-def test_all_ends_everybody_and_own_flags_win(key, terminated, truncated, flags):
-    recorder = Recorder()
+def test_all_ends_everybody_and_own_flags_win(recorder, key, terminated, truncated, flags):
     recorder.reset({"a": obs_of(1, 1, 1), "b": obs_of(2, 2, 2)})
     a, b = recorder.lane("a"), recorder.lane("b")
     own = {key: terminated, "a": True}, {key: truncated, "a": np.False_}
@@ -152,8 +151,7 @@ def test_all_ends_everybody_and_own_flags_win(key, terminated, truncated, flags)
     assert recorder.rows.n == 2
 
 
-def test_infos_are_private_copies_and_empty_ones_cost_nothing():
-    recorder = Recorder()
+def test_infos_are_private_copies_and_empty_ones_cost_nothing(recorder):
     recorder.reset({"a": obs_of(0, 0, 0), "b": obs_of(0, 0, 0)})
     info = {"position": np.zeros(2), "score": 1}
     recorder.step({"a": obs_of(1, 1, 1)}, infos={"a": info, "b": {}, "__common__": {"wind": 3}})
@@ -165,8 +163,7 @@ def test_infos_are_private_copies_and_empty_ones_cost_nothing():
 
 
 @pytest.mark.parametrize("n", [0, 1, 40])
-def test_action_dicts_have_private_copies_of_the_promised_types(n):
-    recorder = Recorder()
+def test_action_dicts_have_private_copies_of_the_promised_types(recorder, n):
     recorder.reset({i: obs_of(i, i, i) for i in range(n)})
     module = ModuleActions()
     dicts = ActionDicts(recorder.table, [module])
@@ -181,9 +178,8 @@ def test_action_dicts_have_private_copies_of_the_promised_types(n):
     assert dicts.of(env) == {i: str(i) for i in range(n)}
 
 
-def test_ids_created_at_every_step_are_not_confused():
+def test_ids_created_at_every_step_are_not_confused(recorder):
     """Fresh strings often lie where the last step's lay: an address alone says nothing about who it was."""
-    recorder = Recorder()
     recorder.reset({"".join(["agent_", "0"]): obs_of(0, 0, 0), "".join(["agent_", "1"]): obs_of(1, 1, 1)})
     for env_t in range(1, 2000):
         key = "".join(["agent_", str(env_t % 2)])
@@ -216,8 +212,7 @@ def test_memory_of_unequal_lengths_is_refused_entirely():
 
 
 @pytest.mark.parametrize("equal", [True, np.int64(1), 1.0])
-def test_ids_keep_the_type_with_which_they_joined(equal):
-    recorder = Recorder()
+def test_ids_keep_the_type_with_which_they_joined(recorder, equal):
     recorder.reset({1: obs_of(0, 0, 0)})
     for _ in range(3):
         recorder.step({equal: obs_of(1, 1, 1)}, {equal: 1.0})
