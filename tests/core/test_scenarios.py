@@ -174,7 +174,7 @@ def test_a_step_without_observations_still_steps_the_env():
 
 
 def test_an_agent_that_never_comes_has_no_key_anywhere():
-    runner = runner_of(SOMETIMES_EMPTY, env=scripted(SOMETIMES_EMPTY, agents=["a0", "never"]))
+    runner = runner_of(env=scripted(SOMETIMES_EMPTY, agents=["a0", "never"]))
     (episode,) = runner.sample(num_episodes=1)
     assert set(episode.agent_episodes) == {"a0"}
     metrics = runner.get_metrics()
