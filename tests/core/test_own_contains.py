@@ -10,7 +10,6 @@ from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.gymnasium_single import SingleGymnasiumEnv
 from fastmarl.core.spaces.layout import serves
 from fastmarl.errors import ConfigError, ObservationError
-from fastmarl.runner.loop.resources import _misfits
 from fastmarl.testing.check import check_env
 
 spaces = gym.spaces
@@ -273,7 +272,6 @@ PAIRS = [
 def test_modules_serve_the_same_spaces_at_mapping_and_after_make_env(made_for, observed, fits):
     pairs = (made_for, DISCRETE), (observed, DISCRETE)
     assert serves(*pairs, bounds=True) == fits
-    assert (not _misfits({0: pairs[0]}, {0: pairs[1]}, bounds=True)) == fits
 
     def env(config):
         mine = observed if config.get("other") else made_for
