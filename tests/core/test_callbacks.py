@@ -196,19 +196,33 @@ def make_runner(**options):
     return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**config))
 
 
-def test_custom_data_of_an_ended_episode_stays_as_it_was():
-    ended = []
+class InformingEnv(CountingEnv):
+    """Gives the first agent an info at every step, so that each chunk has data of its own."""
+
+    def step(self, actions):
+        *results, _ = super().step(actions)
+        return *results, {self.possible_agents[0]: {"env_t": self.env_t}}
+
+
+@pytest.mark.parametrize("holder", ["the episode", "a callback"])
+def test_custom_data_that_is_still_empty_stays_with_its_episode(holder):
+    """The record of an ended episode serves another one as soon as later ones have ended that are summed up instead."""
+    held, written = [], 5
 
     def on_episode_start(*, episode, **kwargs):
-        if ended:
-            episode.custom_data["begun after"] = True
+        if len(held) == written:
+            episode.custom_data["number"] = written
+        held.append(episode.custom_data if holder == "a callback" else None)
 
-    def on_episode_end(*, episode, **kwargs):
-        ended.append(episode.custom_data)
-
-    runner = make_runner(callbacks_on_episode_start=on_episode_start, callbacks_on_episode_end=on_episode_end)
-    runner.sample(num_timesteps=20)
-    assert ended[:2] == [{}, {}] and {"begun after": True} in ended
+    runner = make_runner(
+        env=lambda config: (InformingEnv if holder == "the episode" else CountingEnv)(episode_length=3),
+        num_envs_per_env_runner=1,
+        metrics_num_episodes_for_smoothing=1,
+        callbacks_on_episode_start=on_episode_start,
+    )
+    episodes = runner.sample(num_episodes=8)
+    kept = held if holder == "a callback" else [episode.custom_data for episode in episodes]
+    assert kept == [{}] * written + [{"number": written}] + [{}] * 2
 
 
 def test_on_episode_start_has_the_seed_of_its_reset():

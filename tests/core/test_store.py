@@ -15,7 +15,7 @@ from fastmarl.core.episodes.lane_source import BlockColumns, LaneRows
 from fastmarl.core.native import _build, _store
 from fastmarl.core.native._module_rows import ModuleRows
 from fastmarl.core.spaces.layout import RowLayout
-from fastmarl.core.store.block import GROWTH, Block
+from fastmarl.core.store.block import GROWTH, Block, OutputFormError
 from fastmarl.core.store.memory import MemoryRing
 
 SPACE = gym.spaces.Box(0, 255, (2,), np.uint8)
@@ -226,6 +226,16 @@ def test_write_rows_matches_slices_and_touches_nothing_else(rng, n):
 )
 def test_write_rows_leaves_odd_cases_to_the_slow_way(columns, values):
     assert not _store.write_rows(columns, {"x": values}, 2, 2)
+
+
+def test_record_refuses_a_dtype_of_equal_size_and_leaves_the_column_alone():
+    block = Block(RowLayout(SPACE), MemoryRing(), ModuleRows())
+    block.record(0, 4, {"goal": np.arange(4)})
+    message = r"output 'goal' was recorded as int64 of shape \[\] a row, and now is float64 of shape \[\] a row"
+    with pytest.raises(OutputFormError, match=message):
+        block.record(2, 2, {"goal": np.array([0.5, 0.5])})
+    assert block.outputs["goal"].dtype == np.int64
+    assert block.outputs["goal"][:4].tolist() == [0, 1, 2, 3]
 
 
 def test_columns_without_copies_where_the_rows_are_a_slice():
