@@ -148,6 +148,16 @@ def test_draws_of_a_row_do_not_depend_on_the_other_rows(rng, nvec, variant):
         assert np.concatenate(pieces).tobytes() == whole.tobytes()
 
 
+@pytest.mark.parametrize("n", [1, 5])
+def test_the_least_random_number_draws_the_first_choice_that_is_possible(n, variant):
+    bits = np.random.MT19937()
+    state = bits.state
+    state["state"]["key"][:] = 0
+    bits.state = state  # in which every number is 0
+    logits = np.tile(np.array([-np.inf, -np.inf, 0, 1], np.float32), (n, 1))
+    assert ChoiceDraws(np.random.Generator(bits), variant=variant).sample(logits)[0].tolist() == [2] * n
+
+
 def test_choices_are_distributed_as_softmax(rng, variant):
     """A pair of choices may be as rare as one in 100,000."""
     least = np.finfo(np.float32).min

@@ -169,6 +169,17 @@ def test_a_modules_own_actions_of_nan_or_infinity_are_an_error(make, bad, explor
         runner.sample(num_timesteps=2, explore=explore)
 
 
+def test_a_part_of_a_modules_own_actions_of_nan_is_an_error(make):
+    class Nested(Saying):
+        def _forward(self, batch, **kwargs):
+            said = super()._forward(batch)
+            return {"actions": {"a": said["a"], "b": (said["real"], said["choices"])}}
+
+    says = {"a": np.int64(1), "real": np.array([0, np.nan], np.float32), "choices": np.array([1, 2])}
+    with pytest.raises(ModuleOutputError, match="has NaN or inf in its action"):
+        make(MIXED, Nested, says).sample(num_timesteps=2)
+
+
 def test_an_overflowing_deviation_is_an_error():
     says = {"action_dist_inputs": np.array([0, 0, 1e3, 1e3], np.float32)}
     with pytest.raises(ModuleOutputError, match="NaN or inf in its action"):

@@ -48,6 +48,15 @@ def test_random_steps_match_the_lists(rng):
         assert recorder.table.count_L[lane] == len(indices)
 
 
+def test_agents_keep_their_lanes_when_many_join_them(recorder):
+    recorder.reset({i: obs_of(i, 0, 0) for i in range(5)})
+    lanes = [recorder.lane(i) for i in range(5)]
+    recorder.step({i: obs_of(i, 1, 0) for i in range(40)})
+    assert [recorder.lane(i) for i in range(5)] == lanes
+    assert recorder.block.lane_R[5 : recorder.rows.n].tolist() == [recorder.lane(i) for i in range(40)]
+    assert recorder.block.prev_R[5 : recorder.rows.n].tolist() == [*range(5), *[-1] * 35]
+
+
 def test_nothing_past_the_last_row_is_touched(recorder):
     recorder.reset({"a": obs_of(1, 2, 3)})
     assert (recorder.block.obs[0][1:].view(np.uint8) == 0xAB).all()
@@ -153,12 +162,14 @@ def test_all_ends_everybody_and_own_flags_win(recorder, key, terminated, truncat
 
 def test_infos_are_private_copies_and_empty_ones_cost_nothing(recorder):
     recorder.reset({"a": obs_of(0, 0, 0), "b": obs_of(0, 0, 0)})
-    info = {"position": np.zeros(2), "score": 1}
+    info = {"position": np.zeros(2), "score": 1, "pair": ([0], 0)}
     recorder.step({"a": obs_of(1, 1, 1)}, infos={"a": info, "b": {}, "__common__": {"wind": 3}})
     info["position"][:] = 9
+    info["pair"][0][0] = 9
     info["score"] = 2
     (env_t, lane, kept), common = recorder.table.envs[0].infos
     assert (env_t, lane, kept["score"], kept["position"].tolist()) == (1, recorder.lane("a"), 1, [0, 0])
+    assert kept["pair"] == ([0], 0)
     assert common == (1, -1, {"wind": 3})
 
 

@@ -4,7 +4,9 @@ import copy
 import gc
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
+import numpy as np
 import pytest
 from support.interrupts import Interruption, in_own_thread, lines_of
 from support.short_episodes import Short, make_runner
@@ -13,6 +15,7 @@ from support.tapes.worlds import World
 from fastmarl import MultiAgentEnvRunner, MultiAgentEpisode
 from fastmarl.core.episodes import chunk as chunk_file
 from fastmarl.core.episodes import readable
+from fastmarl.core.native._locked import locked
 
 
 def make_episodes():
@@ -22,6 +25,24 @@ def make_episodes():
 
 def is_read(episode):
     return isinstance(episode._chunk, chunk_file.Chunk)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_sampling_leaves_the_garbage_collector_on_or_off(is_on):
+    if not is_on:
+        gc.disable()
+    try:
+        make_episodes()
+        assert gc.isenabled() == is_on
+    finally:
+        gc.enable()
+
+
+def test_a_lock_is_free_after_a_call_that_raises():
+    lock = Lock()
+    with pytest.raises(ZeroDivisionError):
+        locked(lock, divmod, 1, 0)
+    assert not lock.locked()
 
 
 @pytest.mark.parametrize("ask", [len, repr, lambda episode: episode.id_, lambda episode: episode[1:2], pickle.dumps])
@@ -95,6 +116,22 @@ def test_chunks_of_many_calls_are_read_as_they_were():
         for part, other in zip(state["agent_episodes"], expected["agent_episodes"], strict=True):
             for name in ("rewards", "env_ts", "actions"):
                 assert part[name].tolist() == other[name].tolist()
+
+
+def test_ids_have_the_types_of_their_own_episode():
+    """Equal ids of different types may take part in one episode after the other."""
+
+    class Renaming(Short):
+        n_episodes = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.possible_agents = [[1], [True], [np.int64(1)]][self.n_episodes]
+            self.n_episodes += 1
+            return super().reset()
+
+    runner = make_runner(None, env=Renaming, env_config={"ids": [1], "length": 2})
+    episodes = runner.sample(num_episodes=3)
+    assert [type(agent) for episode in episodes for agent in episode.agent_ids] == [int, bool, np.int64]
 
 
 def test_threads_may_ask_the_same_episode_first():
