@@ -17,6 +17,7 @@ from support.scripted import Scripted
 from support.worlds import make_world
 
 import fastmarl
+from fastmarl.core.store.env_states import EnvStates
 from fastmarl.errors import EnvCheckError, EnvStateError, EpisodeError
 
 WORLDS = range(200_000, 200_000 + number_of_cases(15, most=60))
@@ -64,6 +65,18 @@ def test_states_are_those_of_the_chunks_env_steps(seed):
             whole = join(parts)
             whole.validate()
             assert whole.get_env_states().tolist() == expected_states(id_, first, whole.env_t)
+
+
+def test_the_states_kept_are_the_last_ones_of_the_running_episode():
+    states = EnvStates(0, None)
+    for first in (100, 200):
+        states.begin_episode()
+        for t in range(10):
+            states.add(np.array([first + t]))
+    states.renew(3)
+    assert states.kept().tolist() == [[207], [208], [209]]
+    states.add(np.array([210]))
+    assert states.kept().tolist() == states.last(9).tolist() == [[207], [208], [209], [210]]
 
 
 @pytest.mark.needs("mpe2")

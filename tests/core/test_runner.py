@@ -408,6 +408,7 @@ def test_infos_of_waiting_agents_and_common_infos_are_kept():
     first, second = runner.sample(num_timesteps=5)[0], runner.sample(num_timesteps=5)[0]
     assert first.get_infos()["b"] == [{}, {"t": 3}]
     assert first.get_waiting_infos() == {"b": {1: {"t": 1}, 2: {"t": 2}, 4: {"t": 4}, 5: {"t": 5}}}
+    assert second.agent_episodes["b"].get_infos() == [{"t": 3}, {"t": 6}, {"t": 9}, {"t": 10}]
     assert second.get_waiting_infos()["b"].keys() >= {7, 8}
     assert second.get_common_infos()[7] == {"wind": 7}
 

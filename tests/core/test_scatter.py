@@ -8,6 +8,7 @@ from support.rows import ListRows
 
 from fastmarl.core.native._actions import ActionDicts, ModuleActions
 from fastmarl.core.native._leaf_rows import LeafRows
+from fastmarl.core.native._records import REMEMBERED
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError
 
 
@@ -126,6 +127,14 @@ def test_rewards_that_are_no_numbers(recorder, reward):
     recorder.reset({"a": obs_of(0, 0, 0)})
     with pytest.raises(RewardError, match="env 0, agent 'a', env step 1"):
         recorder.step({}, {"a": reward})
+
+
+def test_early_rewards_beyond_those_remembered_are_unattributed():
+    recorder = Recorder()
+    recorder.reset({"a": obs_of(0, 0, 0)})
+    recorder.step({}, {i: float(i) for i in range(REMEMBERED + 3)})
+    assert recorder.table.unattributed_reward == 0 + 1 + 2
+    assert list(recorder.table.record(0).early_rewards) == list(range(3, REMEMBERED + 3))
 
 
 @pytest.mark.parametrize("entry", ["observation", "reward", "flag"])
