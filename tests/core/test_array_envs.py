@@ -78,6 +78,22 @@ def test_every_group_gets_its_own_observations_and_actions(policies):
     assert runner.env.envs[0].closed
 
 
+def test_an_agent_that_joins_the_module_of_another_group_takes_none_of_its_rows():
+    """While "c" is alone in its module, its observations are written to the module's next rows."""
+
+    class Late(Rooms):
+        def _observe(self, out):
+            super()._observe(out)
+            out.groups["near"].present[:] = (self.t >= 2)[:, None]
+
+    episodes = make_runner(env=lambda config: Late(config.num_envs)).sample(num_timesteps=3 * 4)
+    assert episodes[0].agent_episodes.keys() == {"a", "b", "c"}
+    for episode in episodes:
+        for agent, part in episode.agent_episodes.items():
+            times = part.env_ts() + (0.5 if agent == "c" else 0.0)
+            np.testing.assert_array_equal(part.get_observations(), np.stack([times, times], 1))
+
+
 def test_global_states_are_recorded_env_by_env():
     for episode in make_runner(record_env_state=True).sample(num_timesteps=3 * 20):
         t = np.arange(len(episode) + 1)

@@ -140,6 +140,19 @@ def test_an_index_that_is_used_again_is_another_module():
     assert len(runner._sampling.rollout.policies.by_index) == 2
 
 
+def test_spaces_are_compared_again_where_an_index_is_used_again():
+    runner = make_runner()
+    runner.sample(num_timesteps=15)
+    runner.remove_module("other", new_agent_to_module_mapping_fn=everybody("main"))
+    runner.sample(num_timesteps=10)
+    other = fastmarl.RLModuleSpec(lambda **kwargs: Says(), observation_space=SPACE, action_space=gym.spaces.Discrete(2))
+    runner.add_module(
+        "new", other, new_agent_to_module_mapping_fn=lambda agent_id, episode: "main" if agent_id == "a" else "new"
+    )
+    with pytest.raises(ConfigError, match="agent 'b' of env 0 is mapped to module 'new', made for other spaces"):
+        runner.sample(num_timesteps=15)
+
+
 def test_changes_in_on_episode_end_hold_from_the_next_episode_on():
     def on_episode_end(*, env_runner, **kwargs):
         ended.append(len(ended))

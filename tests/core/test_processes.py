@@ -568,23 +568,23 @@ class Breaking(Trouble):
             raise
 
 
-@pytest.mark.slow
-def test_envs_lost_with_their_worker_while_another_is_reset(tmp_path):
-    """One worker has both envs; env 0's second reset hangs while env 1's episode goes on."""
+@pytest.mark.parametrize("trouble", ["exit", pytest.param("hang", marks=pytest.mark.slow)])
+def test_envs_lost_with_their_worker_while_another_is_reset(tmp_path, trouble):
+    """One worker has both envs; env 0's second reset ends it, or hangs, while env 1's episode goes on."""
     runner = make_runner(
         Staggered,
         num_envs=2,
         num_workers=1,
-        env_config={"trouble": {(0, 10): "hang"}, "in": "reset", "once": str(tmp_path)},
+        env_config={"trouble": {(0, 10): trouble}, "in": "reset", "once": str(tmp_path)},
         env_worker_start_method="fork",
         restart_failed_sub_environments=True,
-        step_timeout_s=0.5,
+        step_timeout_s=0.5 if trouble == "hang" else 60,
     )
     chunks = runner.sample(num_timesteps=60)
     spans = [(int(chunk.get_observations()["a"][0, 0]), len(chunk), chunk.is_truncated) for chunk in chunks]
     assert spans[:2] == [(0, 10, True), (1, 10, True)]
     report = runner.get_metrics()
-    wanted = {"failures": 1, "timeouts": 1, "restarts": 2, "steps_discarded": 1}
+    wanted = {"failures": 1, "timeouts": int(trouble == "hang"), "restarts": 2, "steps_discarded": 1}
     assert {name: report[f"num_env_{name}"] for name in wanted} == wanted
     assert sum(map(len, chunks)) >= 60
     runner.stop()
