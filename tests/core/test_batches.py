@@ -27,6 +27,7 @@ from fastmarl.batches import (
     sequences,
 )
 from fastmarl.errors import BatchError
+from fastmarl.testing import CountingEnv
 
 WORLDS = range(300_000, 300_000 + number_of_cases(12, most=40))
 ONE_AT_A_TIME = ("obs", "actions", "rewards", "terminateds", "truncateds")
@@ -152,6 +153,21 @@ def test_sequences_are_pieces_of_trajectories(seed, burn_in, max_seq_len):
                 serial if row else 0 for serial, row in zip(sequence["obs"], rows, strict=True)
             ]
         assert batch["loss_mask"].sum() == len(numbered[module]["row"])
+
+
+def test_extra_columns_have_zeros_for_burn_in_of_earlier_calls():
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(env=lambda config: CountingEnv(), episode_lookback_horizon=3)
+    )
+    runner.sample(num_timesteps=4)
+    (batch,) = sequences(
+        runner.sample(num_timesteps=4),
+        max_seq_len=4,
+        burn_in=2,
+        extra_columns={"default_policy": {"row": 1 + np.arange(8)}},
+    ).values()
+    assert batch["obs"][:, :, 0].tolist() == [[2, 3, 4, 5, 6, 7]] * 2
+    assert batch["row"].tolist() == [[0, 0, 1, 2, 3, 4], [0, 0, 5, 6, 7, 8]]
 
 
 def _like(struct: Any, flat: list) -> Any:

@@ -2,6 +2,7 @@ import functools
 import gc
 import types
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -223,6 +224,21 @@ def test_custom_data_that_is_still_empty_stays_with_its_episode(holder):
     episodes = runner.sample(num_episodes=8)
     kept = held if holder == "a callback" else [episode.custom_data for episode in episodes]
     assert kept == [{}] * written + [{"number": written}] + [{}] * 2
+
+
+def test_a_class_that_is_given_twice_keeps_both_objects_as_the_config_changes():
+    heard = []
+
+    class Hears(Callbacks):
+        def on_sample_end(self, **kwargs):
+            heard.append(self)
+
+    runner = make_runner(callbacks_class=[Hears, Hears])
+    runner.sample(num_timesteps=1)
+    runner.config = replace(runner.config, explore=False)
+    runner.sample(num_timesteps=1)
+    one, other, *again = heard
+    assert one is not other and again == [one, other]
 
 
 def test_on_episode_start_has_the_seed_of_its_reset():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.batched import Batched
+from support.compare import join
 from support.replay import make_config
 from support.scripted import Step, scripted
 from support.short_episodes import MODULE, NESTED, Later, Short, assert_moments, clock, make_runner, parts_of, stats_of
@@ -143,12 +144,14 @@ def test_float64_is_normalised_before_it_is_rounded(kind):
     assert actions == [0, 1]  # the mean is at 1500
 
 
-def test_previous_actions_and_rewards():
-    runner = make_runner(PrevActionsPrevRewards(n_prev_rewards=2), clip_rewards=(-1.0, 3.0))
-    (part,) = parts_of(runner.sample(num_episodes=1))
+@pytest.mark.parametrize("fragment", [1, 5])
+def test_previous_actions_and_rewards(fragment):
+    runner = make_runner(PrevActionsPrevRewards(n_prev_rewards=3), clip_rewards=(-1.0, 3.0))
+    chunks = [chunk for _ in range(5 // fragment) for chunk in runner.sample(num_timesteps=fragment)]
+    (part,) = parts_of([join(chunks)])
     obs, actions = part.get_observations(), part.get_actions()
     assert obs["prev_n_actions"].tolist() == [[0, 0, 0], *np.eye(3)[actions].tolist()]
-    assert obs["prev_n_rewards"].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 3], [3, 3]]
+    assert obs["prev_n_rewards"].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 3], [3, 3, 3]]
     assert part.get_rewards().tolist() == [1, 2, 3, 3, 3]
 
 

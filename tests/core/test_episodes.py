@@ -158,6 +158,13 @@ def test_everything_is_a_view():
     np.testing.assert_array_equal(rewards, before)
 
 
+def test_a_slice_has_custom_data_of_its_own(chunk):
+    chunk.custom_data["seen"] = 1
+    part = chunk[1:]
+    part.custom_data["more"] = 2
+    assert (chunk.custom_data, part.custom_data) == ({"seen": 1}, {"seen": 1, "more": 2})
+
+
 def test_agent_ids_may_be_tuples():
     parts = {agent: make_part(waiting_history(), "ann", 0, 6, 0) for agent in [(0, 1), 0, 1]}
     chunk = MultiAgentEpisode.of_agents(id_="e", agent_episodes=parts, env_t_started=0, env_t=6)

@@ -18,6 +18,8 @@ from support.wandering import KINDS, make_runner
 from support.worlds import make_world, world_of
 
 import fastmarl
+from fastmarl.errors import FinishedAgentError
+from fastmarl.testing import DyingAgentsEnv
 
 CASES = number_of_cases(6, most=100)  # random worlds
 
@@ -52,6 +54,24 @@ class Resumed(Remade, SideBySide):
     def __init__(self, world, **options):
         self.options = options
         super().__init__(world, **options)
+
+
+def test_agents_that_have_ended_may_not_come_again_after_a_resume():
+    class Resumable(DyingAgentsEnv):
+        supports_checkpoint = True
+
+        def get_state(self):
+            return {"t": self.env_t}
+
+        def set_state(self, state):
+            self.env_t = state["t"]
+
+    config = fastmarl.EnvRunnerConfig(env=lambda config: Resumable({"a": [(0, 2), (6, 9)], "b": [(0, 9)]}))
+    before, after = fastmarl.MultiAgentEnvRunner(config), fastmarl.MultiAgentEnvRunner(config)
+    before.sample(num_timesteps=4)
+    after.set_state(before.get_state())
+    with pytest.raises(FinishedAgentError, match="env 0, agent 'a', env step 6"):
+        after.sample(num_timesteps=4)
 
 
 @pytest.mark.slow

@@ -186,6 +186,17 @@ def test_no_block_grows_in_a_call_of_so_many_steps(kind, num_timesteps, growths)
     runner.stop()
 
 
+def test_lanes_of_episodes_that_are_not_summed_up_serve_later_calls():
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(env=lambda config: CountingEnv(2, 3), metrics_num_episodes_for_smoothing=1)
+    )
+    table, n_lanes = runner._sampling.rollout.table, []
+    for _ in range(4):
+        runner.sample(num_episodes=20)
+        n_lanes.append(len(table.row_L))
+    assert n_lanes == [n_lanes[0]] * 4
+
+
 def test_a_longer_call_than_before_makes_room_once_before_it_begins(growths):
     config = fastmarl.EnvRunnerConfig(num_envs_per_env_runner=8, model_config={"fcnet_hiddens": [4]}, **KINDS["dicts"])
     runner = fastmarl.MultiAgentEnvRunner(config)

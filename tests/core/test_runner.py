@@ -18,6 +18,7 @@ from fastmarl.errors import (
     RunnerStoppedError,
     UnknownModuleError,
 )
+from fastmarl.modules import DefaultRLModule
 
 
 def spans(episodes):
@@ -399,6 +400,18 @@ def test_older_weights_are_not_taken():
     runner.set_weights(older, weights_seq_no=4)
     name, array = next(iter(newer["default_policy"].items()))
     np.testing.assert_array_equal(runner.get_weights()["default_policy"][name], array)
+
+
+def test_weights_that_a_module_has_refused_are_not_set_by_later_calls():
+    class Refusing(DefaultRLModule):
+        def set_state(self, state):
+            raise ValueError("not these")
+
+    runner = make_runner(rl_module_spec=fastmarl.RLModuleSpec(module_class=Refusing))
+    with pytest.raises(ValueError, match="not these"):
+        runner.set_weights(runner.get_weights(), weights_seq_no=3)
+    assert runner.sample(num_timesteps=3)
+    assert runner.get_metrics()["weights_seq_no"] == 0
 
 
 def test_infos_of_waiting_agents_and_common_infos_are_kept():

@@ -1,5 +1,7 @@
 """time_limited(): the same env, whose episodes are cut; everything else passes through."""
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from support.batched import Batched
 from support.differences import assert_same
@@ -7,7 +9,8 @@ from support.levels import Levels, make_batch
 from support.process_runners import contents, make_runner
 
 import fastmarl
-from fastmarl.core.envs.time_limit import time_limited
+from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.core.envs.time_limit import TimeLimitedBatch, time_limited
 from fastmarl.errors import ConfigError, EnvCheckError
 from fastmarl.replays import Recording
 from fastmarl.testing.check import check_env
@@ -97,6 +100,26 @@ def test_the_count_of_steps_belongs_to_the_state_of_a_running_episode(env, tmp_p
     with make_runner(limited, mode="sync") as runner:
         runner.restore_from_path(tmp_path)
         assert_same([contents(each) for each in runner.sample(num_timesteps=60)], expected)
+
+
+def test_a_batch_does_not_count_on_in_a_state_that_was_set():
+    class Still(ArrayEnv):
+        def step(self, actions, out):
+            pass
+
+        def get_state(self):
+            return {}
+
+        def set_state(self, state):
+            pass
+
+    spaces = {"g": gym.spaces.Box(-1, 1)}, {"g": gym.spaces.Discrete(2)}
+    limited = TimeLimitedBatch(Still(2, {"g": ["a"]}, *spaces), 9)
+    state = limited.get_state()
+    for _ in range(2):
+        limited.set_state(state)
+        limited.step({}, StepArrays({}, *np.zeros((2, 2), np.bool_)))
+        assert (state["steps"].tolist(), limited.get_state()["steps"].tolist()) == ([0, 0], [1, 1])
 
 
 def test_global_states_are_recorded():
