@@ -16,6 +16,7 @@ from support.scenario_envs import BOTH, MIXED_CLOCKS, RESPAWN, TURNS, Echo, Step
 from support.scripted import Step, scripted
 from support.worlds import make_world
 
+import fastmarl
 from fastmarl.batches import (
     add_aligned_gae,
     add_gae,
@@ -156,9 +157,8 @@ def test_sequences_are_pieces_of_trajectories(seed, burn_in, max_seq_len):
 
 
 def test_extra_columns_have_zeros_for_burn_in_of_earlier_calls():
-    runner = fastmarl.MultiAgentEnvRunner(
-        fastmarl.EnvRunnerConfig(env=lambda config: CountingEnv(), episode_lookback_horizon=3)
-    )
+    config = fastmarl.EnvRunnerConfig(env=lambda config: CountingEnv(), episode_lookback_horizon=3)
+    runner = fastmarl.MultiAgentEnvRunner(config)
     runner.sample(num_timesteps=4)
     (batch,) = sequences(
         runner.sample(num_timesteps=4),

@@ -416,7 +416,8 @@ def test_weights_that_a_module_has_refused_are_not_set_by_later_calls():
 
 def test_infos_of_waiting_agents_and_common_infos_are_kept():
     """Agent "b" is observed only at every third step, and gets an info at every step."""
-    turns = [Step("a" if t % 3 else "ab", infos={"b": {"t": t}, "__common__": {"wind": t}}) for t in range(1, 11)]
+    infos = [{"b": {"t": t}, "__common__": {"wind": t}} for t in range(11)]
+    turns = [Step("a" if t % 3 else "ab", infos=infos[t], truncated=t == 10) for t in range(1, 11)]
     runner = make_runner(scripted(["ab", *turns]))
     first, second = runner.sample(num_timesteps=5)[0], runner.sample(num_timesteps=5)[0]
     assert first.get_infos()["b"] == [{}, {"t": 3}]
