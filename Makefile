@@ -80,7 +80,7 @@ test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code u
 test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners, groups and background samplers
 	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) --override-ini faulthandler_timeout=0 tests/core/test_channel.py tests/core/test_interrupted_workers.py \
 		tests/core/test_interrupts.py tests/offline/test_interrupted_output.py tests/replays/test_interrupted_record.py \
-		tests/distributed/test_interrupted_batches.py tests/distributed/test_background_ends.py tests/distributed/test_distributed_losses.py \
+		tests/distributed/test_real_interrupts.py tests/distributed/test_background_ends.py tests/distributed/test_distributed_losses.py \
 		tests/learning/test_ppo_misuse.py tests/legacy/test_legacy_interrupts.py tests/rllib/test_rllib_interrupts.py tests/rllib/test_old_stack_interrupts.py $(PYTEST_ARGS)
 
 test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs of RLlib's old API stack, against RLlib's class

@@ -1,19 +1,15 @@
 """After an interrupt (Ctrl-C), a runner with worker processes samples on, and returns what the envs have said."""
 
-import contextlib
 import gc
-import json
 import os
 import signal
-import subprocess
-import sys
 import weakref
 from itertools import count
-from pathlib import Path
 
 import psutil
 import pytest
-from support.sigints import STEP_TIMEOUT_S, make_runner
+from support.interrupts import interrupted
+from support.sigints import make_runner
 from support.stamped_env import Witness
 
 from fastmarl.core.processes.channel import Channel
@@ -21,22 +17,7 @@ from fastmarl.core.vector.workers.env_workers import EnvWorkers
 from fastmarl.core.vector.workers.process import WorkerProcess
 from fastmarl.runner.loop.envs import Envs
 
-N_SIGINTS = int(os.environ.get("FASTMARL_SIGINTS", "8"))
 EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.needs("pyarrow")  # one kind of runner writes files
-def test_real_interrupts_at_random_times_arrive_and_leave_a_runner_that_samples_on():
-    command = [sys.executable, "-m", "support.sigints", str(N_SIGINTS), "0"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert not report["wrong"]
-    assert report["interrupts"] == report["arrived"] == N_SIGINTS
-    assert report["chunks"] > 10 * N_SIGINTS
-    assert report["slowest_s"] < STEP_TIMEOUT_S
 
 
 RESTART = {function.__code__ for function in (WorkerProcess.restart, WorkerProcess._open, WorkerProcess.finish_start)}
@@ -46,12 +27,12 @@ RESTART = {function.__code__ for function in (WorkerProcess.restart, WorkerProce
 def test_a_worker_whose_restart_was_interrupted_is_remade():
     for line in count(0, EVERY_NTH_LINE):
         runner, witness = make_runner({"restart_failed_sub_environments": True, "env_config": {"crash": 50}}), Witness()
-        with interrupt_at(line, RESTART) as interrupts, contextlib.suppress(KeyboardInterrupt):
-            witness.check(runner.sample(num_timesteps=240), interrupted=False)
+        sample = lambda: witness.check(runner.sample(num_timesteps=240), interrupted=False)  # noqa: B023, E731
+        was_interrupted = interrupted(sample, codes=RESTART, at=line)
         witness.check(runner.sample(num_timesteps=60), interrupted=True)
         witness.check(runner.sample(num_timesteps=60), interrupted=False)
         runner.stop()
-        if not interrupts:
+        if not was_interrupted:
             break
     assert line > 20
 
@@ -73,11 +54,10 @@ def test_a_stop_that_was_interrupted_is_finished_by_the_next():
     for line in count(0, EVERY_NTH_LINE):
         runner = make_runner({})
         pids = [worker.pid for worker in runner.env._workers]
-        with interrupt_at(line, ENDS) as interrupts, contextlib.suppress(KeyboardInterrupt):
-            runner.stop()
+        was_interrupted = interrupted(runner.stop, codes=ENDS, at=line)
         runner.stop()
         assert not any(map(psutil.pid_exists, pids))
-        if not interrupts:
+        if not was_interrupted:
             break
     assert line > 20
     gc.collect()  # tracebacks
@@ -106,24 +86,3 @@ def test_an_interrupt_arrives_that_comes_where_python_drops_errors(when):
         end.detach()
     witness.check(runner.sample(num_timesteps=60), interrupted=True)
     runner.stop()
-
-
-@contextlib.contextmanager
-def interrupt_at(line, codes):
-    """Interrupt the block after `line` lines of some functions have run; yields a list of interrupts."""
-    lines, interrupts, own_pid = count(), [], os.getpid()
-
-    def trace(frame, event, _):
-        if frame.f_code not in codes:
-            return None
-        if event == "line" and os.getpid() == own_pid and next(lines) == line:
-            interrupts.append(frame.f_lineno)
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield interrupts
-    finally:
-        sys.settrace(before)

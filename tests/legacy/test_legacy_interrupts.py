@@ -5,10 +5,9 @@ By default some lines are tried; `make test-interrupts` tries all of them, and a
 
 from itertools import product
 
-import gymnasium as gym
-import numpy as np
 import pytest
 from support.interrupts import Interruption, in_own_thread, interrupt_lines, lines_of
+from support.numbered import ENDS, JOINS, LENGTHS, Numbered, reward_of
 
 import fastmarl
 from fastmarl.legacy import RolloutWorker, RolloutWorkerConfig
@@ -16,14 +15,6 @@ from fastmarl.legacy import RolloutWorker, RolloutWorkerConfig
 # An interrupt that comes while Python finalises an object is dropped, with this warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 N_LINES = 6
-OBS = gym.spaces.Box(-1e6, 1e6, (4,), np.float32)
-LENGTHS = (6, 11, 4)
-JOINS = {"a": 0, "b": 2, "c": 0}
-ENDS = {"a": None, "b": None, "c": 3}
-
-
-def reward_of(reset, t, agent):
-    return reset + t / 8 + ord(agent) / 16
 
 
 def return_of(reset, length):
@@ -35,35 +26,13 @@ def return_of(reset, length):
 WHOLE = [(length, return_of(reset, length)) for length in LENGTHS for reset in range(100)]
 
 
-class Telling(fastmarl.MultiAgentEnv):
-    """Observations are (env, reset, env step, agent); it logs its actions. "b" joins late, "c" ends early."""
-
+class Telling(Numbered, fastmarl.MultiAgentEnv):
     def __init__(self, context):
-        super().__init__()
-        self.agents = self.possible_agents = list(JOINS)
-        self.observation_spaces = dict.fromkeys(self.agents, OBS)
-        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
-        self.number = context.vector_index
-        self.resets, self.received = -1, {}
-
-    def reset(self, *, seed=None, options=None):
-        self.resets, self.t = self.resets + 1, 0
-        return self.obs(), {}
+        super().__init__(context.vector_index)
 
     def step(self, actions):
-        self.received |= {(self.number, self.resets, self.t, agent): int(action) for agent, action in actions.items()}
-        self.t += 1
-        obs = self.obs()
-        rewards = {agent: reward_of(self.resets, self.t, agent) for agent in obs if JOINS[agent] < self.t}
-        over = self.t == LENGTHS[(self.resets + self.number) % len(LENGTHS)]
-        return obs, rewards, {"__all__": over, "c": self.t == ENDS["c"]}, {"__all__": False}, {}
-
-    def obs(self):
-        return {
-            agent: np.array([self.number, self.resets, self.t, ord(agent)], np.float32)
-            for agent, joins in JOINS.items()
-            if joins <= self.t and (ENDS[agent] is None or self.t <= ENDS[agent])
-        }
+        obs, rewards, *rest = super().step(actions)
+        return obs, {agent: reward for agent, reward in rewards.items() if JOINS[agent] < self.t}, *rest
 
 
 def make_worker(batch_mode):
@@ -84,13 +53,11 @@ class Checked:
     """Takes a worker's batches, and compares their rows with the logs of the envs."""
 
     def __init__(self, worker):
-        self.received = {}
         self.worker = worker
         self.seen = set()
 
     def take(self, batch, is_whole):
-        for env in self.worker.foreach_env(lambda env: env):
-            self.received |= env.received
+        envs = {env.number: env for env in self.worker.foreach_env(lambda env: env)}
         numbers = {}
         for columns in batch.policy_batches.values():
             assert all(len(column) == len(columns) for column in columns.values())
@@ -102,7 +69,7 @@ class Checked:
                 assert key not in self.seen, f"{key} is in two batches"
                 self.seen.add(key)
                 assert after == [env, reset, at + 1, agent] and t == at
-                assert action == self.received[key]
+                assert action == envs[env].received[reset, at, chr(agent)]
                 assert reward == reward_of(reset, at + 1, chr(agent))
                 assert numbers.setdefault((env, reset), eps_id) == eps_id
         if is_whole:

@@ -6,13 +6,13 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
 from itertools import count
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,15 +178,18 @@ def interrupt_lines(
     assert n_missed <= len(chosen) / 2
 
 
-def interrupted(call: Callable[[], Any], *, file: str, at: int, event: str = "line") -> bool:
-    """Run a call, interrupt it at line (or "opcode") number `at` in this file, and return true if that happened."""
-    numbers = count()
+def interrupted(
+    call: Callable[[], Any], *, at: int, file: str = "", codes: Container[CodeType] = (), event: str = "line"
+) -> bool:
+    """Run a call, interrupt it at line (or "opcode") number `at` in this file or these functions, and return true if
+    that happened."""
+    numbers, own_pid = count(), os.getpid()
 
     def trace(frame: FrameType, what: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != file:
+        if frame.f_code.co_filename != file and frame.f_code not in codes:
             return None
         frame.f_trace_opcodes = event == "opcode"
-        if what == event and next(numbers) == at:
+        if what == event and os.getpid() == own_pid and next(numbers) == at:
             raise KeyboardInterrupt
         return trace
 

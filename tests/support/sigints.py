@@ -1,9 +1,13 @@
-"""Real interrupts of runners at random times: each arrives, and after it the runner samples on as before.
+"""Real interrupts at random times, of runners and of what hands out batches: each arrives, and what is used afterwards
+goes on, with nothing wrong, twice or left behind.
 
-A script, since an interrupt that comes too late would end the tests: `python -m support.sigints COUNT SEED`.
+A script, since an interrupt that comes too late would end the tests: `python -m support.sigints NAME COUNT SEED`, with
+a name of `TRIALS`.
 """
 
 import contextlib
+import faulthandler
+import gc
 import json
 import os
 import select
@@ -12,26 +16,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 
-import gymnasium as gym
 import numpy as np
+import psutil
 
 import fastmarl
+from fastmarl.distributed import BackgroundSampler, EnvRunnerGroup
+from fastmarl.errors import RunnerStoppedError
 from fastmarl.offline import ParquetReader
 from fastmarl.replays import Recording
-from support.stamped_env import StampedEnv, Witness
+from support.levels import Levels
+from support.stamped_env import N_AGENTS, StampedEnv, Witness
 
-IN_PROCESS = {"gym_env_vectorize_mode": "sync"}
-KINDS = (
-    IN_PROCESS,
-    {},
-    {"worker_num_splits": 2, "env_config": {"long": 3}},
-    {"worker_num_splits": 2, "env_batch_size": 1, "env_config": {"long": 5}},
-    {"restart_failed_sub_environments": True, "env_config": {"crash": 60, "long": 7}, "max_restarts": 9},
-)
-FILES = (IN_PROCESS, {})  # with `output` and a record of actions
 STEP_TIMEOUT_S = 20
-AT_MOST_S = 0.05  # from the first call to the interrupt
+STUCK_S = 120
 SENDER = """
 import os, signal, sys, time
 for line in sys.stdin:
@@ -41,53 +40,53 @@ for line in sys.stdin:
 """
 
 
-class Clock(fastmarl.MultiAgentEnv):
-    """Observations are (env step, seed of the reset): so its episodes can be replayed."""
+class Interrupter:
+    """Interrupts this process, from another one."""
 
-    def __init__(self, config=None):
-        self.possible_agents = ["a", "b"]
-        self.observation_spaces = dict.fromkeys("ab", gym.spaces.Box(-np.inf, np.inf, (2,), np.float64))
-        self.action_spaces = dict.fromkeys("ab", gym.spaces.Discrete(1000))
+    def __init__(self, rng):
+        self._rng = rng
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self.pid = self._process.pid
 
-    def reset(self, *, seed=None, options=None):
-        self.seed, self.t = seed, 0
-        return self._observe(), {}
+    def interrupt_while(self, use, at_most_s):
+        """Use something until an interrupt has come; returns whether it has arrived as KeyboardInterrupt."""
+        try:
+            self._process.stdin.write(f"{at_most_s * self._rng.random()}\n".encode())
+            self._process.stdin.flush()
+            while not self._has_come():
+                use()
+        except KeyboardInterrupt:
+            assert self._has_come(10.0)
+            return True
+        except Exception:
+            with contextlib.suppress(KeyboardInterrupt):  # which is still to come
+                time.sleep(5)
+            self._has_come(10.0)
+            raise
+        return False
 
-    def step(self, actions):
-        self.t += 1
-        rewards = {agent: float(action) for agent, action in actions.items()}
-        return self._observe(), rewards, {"__all__": self.t >= 3 + self.seed % 5}, {"__all__": False}, {}
+    def _has_come(self, timeout=0.0):
+        """Return true if a signal was sent; each report of one is read once."""
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
+        return bool(ready) and bool(os.read(self._process.stdout.fileno(), 1))
 
-    def _observe(self):
-        return {agent: np.array([self.t, self.seed % 1000], np.float64) for agent in "ab"}
-
-
-class FilesWitness:
-    """Looks whether what is returned is in the files, once, and nothing else; and whether all that is on record can be
-    replayed."""
-
-    def __init__(self):
-        self._returned = []
-        self.n_chunks = 0
-
-    def check(self, chunks, *, interrupted):
-        self._returned += map(_outline, chunks)
-        self.n_chunks += len(chunks)
-
-    def check_files(self, runner):
-        """After the runner's end."""
-        filed = [_outline(each) for some in ParquetReader(runner.config.output).iter_episodes() for each in some]
-        assert sorted(filed) == sorted(self._returned), set(filed) ^ set(self._returned)
-        assert len(set(filed)) == len(filed)
-        recording = Recording(runner.config.record_actions)
-        for episode in (each for each in recording if each.length):
-            fastmarl.replay(recording, episode.number, env=Clock)
-        ended = {id_ for id_, _, _, is_done in filed if is_done}
-        assert ended == {episode.id_ for episode in recording if episode.is_done}
+    def end(self):
+        self._process.stdin.close()
+        self._process.wait()
 
 
-def _outline(chunk):
-    return chunk.id_, chunk.env_t_started, chunk.env_t, chunk.is_done
+# Runners.
+
+IN_PROCESS = {"gym_env_vectorize_mode": "sync"}
+KINDS = (
+    IN_PROCESS,
+    {},
+    {"worker_num_splits": 2, "env_config": {"long": 3}},
+    {"worker_num_splits": 2, "env_batch_size": 1, "env_config": {"long": 5}},
+    {"restart_failed_sub_environments": True, "env_config": {"crash": 60, "long": 7}, "max_restarts": 9},
+)
 
 
 def make_runner(kind):
@@ -101,90 +100,274 @@ def make_runner(kind):
     return runner
 
 
-def compile_writers(folder):
-    """Compile what writes files: an interrupt while numba loads a function may crash llvmlite."""
-    kind = {**IN_PROCESS, "env": Clock, "output": f"{folder}/output", "record_actions": f"{folder}/record"}
-    runner = make_runner(kind)
-    runner.sample(num_timesteps=80, random_actions=True)
-    runner.stop()
+class RunnerTrial:
+    """A runner is interrupted again and again; it samples on."""
 
+    make_witness = Witness
 
-def is_sent(sender, timeout):
-    """Return true if the sender has reported a signal; each report is read once."""
-    ready, _, _ = select.select([sender.stdout], [], [], timeout)
-    return bool(ready) and bool(os.read(sender.stdout.fileno(), 1))
+    def __init__(self, kind, rng):
+        self._rng, self.witness = rng, self.make_witness()
+        self._runner = make_runner(kind)
 
+    def run(self, interrupter):
+        calls = []
 
-def interrupt(runner, witness, sender, rng):
-    """Interrupt the runner once, somewhere; then see how it goes on.
-
-    Returns:
-        (whether the interrupt has arrived, the slowest call's seconds)
-    """
-    calls, has_arrived = [], False
-    try:
-        sender.stdin.write(f"{AT_MOST_S * rng.random()}\n".encode())
-        sender.stdin.flush()
-        while not is_sent(sender, 0.0):
+        def use():
             # Nothing is between the return and append(), so that no chunks are lost here.
-            calls.append(runner.sample(num_timesteps=int(rng.integers(1, 60)), random_actions=True))
-    except KeyboardInterrupt:
-        has_arrived = True
-        is_sent(sender, 10.0)
-    except Exception:
-        with contextlib.suppress(KeyboardInterrupt):  # which is still to come
-            time.sleep(5)
-        is_sent(sender, 10.0)
-        raise
-    for chunks in calls:
-        witness.check(chunks, interrupted=False)
-    slowest = 0.0
-    for call in range(3):
-        begun = time.monotonic()
-        chunks = runner.sample(num_timesteps=80, random_actions=True)
-        slowest = max(slowest, time.monotonic() - begun)
-        witness.check(chunks, interrupted=call == 0)
-    return has_arrived, slowest
+            calls.append(self._runner.sample(num_timesteps=int(self._rng.integers(1, 60)), random_actions=True))
+
+        has_arrived = interrupter.interrupt_while(use, 0.05)
+        for chunks in calls:
+            self.witness.check(chunks, interrupted=False)
+        for call in range(3):
+            begun = time.monotonic()
+            chunks = self._runner.sample(num_timesteps=80, random_actions=True)
+            assert time.monotonic() - begun < STEP_TIMEOUT_S
+            self.witness.check(chunks, interrupted=call == 0)
+        return has_arrived
+
+    def end(self):
+        self._runner.stop()
 
 
-def main(count, seed):
+class FilesWitness:
+    """Looks whether what is returned is in the files, once, and nothing else; and whether all that is on record can be
+    replayed."""
+
+    def __init__(self):
+        self._returned = []
+        self.n_checked = 0
+
+    def check(self, chunks, *, interrupted):
+        self._returned += map(_outline, chunks)
+        self.n_checked += len(chunks)
+
+    def check_files(self, config):
+        """After the runner's end."""
+        filed = [_outline(each) for some in ParquetReader(config.output).iter_episodes() for each in some]
+        assert sorted(filed) == sorted(self._returned), set(filed) ^ set(self._returned)
+        assert len(set(filed)) == len(filed)
+        recording = Recording(config.record_actions)
+        for episode in (each for each in recording if each.length):
+            fastmarl.replay(recording, episode.number, env=Levels)
+        ended = {id_ for id_, _, _, is_done in filed if is_done}
+        assert ended == {episode.id_ for episode in recording if episode.is_done}
+
+
+def _outline(chunk):
+    return chunk.id_, chunk.env_t_started, chunk.env_t, chunk.is_done
+
+
+class FilesTrial(RunnerTrial):
+    """A runner with `output` and a record of actions is interrupted."""
+
+    make_witness = FilesWitness
+
+    def __init__(self, kind, rng):
+        self._folder = tempfile.TemporaryDirectory()
+        files = {"output": f"{self._folder.name}/output", "record_actions": f"{self._folder.name}/record"}
+        super().__init__({**kind, "env": Levels, **files}, rng)
+
+    def end(self):
+        super().end()
+        with self._folder:
+            self.witness.check_files(self._runner.config)
+
+
+def compile_writers():
+    """Compile what writes files: an interrupt while numba loads a function may crash llvmlite."""
+    trial = FilesTrial(IN_PROCESS, None)
+    trial.witness.check(trial._runner.sample(num_timesteps=80, random_actions=True), interrupted=False)
+    trial.end()
+
+
+# Batches.
+
+MAKER, EPISODE, T, AGENT, LAST_ACTION = range(1, 6)  # columns of the observations
+
+
+class BatchWitness:
+    """Looks whether batches that follow each other are what the envs have said, each step once and in order."""
+
+    def __init__(self):
+        self._last = {}  # maker -> (episode, env step)
+        self.n_checked = 0
+
+    def check(self, batch, *, interrupted):
+        """After an interrupt, there may be gaps."""
+        columns = batch["default_policy"]
+        obs, actions, rewards = (columns[name] for name in ("obs", "actions", "rewards"))
+        np.testing.assert_array_equal(rewards, obs[:, T] + 1 + actions)
+        for maker in np.unique(obs[:, MAKER]):
+            rows = obs[:, MAKER] == maker
+            of_agents = [rows & (obs[:, AGENT] == agent) for agent in range(N_AGENTS)]
+            steps = [self._check_agent(obs[own], actions[own]) for own in of_agents]
+            assert all(each == steps[0] for each in steps)
+            self._check_order(int(obs[rows][0, 0]), maker, steps[0], interrupted)
+        self.n_checked += 1
+
+    def _check_agent(self, obs, actions):
+        """(episode, env step) of an agent's rows."""
+        follows = (np.diff(obs[:, T]) == 1) & (np.diff(obs[:, EPISODE]) == 0)
+        np.testing.assert_array_equal(obs[1:, LAST_ACTION][follows], actions[:-1][follows])
+        return [(int(episode), int(t)) for episode, t in obs[:, [EPISODE, T]]]
+
+    def _check_order(self, env, maker, steps, interrupted):
+        for step in steps:
+            last = self._last.get(maker)
+            if last is None:
+                assert interrupted or step == (1, 0)
+            else:
+                episode, t = last
+                is_over = t + 1 == 7 + 5 * (env + episode) % 11
+                want = (episode + 1, 0) if is_over else (episode, t + 1)
+                assert step > last if interrupted else step == want, f"env {env}: {step} after {last}"
+            self._last[maker] = step
+
+
+def make_config():
+    return fastmarl.EnvRunnerConfig(
+        env=StampedEnv, num_envs_per_env_runner=2, rollout_fragment_length=9, keep_float64=True, seed=0,
+        model_config={"fcnet_hiddens": [4]},
+    )  # fmt: skip
+
+
+class GroupTrial:
+    """One group is interrupted again and again; it goes on."""
+
+    def __init__(self, num_env_runners, rng):
+        self._at_most_s = 0.4 if num_env_runners else 0.1
+        self.witness = BatchWitness()
+        self._group = EnvRunnerGroup(make_config(), num_env_runners=num_env_runners)
+        for _, part in zip(range(4), self._group.sample_ready(), strict=False):  # imports, and compiles
+            self.witness.check(part.batch, interrupted=False)
+
+    def run(self, interrupter):
+        group, parts = self._group, []
+
+        def use():
+            parts.extend(group.sample())
+            parts.extend(part for _, part in zip(range(3), group.sample_ready(), strict=False))
+            group.set_weights()
+            group.get_state()
+
+        has_arrived = interrupter.interrupt_while(use, self._at_most_s)
+        for part in parts:
+            self.witness.check(part.batch, interrupted=True)
+        for call in range(3):
+            for part in sorted(group.sample(), key=lambda each: each.weights_seq_no):
+                self.witness.check(part.batch, interrupted=call == 0)
+        return has_arrived
+
+    def end(self):
+        self._group.stop()
+
+
+class BackgroundTrial:
+    """Samplers are interrupted while they start, sample or close; then they are closed, and another one is made."""
+
+    def __init__(self, rng):
+        self.witness = BatchWitness()
+        self._number = self._n_files = 0
+
+    def run(self, interrupter):
+        self._number += 1
+        samplers, batches = [], []
+
+        def use():
+            if not samplers:
+                samplers.append(BackgroundSampler(make_config(), start_method="fork", processes=2))
+            batches.append(samplers[0].next())
+            samplers[0].set_weights()
+            if self._number % 3 == 0 and len(batches) % 3 == 0:
+                samplers.pop().close()
+
+        if self._number % 3:
+            use()
+        has_arrived = interrupter.interrupt_while(use, 0.3 if self._number % 3 else 1.5)
+        for batch in batches:
+            self.witness.check(batch, interrupted=False)
+        if samplers:
+            with contextlib.suppress(RunnerStoppedError):  # if the interrupt came in one of its methods
+                samplers[0].next()
+            samplers.pop().close()
+        assert not left_behind(interrupter)
+        n_files = len(os.listdir("/proc/self/fd"))
+        if self._number <= 3:
+            self._n_files = n_files
+        assert n_files <= self._n_files
+        return has_arrived
+
+    def end(self):
+        pass
+
+
+def left_behind(interrupter):
+    """Processes that should have ended."""
+    gc.collect()
+    ends_at = time.monotonic() + 10
+    while True:
+        children = [each for each in psutil.Process().children(recursive=True) if each.pid != interrupter.pid]
+        left = [each for each in children if not _is_of_python(each) and each.status() != psutil.STATUS_ZOMBIE]
+        if not left or time.monotonic() > ends_at:
+            return [f"left: {each}" for each in left]
+        time.sleep(0.05)
+
+
+def _is_of_python(process):
+    try:
+        return "resource_tracker" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return True
+
+
+TRIALS = {
+    "runner": [*(partial(RunnerTrial, kind) for kind in KINDS), *(partial(FilesTrial, kind) for kind in KINDS[:2])],
+    "background": [BackgroundTrial],
+    "group": [partial(GroupTrial, 0)],
+    "ray": [partial(GroupTrial, 2)],
+}
+
+
+def main(name, count, seed):
     """Writes what has happened, as JSON."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = set(os.listdir("/dev/shm"))
     rng = np.random.default_rng(seed)
-    sender = subprocess.Popen(
-        [sys.executable, "-c", SENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
-    report = {"interrupts": 0, "arrived": 0, "slowest_s": 0.0, "chunks": 0, "wrong": []}
-    with tempfile.TemporaryDirectory() as folder:
-        compile_writers(folder)
-        files = [
-            {**kind, "env": Clock, "output": f"{folder}/output{i}", "record_actions": f"{folder}/record{i}"}
-            for i, kind in enumerate(FILES)
-        ]
-        kinds = [*((kind, Witness) for kind in KINDS), *((kind, FilesWitness) for kind in files)]
-        for number, (kind, make_witness) in enumerate(kinds):
-            runner, witness = make_runner(kind), make_witness()
-            for _ in range(count // len(kinds) + (number < count % len(kinds))):
-                try:
-                    has_arrived, slowest = interrupt(runner, witness, sender, rng)
-                    report["arrived"] += has_arrived
-                    report["slowest_s"] = max(report["slowest_s"], slowest)
-                except Exception as error:
-                    report["wrong"].append(f"{kind}: {error!r:.2000}")
-                    runner.stop()
-                    runner, witness = make_runner(kind), make_witness()
-                report["interrupts"] += 1
-            report["chunks"] += witness.n_chunks
-            runner.stop()
-            if make_witness is FilesWitness:
-                try:
-                    witness.check_files(runner)
-                except Exception as error:
-                    report["wrong"].append(f"{kind}: {error!r:.2000}")
-    sender.stdin.close()
-    sender.wait()
+    interrupter = Interrupter(rng)
+    report = {"interrupts": 0, "arrived": 0, "checked": 0, "wrong": []}
+    if name == "runner":
+        compile_writers()
+
+    def end(trial):
+        faulthandler.cancel_dump_traceback_later()
+        report["checked"] += trial.witness.n_checked
+        try:
+            trial.end()
+        except Exception as error:
+            report["wrong"].append(f"at the end: {error!r:.2000}")
+
+    for number, make_trial in enumerate(TRIALS[name]):
+        trial = make_trial(rng)
+        for _ in range(count // len(TRIALS[name]) + (number < count % len(TRIALS[name]))):
+            faulthandler.dump_traceback_later(STUCK_S, exit=True)
+            try:
+                report["arrived"] += trial.run(interrupter)
+            except Exception as error:
+                report["wrong"].append(f"{make_trial}: {error!r:.2000}")
+                end(trial)
+                trial = make_trial(rng)
+            report["interrupts"] += 1
+        end(trial)
+    if name == "ray":
+        import ray
+
+        ray.shutdown()
+    report["wrong"] += left_behind(interrupter)
+    report["wrong"] += sorted(each for each in set(os.listdir("/dev/shm")) - before if "fastmarl" in each)
+    interrupter.end()
     sys.stdout.write(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

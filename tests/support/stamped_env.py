@@ -72,7 +72,7 @@ class Witness:
     def __init__(self):
         self._last = {}  # env index -> (maker, episode, env step, whether that was over)
         self._makers = set()
-        self.n_chunks = 0
+        self.n_checked = 0
 
     def check(self, chunks, *, interrupted):
         """Raises AssertionError. After an interrupt, there may be gaps."""
@@ -91,7 +91,7 @@ class Witness:
                 want = (before[1] + 1, 0) if before[3] else before[1:3]
                 assert (episode, chunk.env_t_started) == want, f"{chunk} after {before}"
             self._last[env] = (maker, episode, chunk.env_t, chunk.is_done)
-            self.n_chunks += 1
+            self.n_checked += 1
 
 
 def _check_part(part, agent, chunk):
