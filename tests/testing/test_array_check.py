@@ -57,6 +57,24 @@ class Walk(ArrayEnv):
         both.obs["action_mask"][env_indices] = self.mask()[env_indices]
 
 
+def after_step(change):
+    class Broken(Walk):
+        def step(self, actions, out):
+            super().step(actions, out)
+            change(self, out.groups["both"], out)
+
+    return Broken
+
+
+def after_reset(change):
+    class Broken(Walk):
+        def reset(self, env_indices, out, *, seeds=None):
+            super().reset(env_indices, out, seeds=seeds)
+            change(self, out.groups["both"], out, env_indices)
+
+    return Broken
+
+
 class HalfObservation(Walk):
     def observe(self, env_indices, both):
         super().observe(env_indices, both)
@@ -85,74 +103,14 @@ class NotANumber(Walk):
         both.obs["observation"][env_indices, :, 0] /= np.where(self.t[env_indices] == 2, np.nan, 1)[:, None]
 
 
-class BadReward(Walk):
-    def step(self, actions, out):
-        super().step(actions, out)
-        out.groups["both"].rewards[1, 1] = np.inf
-
-
 class PaysTheDead(Walk):
     def gone(self):
         return np.zeros((self.num_envs, 2), np.bool_)
 
 
-class ShowsTheDead(Walk):
-    def step(self, actions, out):
-        super().step(actions, out)
-        out.groups["both"].present[:] = True
-
-
-class ReplacesArrays(Walk):
-    def step(self, actions, out):
-        super().step(actions, out)
-        out.groups["both"].rewards = self.place.astype(np.float32)
-
-
-class ReplacesObservations(Walk):
-    def reset(self, env_indices, out, *, seeds=None):
-        super().reset(env_indices, out, seeds=seeds)
-        out.groups["both"].obs["observation"] = self.place
-
-
-class KeepsArrays(Walk):
-    def step(self, actions, out):
-        super().step(actions, out)
-        self.last = out.groups["both"].obs["observation"][0, :, 0]
-
-
-class KeepsAllArrays(Walk):
-    def reset(self, env_indices, out, *, seeds=None):
-        super().reset(env_indices, out, seeds=seeds)
-        self.out = out
-
-
 class IgnoresSeeds(Walk):
     def reset(self, env_indices, out, *, seeds=None):
         super().reset(env_indices, out)
-
-
-class SharesItsGenerator(Walk):
-    def reset(self, env_indices, out, *, seeds=None):
-        super().reset(env_indices, out, seeds=seeds)
-        self.rngs = [self.rngs[0]] * self.num_envs
-
-
-class ResetsNeighbours(Walk):
-    def reset(self, env_indices, out, *, seeds=None):
-        super().reset(env_indices, out, seeds=seeds)
-        self.place[:] += 0.0 if len(env_indices) == self.num_envs else 0.01
-
-
-class WritesOtherRows(Walk):
-    def reset(self, env_indices, out, *, seeds=None):
-        super().reset(env_indices, out, seeds=seeds)
-        out.groups["both"].obs["observation"][:] = np.stack([self.place, np.tile(self.t[:, None], 2)], -1)
-
-
-class NeverEnds(Walk):
-    def step(self, actions, out):
-        super().step(actions, out)
-        out.truncated[:] = False
 
 
 class LeavesNoAgent(Walk):
@@ -171,16 +129,52 @@ class RulesEverythingOut(Walk):
         super().step(actions, out)
 
 
-class TellsStrangers(Walk):
-    def step(self, actions, out):
-        super().step(actions, out)
-        out.infos.append((0, "a", {"fine": 1}))
-        out.infos.append((0, "c", {}))
-
-
 class Raises(Walk):
     def step(self, actions, out):
         raise ZeroDivisionError("no such wall")
+
+
+SHOWS_THE_DEAD = after_step(lambda env, both, out: both.present.fill(True))
+BROKEN = {  # name: (batch, kind of its problems, text)
+    "half an observation": (HalfObservation, "unwritten",
+                            r"episode 0, env step 3, agent 'b': env 0: observation\['observation'\] was not"),
+    "half a mask": (HalfMask, "seed", "write whole observations"),
+    "bounds": (Outside, "bounds", r"agent '.': env .: observation\['observation'\] has values from -"),
+    "NaN": (NotANumber, "bounds", "env step 2, agent '.': env .: .* holds NaN"),
+    "reward": (after_step(lambda env, both, out: both.rewards[1, 1:].fill(np.inf)), "reward",
+               "env step 1, agent 'b': env 1: expected a finite reward, got inf"),
+    "pays the dead": (PaysTheDead, "after the end", "agent 'a': env .: received a reward of .* after it had ended"),
+    "shows the dead": (SHOWS_THE_DEAD, "after the end", "agent 'a': env .: is present after it had ended"),
+    "replaces rewards": (after_step(lambda env, both, out: setattr(both, "rewards", env.place.astype(np.float32))),
+                         "raised", r"cannot assign to field 'rewards'"),
+    "replaces observations": (
+        after_reset(lambda env, both, out, env_indices: both.obs.update(observation=env.place)), "replaced",
+        r"reset\(\) replaced .*obs\['observation'\], .*\[3, 2, 2\], by float64 \[3, 2\]"),
+    "keeps a view": (after_step(lambda env, both, out: setattr(env, "last", both.obs["observation"][0, :, 0])),
+                     "kept", r"obs\['observation'\] or a view of it is kept"),
+    "keeps all arrays": (after_reset(lambda env, both, out, env_indices: setattr(env, "out", out)), "kept",
+                         "out.terminated or a view of it is kept"),
+    "seeds": (IgnoresSeeds, "seed", r"episode 0, env step 0: changed although reset\(seeds=\[0, \.\.\.\]\) and the "
+              "actions were the same"),
+    "mask of zeros": (RulesEverythingOut, "mask", "its mask rules out all actions"),
+    "info of a stranger": (after_step(lambda env, both, out: out.infos.extend([(0, "a", {"fine": 1}), (0, "c", {})])),
+                           "info", r"got \(0, 'c', \{\}\)"),
+    "raises": (Raises, "raised", r"step\(\) raised ZeroDivisionError\('no such wall'\) in .*test_array_check.py"),
+}  # fmt: skip
+ODD = {  # name: (batch, kind of its notes, text)
+    "one generator": (
+        after_reset(lambda env, both, out, env_indices: setattr(env, "rngs", [env.rngs[0]] * env.num_envs)),
+        "neighbours", "changed when the other envs of the batch took other actions and were reset"),
+    "resets neighbours": (
+        after_reset(lambda env, both, out, env_indices: env.place.__iadd__(0.01 * (len(env_indices) < env.num_envs))),
+        "neighbours", "let reset.. touch the state of env_indices alone"),
+    "other rows": (
+        after_reset(lambda env, both, out, env_indices: np.copyto(
+            both.obs["observation"], np.stack([env.place, np.tile(env.t[:, None], 2)], -1))),
+        "other rows", "they are ignored"),
+    "endless": (after_step(lambda env, both, out: out.truncated.fill(False)), "endless", "no episode came to an end"),
+    "nobody left": (LeavesNoAgent, "nobody left", ""),
+}  # fmt: skip
 
 
 class TwoWheels(ArrayEnv):
@@ -240,60 +234,18 @@ def test_nothing_is_found_in_the_bundled_ones(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("broken", "problems", "text"),
-    [
-        (
-            HalfObservation,
-            {"unwritten"},
-            r"episode 0, env step 3, agent 'b': env 0: observation\['observation'\] was not",
-        ),
-        (HalfMask, {"seed"}, "write whole observations"),
-        (Outside, {"bounds"}, r"agent '.': env .: observation\['observation'\] has values from -"),
-        (NotANumber, {"bounds"}, "env step 2, agent '.': env .: .* holds NaN"),
-        (BadReward, {"reward"}, "env step 1, agent 'b': env 1: expected a finite reward, got inf"),
-        (PaysTheDead, {"after the end"}, "agent 'a': env .: received a reward of .* after it had ended"),
-        (ShowsTheDead, {"after the end"}, "agent 'a': env .: is present after it had ended"),
-        (ReplacesArrays, {"raised"}, r"cannot assign to field 'rewards'"),
-        (
-            ReplacesObservations,
-            {"replaced"},
-            r"reset\(\) replaced .*obs\['observation'\], .*\[3, 2, 2\], by float64 \[3, 2\]",
-        ),
-        (KeepsArrays, {"kept"}, r"obs\['observation'\] or a view of it is kept"),
-        (KeepsAllArrays, {"kept"}, "out.terminated or a view of it is kept"),
-        (
-            IgnoresSeeds,
-            {"seed"},
-            r"episode 0, env step 0: changed although reset\(seeds=\[0, \.\.\.\]\) and the actions were the same",
-        ),
-        (RulesEverythingOut, {"mask"}, "its mask rules out all actions"),
-        (TellsStrangers, {"info"}, r"got \(0, 'c', \{\}\)"),
-        (Raises, {"raised"}, r"step\(\) raised ZeroDivisionError\('no such wall'\) in .*test_array_check.py"),
-    ],
-)
-def test_a_broken_batch_is_found_out(broken, problems, text):
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_batch_is_found_out(name):
+    broken, kind, text = BROKEN[name]
     report = check_env(broken(3), steps=60)
-    assert kinds(report.problems) == problems, str(report)
+    assert kinds(report.problems) == {kind}, str(report)
     assert any(re.search(text, str(problem)) for problem in report.problems), str(report)
     assert not kinds(report.notes) - {"endless"}
 
 
-@pytest.mark.parametrize(
-    ("odd", "kind", "text"),
-    [
-        (
-            SharesItsGenerator,
-            "neighbours",
-            "changed when the other envs of the batch took other actions and were reset",
-        ),
-        (ResetsNeighbours, "neighbours", "let reset.. touch the state of env_indices alone"),
-        (WritesOtherRows, "other rows", "they are ignored"),
-        (NeverEnds, "endless", "no episode came to an end"),
-        (LeavesNoAgent, "nobody left", ""),
-    ],
-)
-def test_an_odd_batch_is_noted(odd, kind, text):
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_batch_is_noted(name):
+    odd, kind, text = ODD[name]
     report = check_env(odd(3), steps=60)
     assert report.ok, str(report)
     assert kinds(report.notes) == {kind}, str(report)
@@ -302,5 +254,5 @@ def test_an_odd_batch_is_noted(odd, kind, text):
 
 def test_late_rewards_and_returns_are_fine_if_the_config_allows_them():
     assert check_env(PaysTheDead(3), steps=60, late_rewards="drop").ok
-    report = check_env(ShowsTheDead(3), steps=60, respawn=True)
+    report = check_env(SHOWS_THE_DEAD(3), steps=60, respawn=True)
     assert report.ok and not report.notes, str(report)
