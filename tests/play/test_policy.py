@@ -20,6 +20,7 @@ from support.policy_kinds import (
     Plain,
     overheard_runner,
     policies_of,
+    policy_of,
 )
 from support.trees import spoilt
 
@@ -28,22 +29,13 @@ from fastmarl import connectors
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import EnvToModuleConnector, ModuleToEnvConnector
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
-from fastmarl.errors import (
-    CheckpointError,
-    ConfigError,
-    UnknownModuleError,
-)
+from fastmarl.errors import CheckpointError, ConfigError, UnknownModuleError
 from fastmarl.play.loaded_policy import parts_from
 from fastmarl.runner.state import saved_policy as saved
 from fastmarl.testing import CountingEnv
 
 OBS = np.linspace(-1, 1, 5, dtype=np.float32)
 MAIN = "default_policy"
-
-
-def policy_of(kind, tmp_path, source="checkpoint"):
-    runner, _ = overheard_runner(kind)
-    return policies_of(runner, kind, tmp_path)[source]
 
 
 def two_modules(**options):
@@ -143,63 +135,49 @@ def test_a_damaged_entry_is_refused_or_another_policy(every, tmp_path):
     assert n_refused > 500 / every
 
 
-@pytest.mark.parametrize("kind", ["any torch module", "own actions", "other layers"])
-def test_a_module_of_another_class_must_be_given(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "arguments", "text"), [
+    ("any torch module", {}, r"is a Plain, not a default network .* pass modules={"),
+    ("own actions", {}, r"is a Chooser, not a default network .* pass modules={"),
+    ("other layers", {}, r"is a Widened, not a default network .* pass modules={"),
+    ("any torch module", {"modules": {MAIN: Plain(n_obs=6)}},
+     r"module 'default_policy': this state does not fit this Plain: net"),
+    ("any torch module", {"modules": {"x": Plain()}}, r"modules= has \['x'\], which are not among the saved modules"),
+    ("any torch module", {"modules": {MAIN: fastmarl.modules.DefaultRLModule(BOUNDED, CHOICE)}},
+     r"modules\['default_policy'\] has the spaces Box.* but it was trained"),
+    ("any torch module", {"modules": Plain()}, r"modules=, by module id, must be a dict, got Plain"),
+    ("own connector", {}, r"of which \['Average'\] are not fastmarl's own .* pass connectors={"),
+    ("own connector", {"connectors": {MAIN: [Average()]}},
+     r"connectors\['default_policy'\] must have the connectors .*, got \[Average\(\)\]"),
+    ("own connector", {"connectors": {MAIN: Average()}}, r"connectors\['default_policy'\] must be a list .* Average"),
+])  # fmt: skip
+def test_modules_and_connectors_that_do_not_fit_are_refused(kind, arguments, text, tmp_path):
     runner, _ = overheard_runner(kind)
-    path = runner.save_to_path(tmp_path)
-    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), not a default network .* pass modules={"):
-        fastmarl.Policy.from_checkpoint(path)
+    with pytest.raises(CheckpointError, match=text):
+        fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path), **arguments)
 
 
-def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
-    runner, _ = overheard_runner("any torch module")
-    path = runner.save_to_path(tmp_path / "module")
-    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state does not fit this Plain: net"):
-        fastmarl.Policy.from_checkpoint(path, {MAIN: Plain(n_obs=6)})
-    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are not among the saved modules"):
-        fastmarl.Policy.from_checkpoint(path, {"x": Plain()})
-    other = fastmarl.modules.DefaultRLModule(BOUNDED, CHOICE)
-    with pytest.raises(CheckpointError, match=r"modules\['default_policy'\] has the spaces Box.* but it was trained"):
-        fastmarl.Policy.from_checkpoint(path, {MAIN: other})
-    runner, _ = overheard_runner("own connector")
-    path = runner.save_to_path(tmp_path / "connector")
-    with pytest.raises(CheckpointError, match=r"of which \['Average'\] are not fastmarl's own .* pass connectors={"):
-        fastmarl.Policy.from_checkpoint(path)
-    with pytest.raises(
-        CheckpointError, match=r"connectors\['default_policy'\] must have the connectors .*, got \[Average\(\)\]"
-    ):
-        fastmarl.Policy.from_checkpoint(path, connectors={MAIN: [Average()]})
-    with pytest.raises(CheckpointError, match=r"connectors\['default_policy'\] must be a list .*, got Average"):
-        fastmarl.Policy.from_checkpoint(path, connectors={MAIN: Average()})
-    with pytest.raises(CheckpointError, match=r"modules=, by module id, must be a dict, got Plain"):
-        fastmarl.Policy.from_checkpoint(path, Plain())
+def test_arguments_of_the_wrong_kind_are_refused(tmp_path):
+    runner, _ = overheard_runner("default")
     with pytest.raises(ConfigError, match=r"expected a fastmarl.MultiAgentEnvRunner, got str"):
         fastmarl.Policy.from_runner("checkpoint")
     with pytest.raises(ConfigError, match="seed must be None or an integer of at least 0, got -1"):
         fastmarl.Policy.from_runner(runner, seed=-1)
-
-
-@pytest.mark.parametrize("component", ["rl_module", "env_to_module_connector"])
-def test_a_damaged_component_is_refused(component, tmp_path):
-    runner, _ = overheard_runner("filter")
-    save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), component: None})
-    with pytest.raises(CheckpointError, match=r"no policy can be made .* must be a dict, got NoneType"):
-        fastmarl.Policy.from_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("learned", [{}, {MAIN: {}}])
-def test_states_of_connectors_that_learn_must_be_saved(learned, tmp_path):
-    """A filter that knows nothing would change every observation in another way."""
-    runner, _ = overheard_runner("filter")
-    save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), "env_to_module_connector": learned})
-    with pytest.raises(CheckpointError, match=r"the state of its connectors \['MeanStdFilter'\] was not saved"):
-        fastmarl.Policy.from_checkpoint(tmp_path)
-
-
-def test_a_mapping_function_must_be_one(tmp_path):
-    runner, _ = overheard_runner("default")
     with pytest.raises(ConfigError, match=r"policy_mapping_fn must be a function, .* got 'default_policy'"):
         fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path), policy_mapping_fn=MAIN)
+
+
+@pytest.mark.parametrize(("component", "state", "text"), [
+    ("rl_module", None, r"no policy can be made .* must be a dict, got NoneType"),
+    ("env_to_module_connector", None, r"no policy can be made .* must be a dict, got NoneType"),
+    # A filter that knows nothing would change every observation in another way.
+    ("env_to_module_connector", {}, r"the state of its connectors \['MeanStdFilter'\] was not saved"),
+    ("env_to_module_connector", {MAIN: {}}, r"the state of its connectors \['MeanStdFilter'\] was not saved"),
+])  # fmt: skip
+def test_a_damaged_component_is_refused(component, state, text, tmp_path):
+    runner, _ = overheard_runner("filter")
+    save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), component: state})
+    with pytest.raises(CheckpointError, match=text):
+        fastmarl.Policy.from_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -288,10 +266,6 @@ def test_errors_name_spaces_that_are_not_saved(tmp_path):
 
         def forward(self, batch):
             return {"action_dist_inputs": self.net(batch["obs"]["x"])}
-
-    class Env(CountingEnv):
-        observation_space, action_space = space, CHOICE
-        observation_spaces = action_spaces = None
 
     config = fastmarl.EnvRunnerConfig(
         env=lambda config: CountingEnv(2, 5),

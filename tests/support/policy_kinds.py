@@ -185,3 +185,8 @@ def policies_of(runner, kind, folder):
         "runner": fastmarl.Policy.from_runner(runner),
         "checkpoint": fastmarl.Policy.from_checkpoint(path, modules, connectors=connectors),
     }
+
+
+def policy_of(kind, folder, source="checkpoint"):
+    runner, _ = overheard_runner(kind)
+    return policies_of(runner, kind, folder)[source]
