@@ -33,12 +33,32 @@ def assert_closed(sampler):
 # Errors in a process.
 
 
-def test_an_error_of_an_env_comes_with_its_traceback():
-    sampler = make_sampler(env_config={"trouble": {(1, 12): "raise"}}, processes=2)
-    with pytest.raises(KeyError, match="lost at 12") as caught:
+def raising_zero(episodes):
+    raise ZeroDivisionError("no batch")
+
+
+def raising_unpicklable(episodes):
+    raise UnpicklableError(lambda: None, "more")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text", "notes"),
+    [
+        ({"env_config": {"trouble": {(1, 12): "raise"}}, "processes": 2}, KeyError, "lost at 12",
+         ["raised by process 0 of the sampler", 'raise KeyError(f"lost at {self.total}")']),
+        ({"make_batch": raising_zero}, ZeroDivisionError, "no batch", ['raise ZeroDivisionError("no batch")']),
+        ({"make_batch": raising_unpicklable}, RemoteSamplerError,
+         r"process 0 of the sampler has raised .*UnpicklableError", ["raise UnpicklableError("]),
+        ({"env_config": {"trouble": {(0, 3): "exit"}}, "max_restarts": 2}, SamplerProcessError, "exit code 3",
+         ["replaced max_restarts=2 times in a row"]),
+    ],
+    ids=["env", "make_batch", "not picklable", "not replaced for ever"],
+)  # fmt: skip
+def test_an_error_in_a_process_comes_with_its_traceback(options, error, text, notes):
+    sampler = make_sampler(**options)
+    with pytest.raises(error, match=text) as caught:
         take(sampler, 3)
-    assert "raised by process 0 of the sampler" in notes_of(caught)
-    assert 'raise KeyError(f"lost at {self.total}")' in notes_of(caught)
+    assert [note for note in notes if note not in notes_of(caught)] == []
     assert_closed(sampler)
 
 
@@ -49,28 +69,6 @@ def test_an_error_of_a_module_names_the_module_and_process():
     with pytest.raises(ModuleOutputError, match="module 'default_policy'") as caught:
         sampler.next()
     assert "raised by process 0 of the sampler" in notes_of(caught)
-    assert_closed(sampler)
-
-
-def test_an_error_of_make_batch_comes_with_its_traceback():
-    def make_batch(episodes):
-        raise ZeroDivisionError("no batch")
-
-    sampler = make_sampler(make_batch=make_batch)
-    with pytest.raises(ZeroDivisionError, match="no batch") as caught:
-        sampler.next()
-    assert 'raise ZeroDivisionError("no batch")' in notes_of(caught)
-    assert_closed(sampler)
-
-
-def test_an_error_that_cannot_be_pickled_is_described():
-    def make_batch(episodes):
-        raise UnpicklableError(lambda: None, "more")
-
-    sampler = make_sampler(make_batch=make_batch)
-    with pytest.raises(RemoteSamplerError, match=r"process 0 of the sampler has raised .*UnpicklableError") as caught:
-        sampler.next()
-    assert "raise UnpicklableError(" in notes_of(caught)
     assert_closed(sampler)
 
 
@@ -194,31 +192,15 @@ def test_a_process_whose_replacement_is_lost_is_replaced_again(max_policy_lag, t
         assert sampler.get_metrics()["num_sampler_restarts"] == 2
 
 
-def test_a_process_is_not_replaced_for_ever():
-    sampler = make_sampler(env_config={"trouble": {(0, 3): "exit"}}, max_restarts=2)
-    with pytest.raises(SamplerProcessError, match=r"exit code 3") as caught:
-        sampler.next()
-    assert "replaced max_restarts=2 times in a row" in notes_of(caught)
-    assert_closed(sampler)
-
-
-def test_a_hanging_process_is_a_timeout():
-    sampler = make_sampler(env_config={"trouble": {(1, 12): "hang"}})
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_hanging_or_stopped_process_is_a_timeout(hangs):
+    sampler = make_sampler(env_config={"trouble": {(1, 12): "hang"}} if hangs else {})
     sampler.next()
     pids = pids_of(sampler)
-    with pytest.raises(
-        SamplerTimeoutError, match=r"process 0 of the sampler did not answer sample\(\) within 0.3 s and was ended"
-    ):
-        sampler.next(timeout_s=0.3)
-    assert_gone(pids)
-    assert_closed(sampler)
-
-
-def test_a_stopped_process_is_a_timeout():
-    sampler = make_sampler(timeout_s=0.5)
-    pids = pids_of(sampler)
-    os.kill(pids[0], signal.SIGSTOP)
-    with pytest.raises(SamplerTimeoutError, match=r"within 0.5 s"):
-        sampler.next()
+    if not hangs:
+        os.kill(pids[0], signal.SIGSTOP)
+    text = r"process 0 of the sampler did not answer sample\(\) within 0.3 s and was ended"
+    with pytest.raises(SamplerTimeoutError, match=text):
+        take(sampler, 3, timeout_s=0.3)  # what it had made before may be taken
     assert_gone(pids)
     assert_closed(sampler)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.differences import assert_same
 from support.fake_actors import FakeGroup
-from support.groups import indices, lose, make_config, make_group, perturb, sample_on, seeds_of, take_on
+from support.groups import failing_once, indices, lose, make_config, make_group, perturb, sample_on, seeds_of, take
 from support.interrupts import in_own_thread, interrupted
 from support.trouble import Trouble
 
@@ -126,20 +126,15 @@ def test_an_error_names_its_runner_and_parts_of_the_others_are_kept(tmp_path):
         assert group.get_metrics()["num_env_runner_restarts"] == 0
 
 
+def columns_of_batch(episodes, module):
+    return columns(episodes)
+
+
 def test_an_error_of_make_batch_ends_a_loop_and_another_goes_on():
-    failed = []
-
-    def make_batch(episodes, module):
-        if len(failed) < 1:
-            failed.append(True)
-            raise ZeroDivisionError("none")
-        return columns(episodes)
-
-    with make_group(make_batch=make_batch) as group:
+    with make_group(make_batch=failing_once(ZeroDivisionError, columns_of_batch)) as group:
         with pytest.raises(ZeroDivisionError):
-            take_on(group)
-        parts = [part for _, part in zip(range(9), group.sample_ready(), strict=False)]
-        assert set(indices(parts)) == {0, 1, 2}
+            take(group, 20)
+        assert set(indices(take(group, 9))) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("n", [0, 2])
@@ -161,25 +156,6 @@ def test_an_error_when_a_runner_is_replaced_comes_once(tmp_path):
         group.resize(1)
         group.resize(3)
         assert indices(group.sample())[-3:] == [0, 1, 2]
-
-
-def test_steps_of_a_batch_that_could_not_be_made_are_not_counted():
-    failed = []
-
-    def make_batch(episodes, module):
-        if not failed:
-            failed.append(True)
-            raise ZeroDivisionError
-        return sum(len(episode) for episode in episodes)
-
-    for n in (0, 2):
-        failed.clear()
-        with make_group(n=n, make_batch=make_batch) as group:
-            with pytest.raises(ZeroDivisionError):
-                group.sample()
-            parts = group.sample()
-            assert [part.batch for part in parts] == [part.num_env_steps for part in parts] == [18] * len(parts)
-            assert group.get_metrics()["num_env_steps_sampled"] == 18 * len(parts)
 
 
 def test_arguments_that_can_not_be_right_are_one_error():
@@ -327,7 +303,7 @@ def interrupt_everywhere(file, use, every):
             group.actor(1).is_alive = False
             was_interrupted = interrupted(lambda: use(group), file=file.__file__, at=at)
             group.get_metrics()
-            parts = [part for _, part in zip(range(8), group.sample_ready(in_flight=1), strict=False)]
+            parts = take(group, 8, in_flight=1)
             parts += [part for _ in range(3) for part in group.sample()]
             assert set(indices(parts[-4:])) == {0, 1}
             assert group.get_metrics()["num_env_steps_sampled"] == sum(part.num_env_steps for part in parts)
@@ -342,8 +318,7 @@ def sample_thrice(group):
 
 
 def take_some(group):
-    for _ in zip(range(6), group.sample_ready(), strict=False):
-        pass
+    take(group, 6)
 
 
 @pytest.mark.parametrize("use", [sample_thrice, take_some])
@@ -418,37 +393,27 @@ def test_a_runner_that_was_to_be_replaced_for_a_state_at_an_interrupt_is(monkeyp
         assert set(indices(group.sample() + group.sample())) == {0, 1}
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 @pytest.mark.parametrize("n", [0, 2])
-def test_an_interrupt_of_make_batch_counts_nothing(n):
-    interrupts = [KeyboardInterrupt]
+def test_steps_of_a_batch_that_could_not_be_made_are_not_counted(n, error):
+    def steps_of(episodes, module):
+        return sum(len(episode) for episode in episodes)
 
-    def make_batch(episodes, module):
-        if interrupts:
-            raise interrupts.pop()
-        return columns(episodes)
-
-    with make_group(n=n, make_batch=make_batch) as group:
-        with pytest.raises(KeyboardInterrupt):
+    with make_group(n=n, make_batch=failing_once(error, steps_of)) as group:
+        with pytest.raises(error):
             group.sample()
-        parts = group.sample() + [part for _, part in zip(range(4), group.sample_ready(), strict=False)]
-        assert [part.num_env_steps for part in parts] == [18] * len(parts)
+        parts = group.sample() + take(group, 4)
+        assert [part.batch for part in parts] == [part.num_env_steps for part in parts] == [18] * len(parts)
         assert group.get_metrics()["num_env_steps_sampled"] == 18 * len(parts)
 
 
 @pytest.mark.parametrize("n", [0, 2])
 def test_a_call_that_was_interrupted_keeps_no_runner_from_sampling(n):
     """It is under way still, and takes the one place that a runner has for calls."""
-    interrupts = [KeyboardInterrupt]
-
-    def function(runner):
-        if interrupts:
-            raise interrupts.pop()
-
     with make_group(n=n) as group:
         with pytest.raises(KeyboardInterrupt):
-            group.foreach(function)
-        parts = [part for _, part in zip(range(8), group.sample_ready(in_flight=1), strict=False)]
-        assert set(indices(parts)) == set(range(max(1, n)))
+            group.foreach(failing_once(KeyboardInterrupt, repr))
+        assert set(indices(take(group, 8, in_flight=1))) == set(range(max(1, n)))
 
 
 def test_a_runner_that_is_synchronised_while_it_is_made_samples():

@@ -58,10 +58,10 @@ def is_running(pid):
         return False
 
 
-def take(sampler, n):
+def take(sampler, n, **options):
     """Take n batches from the sampler."""
     for _ in range(n):
-        sampler.next()
+        sampler.next(**options)
 
 
 def notes_of(caught):

@@ -48,9 +48,21 @@ def sample_on(group):
         group.sample()
 
 
-def take_on(group):
-    for _ in zip(range(20), group.sample_ready(), strict=False):
-        pass
+def take(group, n, **options):
+    """The next n parts that are ready."""
+    return [part for _, part in zip(range(n), group.sample_ready(**options), strict=False)]
+
+
+def failing_once(error, then):
+    """Return a function that raises the error in its first call, and does as `then` later."""
+    errors = [error]
+
+    def call(*arguments):
+        if errors:
+            raise errors.pop()
+        return then(*arguments)
+
+    return call
 
 
 def perturb(module):
