@@ -10,7 +10,6 @@ import resource
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from contextlib import suppress
@@ -32,6 +31,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import ArraySource
 from fastmarl.core.spaces.columns import Columns, Recorded
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.distributed import BackgroundSampler
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import ParquetReader, ParquetWriter, folder, parts, writer_thread
@@ -48,7 +48,8 @@ def episode(agents, id_="e", module_id="p", lookback=0, **fields):
     parts = {}
     for agent, (obs, actions, *more) in agents.items():
         extras, infos = (*more, None, None)[:2]
-        n = len(first_leaf(actions))
+        ((_, first), *_) = flatten_struct(actions)
+        n = len(first)
         source = ArraySource(
             observations=obs, env_ts=np.arange(n + 1), actions=actions, rewards=np.arange(n) / 3, extras=extras,
             infos=infos,
@@ -60,12 +61,6 @@ def episode(agents, id_="e", module_id="p", lookback=0, **fields):
     n = max((len(part) for part in parts.values()), default=0)
     times = {"env_t_started": lookback, "env_t": lookback + n, "lookback": lookback}
     return MultiAgentEpisode.of_agents(agent_episodes=parts, id_=id_, **times, is_terminated=True, **fields)
-
-
-def first_leaf(value):
-    while not isinstance(value, np.ndarray):
-        value = next(iter(value.values() if isinstance(value, dict) else value))
-    return value
 
 
 def objects(*items):
@@ -82,9 +77,19 @@ def write(path, *calls, **options):
             file_writer.write(chunks)
 
 
+def assert_refused(path, text):
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=text):
+            opened(path)
+
+
 def assert_comes_back(path, chunks, **options):
     write(path, chunks, **options)
     assert_same_episodes(read(path), chunks)
+
+
+def run_script(code, path):
+    return subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=120)
 
 
 def spread(n=3, **options):
@@ -332,14 +337,14 @@ def test_the_working_directory_may_change(tmp_path, monkeypatch):
 
 def test_a_folder_of_other_things_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(OfflineError, match=r"has no recorded episodes: it has 'thesis.tex'; .* or an empty one$"):
-        ParquetWriter(tmp_path)
-    with pytest.raises(OfflineError, match=r"can't write episodes to the folder .*thesis.tex/run: .*Not a directory"):
-        ParquetWriter(tmp_path / "thesis.tex" / "run")
-    with pytest.raises(OfflineError, match="has no recorded episodes"):
-        ParquetReader(tmp_path)
-    with pytest.raises(OfflineError, match="has no recorded episodes: it has no folder 'parts'"):
-        ParquetReader(tmp_path / "nowhere")
+    for path, opened, text in (
+        (tmp_path, ParquetWriter, r"has no recorded episodes: it has 'thesis.tex'; .* or an empty one$"),
+        (tmp_path / "thesis.tex/run", ParquetWriter, "can't write episodes to the folder .*run: .*Not a directory"),
+        (tmp_path, ParquetReader, "has no recorded episodes"),
+        (tmp_path / "nowhere", ParquetReader, "has no recorded episodes: it has no folder 'parts'"),
+    ):
+        with pytest.raises(OfflineError, match=text):
+            opened(path)
 
 
 @pytest.mark.parametrize("files", [["parts/wheel.stl"], ["parts/.hidden", "car.stl"], ["data/mine.csv"]])
@@ -347,9 +352,7 @@ def test_a_folder_of_other_things_is_refused_whatever_its_names(files, tmp_path)
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match=f"{tmp_path} has no recorded episodes: it has "):
-            opened(tmp_path)
+    assert_refused(tmp_path, f"{tmp_path} has no recorded episodes: it has ")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(files)
 
 
@@ -374,19 +377,7 @@ def test_a_folder_of_an_earlier_version_says_which_fastmarl_reads_it(tmp_path):
     (tmp_path / "meta").mkdir()
     content = {"format": "fastmarl.offline", "version": 2, "fastmarl_version": "0.0.9", "modules": {}}
     (tmp_path / "meta/info.json").write_text(sealed(content))
-    for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match=r"version 2; this fastmarl .* reads version 3: .* with fastmarl 0.0.9"):
-            opened(tmp_path)
-
-
-@pytest.mark.parametrize("version", [2, 4])
-def test_files_from_another_version_are_refused(version, tmp_path):
-    write(tmp_path, [episode({"a": ONE})])
-    file = tmp_path / PART
-    file.write_text(json.dumps({**json.loads(file.read_text()), "version": version}))
-    for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match=f"has version {version}; this fastmarl .* reads version 3"):
-            opened(tmp_path)
+    assert_refused(tmp_path, r"version 2; this fastmarl .* reads version 3: .* with fastmarl 0.0.9")
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
@@ -491,39 +482,39 @@ def test_files_end_where_they_are_large(tmp_path, monkeypatch):
     assert_same_episodes(read(tmp_path), chunks)
 
 
-def test_a_description_that_is_damaged(tmp_path):
-    write(tmp_path, [episode({"a": ONE})])
-    content = check_seal(json.loads((tmp_path / PART).read_text()))
-    texts = {
-        '{"format": "another"}': "does not describe recorded episodes",
-        '{"format": "fastmarl.offline", "version": 3}': "is damaged: its content does not match",
-        "{": "is damaged: Expecting",
-        sealed({**content, "files": [{"kind": "data"}]}): "is damaged: .* missing",
-        sealed({**content, "files": 3}): "is damaged: .* not iterable",
-        sealed({**content, "modules": ["p"]}): "is damaged: 'list' object has no",
-        sealed({**content, "modules": {"p": 3}}): "is damaged: 'int' object is not iterable",
-    }
-    for text, problem in texts.items():
-        (tmp_path / PART).write_text(text)
-        for opened in (ParquetReader, ParquetWriter):
-            with pytest.raises(OfflineError, match=f"{PART} {problem}"):
-                opened(tmp_path)
+def resealed(of_file=(), **changes):
+    """Return a function that changes a description, and its entry of the file of data."""
+
+    def change(text):
+        content = check_seal(json.loads(text))
+        next(file for file in content["files"] if file["kind"] == "data").update(of_file)
+        return sealed({**content, **changes})
+
+    return change
 
 
-@pytest.mark.parametrize("entry", [
-    {"kind": "../data"}, {"kind": ["data"]}, {"module_id": None}, {"module_id": 3}, {"kind": "meta/episodes"},
-    {"form": "/../../x"}, {"form": "2"}, {"form": -1}, {"form": True}, {"n_rows": "2"}, {"n_rows": None},
-    {"n_bytes": 1.0}, {"checksum": [1]},
-], ids=str)  # fmt: skip
-def test_a_description_that_was_changed_names_no_other_file(entry, tmp_path):
+DAMAGES = {  # what is changed, and what the error says of it
+    "another format": (lambda text: '{"format": "another"}', "does not describe recorded episodes"),
+    "no seal": (lambda text: '{"format": "fastmarl.offline", "version": 3}', "is damaged: its content does not match"),
+    "cut off": (lambda text: "{", "is damaged: Expecting"),
+    "fields of files": (resealed(files=[{"kind": "data"}]), "is damaged: .* missing"),
+    "no files": (resealed(files=3), "is damaged: .* not iterable"),
+    "no dict of modules": (resealed(modules=["p"]), "is damaged: 'list' object has no"),
+    "no columns": (resealed(modules={"p": 3}), "is damaged: 'int' object is not iterable"),
+    **{f"version {version}": (lambda text, version=version: json.dumps({**json.loads(text), "version": version}),
+                              f"has version {version}; this fastmarl .* reads version 3") for version in (2, 4)},
+    **{str(entry): (resealed(entry), "is damaged: a part has no file like PartFile") for entry in (
+        {"kind": "../data"}, {"kind": ["data"]}, {"module_id": None}, {"module_id": 3}, {"kind": "meta/episodes"},
+        {"form": "/../../x"}, {"form": "2"}, {"form": -1}, {"form": True}, {"n_rows": "2"}, {"n_rows": None},
+        {"n_bytes": 1.0}, {"checksum": [1]})},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "text"), DAMAGES.values(), ids=DAMAGES)
+def test_a_description_that_is_damaged_or_changed(damage, text, tmp_path):
     write(tmp_path, [episode({"a": ONE})])
-    content = check_seal(json.loads((tmp_path / PART).read_text()))
-    file = next(file for file in content["files"] if file["kind"] == "data")
-    file |= entry
-    (tmp_path / PART).write_text(sealed(content))
-    for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match=f"{PART} is damaged: a part has no file like PartFile"):
-            opened(tmp_path)
+    (tmp_path / PART).write_text(damage((tmp_path / PART).read_text()))
+    assert_refused(tmp_path, f"{PART}.* {text}")
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):
@@ -566,7 +557,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.slow
 def test_a_kill_loses_no_complete_file(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    done = run_script(KILLED, tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
     with spread() as runner:
         calls = [runner.sample(num_timesteps=75) for _ in range(40)]
@@ -744,6 +735,16 @@ def test_the_thread_sleeps_until_there_is_enough_or_nothing_has_come_for_a_while
         assert added == [3, 1, 1]
 
 
+UNCLOSED = """
+import sys
+import fastmarl
+from fastmarl.offline import ParquetWriter
+writer = ParquetWriter(sys.argv[1])
+config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread")
+writer.write(fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=25))
+"""
+
+
 @pytest.mark.slow
 def test_an_unclosed_writer_ends_with_its_last_reference_or_the_process(tmp_path):
     file_writer = ParquetWriter(tmp_path / "here")
@@ -756,45 +757,34 @@ def test_an_unclosed_writer_ends_with_its_last_reference_or_the_process(tmp_path
         gc.collect()
     thread.join(60)
     assert not thread.is_alive() and len(read(tmp_path / "here")) == 1
-    script = textwrap.dedent(f"""
-        import fastmarl
-        from fastmarl.offline import ParquetWriter
-        writer = ParquetWriter({str(tmp_path / "there")!r})
-        config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread")
-        writer.write(fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=25))
-    """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = run_script(UNCLOSED, tmp_path / "there")
     assert done.returncode == 0 and done.stderr == "" and len(read(tmp_path / "there")) == 1
+
+
+SLOW = """
+import os, signal, threading, time
+from fastmarl.offline import ParquetReader
+from fastmarl.offline.parts import FileParts
+add = FileParts.add
+FileParts.add = lambda *args: (time.sleep(1), add(*args))
+"""
+INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    writer.close()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    AFTERWARDS
+assert sum(map(len, ParquetReader(sys.argv[1]).iter_episodes())) == 1
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("afterwards", ["raise", pytest.param("writer.close()", marks=pytest.mark.exhaustive)])
 def test_a_close_that_was_interrupted_loses_nothing(afterwards, tmp_path):
     """Neither if it is called again, nor if the process ends."""
-    script = textwrap.dedent(f"""
-        import os, signal, threading, time
-        import fastmarl
-        from fastmarl.offline import ParquetReader, ParquetWriter
-        from fastmarl.offline.parts import FileParts
-        add = FileParts.add
-        def add_slowly(*args):
-            time.sleep(1)
-            add(*args)
-        FileParts.add = add_slowly
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
-        writer = ParquetWriter({str(tmp_path / "there")!r})
-        config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread")
-        writer.write(fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=25))
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        try:
-            writer.close()
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
-            {afterwards}
-        chunks = ParquetReader({str(tmp_path / "there")!r}).iter_episodes()
-        assert sum(map(len, chunks)) == 1
-    """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = run_script(SLOW + UNCLOSED + INTERRUPTED.replace("AFTERWARDS", afterwards), tmp_path / "there")
     assert done.stdout == "interrupted\n" and (done.returncode == 0) == (afterwards != "raise"), done.stderr
     assert len(read(tmp_path / "there")) == 1
 
