@@ -5,7 +5,7 @@ import pickle
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.legacy import all_p0, clocks, config_with, rewarded, same
+from support.legacy import all_p0, clocks, rewarded, same
 from support.scenario_envs import BOTH
 from support.scripted import BOX as OBS_SPACE
 from support.scripted import Scripted, Step
@@ -18,7 +18,6 @@ from fastmarl.legacy import (
     MultiAgentBatch,
     PolicySpec,
     PPOTorchPolicy,
-    RolloutWorker,
     SampleBatch,
     ShuffledInput,
     register_input,
@@ -33,20 +32,6 @@ ROW = {
     "rewards": [1.0] * 5,
     "terminateds": [False] * 5,
 }
-
-
-@pytest.fixture
-def make():
-    """Makes workers, and stops them."""
-    made = []
-
-    def make_worker(arguments=None, **options):
-        made.append(RolloutWorker(config=config_with(**options), **(arguments or {})))
-        return made[-1]
-
-    yield make_worker
-    for worker in made:
-        worker.stop()
 
 
 # States.

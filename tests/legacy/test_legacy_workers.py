@@ -10,20 +10,6 @@ from fastmarl.legacy import PPOTorchPolicy, RolloutWorker
 
 
 @pytest.fixture
-def make():
-    """Makes workers, and stops them."""
-    made = []
-
-    def make_worker(worker_index=0, log_dir=None, **options):
-        made.append(RolloutWorker(config=config_with(**options), worker_index=worker_index, log_dir=log_dir))
-        return made[-1]
-
-    yield make_worker
-    for worker in made:
-        worker.stop()
-
-
-@pytest.fixture
 def worker(make):
     return make()
 
@@ -153,7 +139,7 @@ def counts(filters):
 
 
 def test_a_restored_worker_goes_on_alike(make):
-    one, other = (make(observation_filter="MeanStdFilter", worker_index=i) for i in (0, 1))
+    one, other = (make({"worker_index": i}, observation_filter="MeanStdFilter") for i in (0, 1))
     one.add_policy("new", policy_mapping_fn=lambda agent_id, episode: "new", config={"lr": 0.25})
     one.set_is_policy_to_train(["new"])
     batch = one.sample()
