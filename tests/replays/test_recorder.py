@@ -36,6 +36,8 @@ from fastmarl.replays.blocks import HEAD_BYTES, blocks_in
 from fastmarl.replays.meta import _literal, env_config_in
 from fastmarl.runner.loop import sampling
 
+WORKERS = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}
+MODES = pytest.mark.parametrize("workers", [{}, pytest.param(WORKERS, marks=pytest.mark.slow)], ids=["sync", "async"])
 CASES = number_of_cases(12)
 WILD = "support.wild:Wild"
 
@@ -57,6 +59,14 @@ def assert_all_replayed(folder, sampled, **options):
         assert_same_episode(whole(left.pop(recorded.id_)), replayed)
     assert not left
     return recording
+
+
+def cart_poles(folder, num_envs=3, **options):
+    return make_runner("fastmarl.cart_pole", num_envs=num_envs, mode="sync", record_actions=folder, **options)
+
+
+def full_disk(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def by_id(chunks):
@@ -198,11 +208,10 @@ class Plain:
         self.reset, self.step = self._levels.reset, self._levels.step
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
-def test_the_class_is_on_record_of_whatever_is_an_env(mode, tmp_path):
-    options = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"} if mode == "async" else {}
-    record(tmp_path / "plain", Plain, steps=20, **options)
-    record(tmp_path / "named", "mpe2.simple_spread_v3", steps=20, **options)
+@MODES
+def test_the_class_is_on_record_of_whatever_is_an_env(workers, tmp_path):
+    record(tmp_path / "plain", Plain, steps=20, **workers)
+    record(tmp_path / "named", "mpe2.simple_spread_v3", steps=20, **workers)
     assert Recording(tmp_path / "plain")[0].meta["env_class"] == f"{Plain.__module__}.Plain"
     assert Recording(tmp_path / "named")[0].meta["versions"]["mpe2"] == version("mpe2")
     assert fastmarl.replay(tmp_path / "plain", 0, env=Plain).env_t
@@ -256,10 +265,9 @@ def test_a_class_of_a_script_has_no_name_in_processes_that_it_spawns_either(tmp_
 
 
 @pytest.mark.parametrize("failed_episodes", ["truncate", "discard"])
-@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
-def test_episodes_of_envs_that_failed_and_were_remade(mode, failed_episodes, tmp_path):
+@MODES
+def test_episodes_of_envs_that_failed_and_were_remade(workers, failed_episodes, tmp_path):
     config = {"fail_at": 9, "length": 30}
-    workers = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"} if mode == "async" else {}
     sampled = record(tmp_path, WILD, config, steps=200, restart_failed_sub_environments=True,
                      failed_episodes=failed_episodes, max_restarts=50, **workers)  # fmt: skip
     recording = Recording(tmp_path)
@@ -323,11 +331,7 @@ def test_a_truncated_file_ends_with_its_last_complete_block(tmp_path):
         recording = Recording(tmp_path / "run")
         assert sum(recorded.length for recorded in recording) == 12 * n_calls
         if n_calls:
-            play(recording, recorded_last(recording))
-
-
-def recorded_last(recording):
-    return len(recording) - 1
+            play(recording, len(recording) - 1)
 
 
 def test_damaged_files_say_so(tmp_path):
@@ -336,7 +340,7 @@ def test_damaged_files_say_so(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1 if data[-1] else 1]))
     with pytest.raises(RecordingError, match="is damaged: its checksum"):
-        play(tmp_path, recorded_last(Recording(tmp_path)))
+        play(tmp_path, len(Recording(tmp_path)) - 1)
     path.write_bytes(b"something else altogether, which is long enough")
     with pytest.raises(RecordingError, match=r"expected a block .* at byte 0, got b'some'; to read what is before"):
         Recording(tmp_path)
@@ -397,7 +401,7 @@ def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch)
 
     def full(file, buffers, offset):
         os.pwrite(file, b"".join(buffers)[:50], offset)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        full_disk()
 
     with runner_of("sync", record_actions=tmp_path) as runner:
         first = runner.sample(num_timesteps=30)
@@ -412,28 +416,22 @@ def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch)
 
 
 def test_a_failed_write_is_retried_when_the_runner_stops(tmp_path, monkeypatch):
-    def full(file, buffers, offset):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     real = os.pwritev
-    monkeypatch.setattr(os, "pwritev", full)
+    monkeypatch.setattr(os, "pwritev", full_disk)
     for is_full in (False, True):
         runner = runner_of("sync", record_actions=tmp_path / str(is_full))
         with pytest.raises(RecordingError, match="No space left on device"):
             runner.sample(num_timesteps=30)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwritev", full if is_full else real)
+            patch.setattr(os, "pwritev", full_disk if is_full else real)
             with pytest.raises(RecordingError, match="No space left on device") if is_full else nullcontext():
                 runner.stop()
         assert sum(recorded.length for recorded in Recording(tmp_path / str(is_full))) == (0 if is_full else 30)
 
 
 def test_a_disk_that_is_full_at_once_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
-    def full(*args):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
+        patch.setattr(os, "replace", full_disk)
         with pytest.raises(RecordingError, match="No space left on device; give record_actions a folder"):
             runner_of("sync", record_actions=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -507,14 +505,11 @@ def test_evaluations_are_not_on_record(tmp_path):
 
 
 def test_running_episodes_go_on_in_another_runner(tmp_path):
-    def runner(folder):
-        return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=folder)
-
-    first = runner(tmp_path / "a")
+    first = cart_poles(tmp_path / "a")
     chunks = first.sample(num_timesteps=21)
     state = first.get_state()
     first.stop()
-    same, other = runner(tmp_path / "a"), runner(tmp_path / "b")
+    same, other = cart_poles(tmp_path / "a"), cart_poles(tmp_path / "b")
     for resumed in (same, other):
         resumed.set_state(state)
     later = same.sample(num_timesteps=150)
@@ -531,11 +526,7 @@ def test_running_episodes_go_on_in_another_runner(tmp_path):
 @pytest.mark.parametrize("other_runner", [False, True])
 @pytest.mark.parametrize("worker_indices", [(0, 1, 2), (2, 1, 0)])  # files are read in the order of their names
 def test_runners_that_go_back_to_a_state_record_each_history(other_runner, worker_indices, tmp_path):
-    def runner(worker_index):
-        return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=tmp_path,
-                           worker_index=worker_index)  # fmt: skip
-
-    resumed = runner(worker_indices[0])
+    resumed = cart_poles(tmp_path, worker_index=worker_indices[0])
     begun = resumed.sample(num_timesteps=21)
     state = resumed.get_state()
     del state["random_state"]  # other actions come then
@@ -544,7 +535,7 @@ def test_runners_that_go_back_to_a_state_record_each_history(other_runner, worke
         if worker_index != worker_indices[0]:
             if other_runner:
                 resumed.stop()
-                resumed = runner(worker_index)
+                resumed = cart_poles(tmp_path, worker_index=worker_index)
             resumed.set_state(state)
         parts = by_id([*begun, *resumed.sample(num_timesteps=12), *resumed.sample(num_timesteps=150)])
         for chunk in begun:
@@ -566,14 +557,11 @@ def test_runners_that_go_back_to_a_state_record_each_history(other_runner, worke
 
 
 def test_a_call_that_failed_in_its_first_step_is_gone_back_on(tmp_path, monkeypatch):
-    def runner():
-        return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=tmp_path)
-
-    first = runner()
+    first = cart_poles(tmp_path)
     chunks = first.sample(num_timesteps=21)
     state = first.get_state()
     first.stop()
-    other = runner()
+    other = cart_poles(tmp_path)
     for _ in range(2):
         other.set_state(state)
         with monkeypatch.context() as patch:
@@ -588,7 +576,7 @@ def test_a_call_that_failed_in_its_first_step_is_gone_back_on(tmp_path, monkeypa
 
 def test_a_runner_goes_on_from_any_state_on_record(tmp_path):
     """Also from those that lie after what it has just played."""
-    with make_runner("fastmarl.cart_pole", num_envs=1, mode="sync", record_actions=tmp_path) as runner:
+    with cart_poles(tmp_path, num_envs=1) as runner:
 
         def play_on(state, n):
             runner.set_state({name: part for name, part in state.items() if name != "random_state"})
@@ -609,7 +597,7 @@ def test_a_runner_goes_on_from_any_state_on_record(tmp_path):
 
 
 def test_no_record_continues_from_an_episode_that_has_ended(tmp_path):
-    with make_runner("fastmarl.cart_pole", num_envs=1, mode="sync", record_actions=tmp_path) as runner:
+    with cart_poles(tmp_path, num_envs=1) as runner:
         parts, states = [], []
         while not parts or not parts[-1].is_done:
             parts += runner.sample(num_timesteps=1)
