@@ -65,57 +65,19 @@ OF_THE_DROP_IN = ("_rllib", "_step_keys", "_trajectories", "_ppo_exact")  # exte
 SHARED = {  # files of the core that both runners stand on; the drop-in uses no other
     "errors": ["__init__", "exits"],
     "kernels": ["accumulate", "frames", "mean_std", "remap", "returns", "rows"],
-    "modules": [
-        "distributions.base",
-        "distributions.continuous",
-        "distributions.discrete",
-        "distributions.nested",
-        "layers",
-    ],
-    "native": [
-        "_actions",
-        "_adam",
-        "_call_guard",
-        "_dense",
-        "_draws",
-        "_env_lanes",
-        "_env_values",
-        "_finite",
-        "_leaf_rows",
-        "_lease",
-        "_module_rows",
-        "_ppo",
-        "_records",
-        "_scatter",
-        "_store",
-        "_weights",
-    ],
+    "modules": [*(f"distributions.{name}" for name in ("base", "continuous", "discrete", "nested")), "layers"],
+    "native": [f"_{name}" for name in (
+        "actions", "adam", "call_guard", "dense", "draws", "env_lanes", "env_values", "finite", "leaf_rows", "lease",
+        "module_rows", "ppo", "records", "scatter", "store", "weights")],
     "nets": ["dense_layers", "forward_errors", "output_checks", "recurrent_state", "transfer"],
     "objects": ["public", "weakly"],
     "spaces": ["columns", "layout", "masks", "structs", "values"],
     "store": ["block", "lanes", "memory", "request", "room", "store"],
-}
+}  # fmt: skip
 OPTIONAL = {
-    "ray",
-    "pettingzoo",
-    "mpe2",
-    "magent2",
-    "rich",
-    "matplotlib",
-    "scipy",
-    "psutil",
-    "pygame",
-    "pyspiel",
-    "lz4",
-    "tensorboard",
-    "onnx",
-    "onnxscript",
-    "onnxruntime",
-    "imageio",
-    "imageio_ffmpeg",
-    "pyarrow",
-    "minari",
-}
+    "ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "scipy", "psutil", "pygame", "pyspiel", "lz4",
+    "tensorboard", "onnx", "onnxscript", "onnxruntime", "imageio", "imageio_ffmpeg", "pyarrow", "minari",
+}  # fmt: skip
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 COMPILED = sorted((ROOT / "src_ext").glob("*.pyx"))
 FILES = [*PYTHON, *COMPILED]

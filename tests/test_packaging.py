@@ -23,17 +23,9 @@ URL = "https://example.org/us/fastmarl"
 FOLDERS = (".github/workflows", "benchmarks", "docs", "examples", "fastmarl", "src_ext", "tests", "tools")
 PAGES = [path.name for path in ROOT.glob("*.md")]
 FILES = [
-    ".ci/run",
-    "CITATION.cff",
-    "LICENSE",
-    "MANIFEST.in",
-    "Makefile",
-    "constraints.txt",
-    "mkdocs.yml",
-    "pyproject.toml",
-    "setup.py",
-    *PAGES,
-]
+    ".ci/run", "CITATION.cff", "LICENSE", "MANIFEST.in", "Makefile", "constraints.txt", "mkdocs.yml", "pyproject.toml",
+    "setup.py", *PAGES,
+]  # fmt: skip
 MADE = {".so", ".pyc", ".nbi", ".nbc"}
 
 

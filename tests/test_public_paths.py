@@ -23,19 +23,13 @@ PUBLIC = {
         TeamRewards add_aligned_gae add_aligned_n_step_returns add_gae add_n_step_returns add_returns add_vtrace
         aligned columns map_columns rewards_by_arrival sequences with_final_obs
     """,
-    "fastmarl.bench": """
-        RelativeSpeed measure_relative_speed
-    """,
-    "fastmarl.checkpoint": """
-        load_state save_state
-    """,
+    "fastmarl.bench": "RelativeSpeed measure_relative_speed",
+    "fastmarl.checkpoint": "load_state save_state",
     "fastmarl.connectors": """
         AgentIndicator EnvToModuleConnector EnvToModule FlattenObservations FrameStacking GetActions MeanStdFilter
         NormalizeAndClipActions ModuleToEnvConnector PrevActionsPrevRewards Rows stack_frames
     """,
-    "fastmarl.distributed": """
-        BackgroundSampler EnvRunnerGroup SamplePart
-    """,
+    "fastmarl.distributed": "BackgroundSampler EnvRunnerGroup SamplePart",
     "fastmarl.distributions": """
         Bernoulli Categorical Deterministic DiagGaussian Distribution MultiCategorical MultiDistribution
         choice_slices get_action_dist_cls num_dist_inputs
@@ -46,12 +40,8 @@ PUBLIC = {
         RemoteEnv SimpleSpread SimpleTag StepArrays TupleGymnasiumEnv VectorGymnasiumEnv VmasEnv Warehouse
         WrappedMultiAgentEnv register_env time_limited
     """,
-    "fastmarl.envs.streams": """
-        below new_streams random_bits seed_streams uniform
-    """,
-    "fastmarl.episodes": """
-        MultiAgentEpisode SingleAgentEpisode from_rllib to_rllib
-    """,
+    "fastmarl.envs.streams": "below new_streams random_bits seed_streams uniform",
+    "fastmarl.episodes": "MultiAgentEpisode SingleAgentEpisode from_rllib to_rllib",
     "fastmarl.errors": """
         ActionMaskError BatchError CheckpointError ConfigError ConnectorError EnvCheckError
         EnvRunnerLostError EnvStateError EnvTimeoutError EnvWorkerError EpisodeError FastmarlError
@@ -74,24 +64,12 @@ PUBLIC = {
         DefaultModelConfig DefaultRLModule MultiRLModule MultiRLModuleSpec RLModule RLModuleSpec
         as_rl_module
     """,
-    "fastmarl.offline": """
-        ParquetReader ParquetWriter to_minari
-    """,
-    "fastmarl.play": """
-        Evaluation Policy Returns Tournament bradley_terry evaluate tournament
-    """,
-    "fastmarl.replays": """
-        RecordedEpisode Recording Replay ReplayStep VideoCallback replay
-    """,
-    "fastmarl.rllib": """
-        MultiAgentEnvRunner PPOTorchLearner RolloutWorker
-    """,
-    "fastmarl.testing": """
-        ClockEnv CountingEnv DyingAgentsEnv ReusingEnv ScriptedEnv TurnBasedEnv check_env
-    """,
-    "fastmarl.training": """
-        Algorithm agents_of linear_schedule load_states runner_options states_of
-    """,
+    "fastmarl.offline": "ParquetReader ParquetWriter to_minari",
+    "fastmarl.play": "Evaluation Policy Returns Tournament bradley_terry evaluate tournament",
+    "fastmarl.replays": "RecordedEpisode Recording Replay ReplayStep VideoCallback replay",
+    "fastmarl.rllib": "MultiAgentEnvRunner PPOTorchLearner RolloutWorker",
+    "fastmarl.testing": "ClockEnv CountingEnv DyingAgentsEnv ReusingEnv ScriptedEnv TurnBasedEnv check_env",
+    "fastmarl.training": "Algorithm agents_of linear_schedule load_states runner_options states_of",
 }
 WITH_RAY = {"fastmarl.rllib"}
 CONSTANTS = {"DEFAULT_POLICY_ID", "__version__"}
