@@ -3,9 +3,8 @@
 import json
 import re
 
-import gymnasium as gym
-import numpy as np
 import pytest
+from support.scenario_envs import ClockEnv
 
 import fastmarl
 from fastmarl import cli
@@ -15,34 +14,23 @@ from fastmarl.cli.train_options import parse_options
 from fastmarl.core.config import CHOICES
 
 SMALL = ["--num-envs", "4", "--steps", "200", "--episodes", "4", "--no-plot", "--hiddens", "4"]
-IDS = ["a", "b"]
 
 
-class Lives(fastmarl.MultiAgentEnv):
-    """Agent b dies after two steps, is rewarded in the third and observed again in the fourth; no episode ends."""
+class Endless(ClockEnv):
+    length = None
 
-    possible_agents = IDS
-
-    def __init__(self, config=None):
-        self.observation_spaces = dict.fromkeys(IDS, gym.spaces.Box(0, 1, (1,), np.float32))
-        self.action_spaces = dict.fromkeys(IDS, gym.spaces.Discrete(2))
-
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return self._seen(IDS), {}
-
-    def step(self, actions):
-        self.t += 1
-        seen = IDS if self.t % 4 != 3 else ["a"]
-        return self._seen(seen), dict.fromkeys(IDS, 1.0), {"b": self.t % 4 == 2, "__all__": False}, {}, {}
-
-    def _seen(self, agents):
-        return dict.fromkeys(agents, np.ones(1, np.float32))
+    def pays(self, t):
+        return dict.fromkeys(self.possible_agents, 1.0)
 
 
-class Endless(Lives):
-    def step(self, actions):
-        return self._seen(IDS), dict.fromkeys(IDS, 1.0), {"__all__": False}, {}, {}
+class Lives(Endless):
+    """Agent a1 dies after two steps, is rewarded in the third and observed again in the fourth."""
+
+    def sees(self, t):
+        return ["a0"] if t % 4 == 3 else ["a0", "a1"]
+
+    def ends(self, t):
+        return ["a1"] if t % 4 == 2 else []
 
 
 @pytest.fixture(autouse=True)

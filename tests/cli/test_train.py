@@ -76,7 +76,7 @@ def test_several_policies_have_curves_of_their_own(here):
         assert file.read().startswith(b"\x89PNG")
 
 
-def test_folders_are_named_after_the_run_and_not_replaced(here, capsys):
+def test_folders_are_named_after_the_run_and_not_replaced(here):
     for _ in range(2):
         assert main("train", "ippo", "--env", "ready", "--seed", "3", *SMALL) == 0
     first, second = sorted((here / "runs").iterdir())

@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Thread
@@ -16,6 +15,7 @@ import torch
 from support import groups
 from support.differences import assert_same
 from support.groups import without_ids
+from support.modules import Normed
 from support.process_runners import children
 from support.trouble import Trouble
 
@@ -237,18 +237,6 @@ def test_v_trace_of_fresh_batches_is_n_step():
 
 
 # Weights.
-
-
-class Normed(fastmarl.RLModule):
-    """Its layer keeps a weight that is computed, which `copy.deepcopy()` refuses."""
-
-    def setup(self):
-        super().setup()
-        with warnings.catch_warnings(action="ignore"):  # torch has another way by now
-            self.net = torch.nn.utils.weight_norm(torch.nn.Linear(self.observation_space.shape[0], self.action_space.n))
-
-    def _forward(self, batch, **kwargs):
-        return {"action_dist_inputs": self.net(batch["obs"])}
 
 
 def test_modules_that_deepcopy_refuses_are_sent():

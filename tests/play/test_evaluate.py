@@ -7,10 +7,11 @@ from typing import ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from support.differences import assert_same, is_same
 from support.levels import KINDS, Levels, runner_of
+from support.modules import Always
 from support.optional import needed
+from support.scenario_envs import ClockEnv
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter
@@ -21,28 +22,25 @@ from fastmarl.play import Evaluation, Returns
 SPEC = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]})
 
 
-class Phoenix(fastmarl.MultiAgentEnv):
+class Phoenix(ClockEnv):
     """Agent "a" dies and returns in the middle of an episode; "b" is there in every other episode alone. Each step pays
     "a" 1 and "b" the number of the episode."""
 
-    def __init__(self, config):
-        self.possible_agents = ["a", "b"]
-        self.observation_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(-1, 1, (1,), np.float32))
-        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
-        self.number = -1
+    possible_agents, length = ("a", "b"), 5
+    number = -1
 
     def reset(self, *, seed=None, options=None):
-        self.number, self.t = self.number + 1, 0
-        self.agents = ["a", "b"] if self.number % 2 else ["a"]
-        return self._observations(), {}
+        self.number += 1
+        return super().reset()
 
-    def step(self, actions):
-        self.t += 1
-        rewards = {agent: 1.0 if agent == "a" else float(self.number) for agent in actions}
-        return self._observations(), rewards, {"a": self.t == 2, "__all__": self.t == 5}, {"__all__": False}, {}
+    def sees(self, t):
+        return ["a", "b"] if self.number % 2 else ["a"]
 
-    def _observations(self):
-        return {agent: np.zeros(1, np.float32) for agent in self.agents}
+    def pays(self, t):
+        return {agent: 1.0 if agent == "a" else float(self.number) for agent in self.received[-1]}
+
+    def ends(self, t):
+        return ["a"] if t == 2 else []
 
 
 def test_figures_are_those_of_the_episodes_of_the_runner():
@@ -86,16 +84,8 @@ def test_an_episode_with_agents_that_respawn_counts_once():
 
 
 def test_modules_by_id_act_for_whom_they_are_mapped_to():
-    class Constant(torch.nn.Module):
-        def __init__(self, action):
-            super().__init__()
-            self.action = action
-
-        def forward(self, batch):
-            return {"actions": np.full(len(batch["obs"]), self.action)}
-
     found = fastmarl.evaluate(
-        {"zero": Constant(0), "two": Constant(2)},
+        {"zero": Always(0), "two": Always(2)},
         Levels,
         episodes=30,
         policy_mapping_fn=lambda agent, episode: "zero" if agent == "a" else "two",
@@ -229,26 +219,19 @@ def test_the_runner_that_was_made_is_stopped_whatever_happens(monkeypatch):
         assert len(stopped) == 2  # the caller's goes on
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((SPEC, Levels), {"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
-        ((SPEC, Levels), {"episodes": 1.5}, "episodes must be"),
-        ((SPEC, Levels), {"episodes": True}, "episodes must be"),
-        ((SPEC,), {}, "modules need an env"),
-        (
-            (3, Levels),
-            {},
-            r"expected a torch.nn.Module, .* by module id, a Policy or a MultiAgentEnvRunner, got 3",
-        ),
-        (("runs/1", Levels), {}, r"got 'runs/1'; fastmarl.Policy.from_checkpoint\(\) reads the policy in a folder"),
-        (({}, Levels), {}, "expected a torch.nn.Module"),
-        (({"a": None}, Levels), {}, "expected a torch.nn.Module"),
-        (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is needed"),
-        ((SPEC, Levels), {"episodes": 2, "seeds": [1]}, "seeds must be 2 integers"),
-        ((SPEC, Levels), {"episodes": 1, "seeds": 5}, r"seeds must be 1 integers .*, got 5"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "options", "message"), [
+    ((SPEC, Levels), {"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
+    ((SPEC, Levels), {"episodes": 1.5}, "episodes must be"),
+    ((SPEC, Levels), {"episodes": True}, "episodes must be"),
+    ((SPEC,), {}, "modules need an env"),
+    ((3, Levels), {}, r"expected a torch.nn.Module, .* by module id, a Policy or a MultiAgentEnvRunner, got 3"),
+    (("runs/1", Levels), {}, r"got 'runs/1'; fastmarl.Policy.from_checkpoint\(\) reads the policy in a folder"),
+    (({}, Levels), {}, "expected a torch.nn.Module"),
+    (({"a": None}, Levels), {}, "expected a torch.nn.Module"),
+    (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is needed"),
+    ((SPEC, Levels), {"episodes": 2, "seeds": [1]}, "seeds must be 2 integers"),
+    ((SPEC, Levels), {"episodes": 1, "seeds": 5}, r"seeds must be 1 integers .*, got 5"),
+])  # fmt: skip
 def test_impossible_arguments(arguments, options, message):
     with pytest.raises(ConfigError, match=message):
         fastmarl.evaluate(*arguments, **options)
@@ -276,11 +259,6 @@ class Uneven(fastmarl.MultiAgentEnv):
         return self.reset()[0], {1: 1.0, "1": 2.0}, {"__all__": True}, {"__all__": False}, {}
 
 
-class First(fastmarl.RLModule):
-    def _forward(self, batch, **kwargs):
-        return {"actions": np.zeros(len(batch["obs"]), np.int64)}
-
-
 def test_one_object_without_spaces_for_modules_of_different_ones_is_an_error():
     def play(second, shapes):
         modules, names = {"int": first, "str": second, "nobody's": first}, {1: "int", "1": "str"}
@@ -292,24 +270,20 @@ def test_one_object_without_spaces_for_modules_of_different_ones_is_an_error():
             policy_mapping_fn=lambda agent, episode: names[agent],
         )
 
-    first = First()
+    first = Always(0)
     with pytest.raises(ConfigError, match=r"modules \['int', 'str'\] are one object without spaces .*\(3,\).*\(5,\)"):
         play(first, (3, 5))
     assert first.observation_space is None
-    assert play(First(), (3, 5)).mean == 3
-    first = First()
+    assert play(Always(0), (3, 5)).mean == 3
+    first = Always(0)
     assert play(first, (3, 3)).mean == 3
 
 
 def test_agents_whose_ids_look_alike_have_columns_of_their_own(tmp_path):
     fastmarl.evaluate(SPEC, Uneven, episodes=1).to_csv(tmp_path / "episodes.csv")
     head, row = csv.reader((tmp_path / "episodes.csv").read_text().splitlines())
-    assert head[3:] == ["return", "agent:1", "agent:1", "module:default_policy"] and row[3:] == [
-        "3.0",
-        "1.0",
-        "2.0",
-        "3.0",
-    ]
+    assert head[3:] == ["return", "agent:1", "agent:1", "module:default_policy"]
+    assert row[3:] == ["3.0", "1.0", "2.0", "3.0"]
 
 
 def test_the_table_and_the_file_have_every_agent_and_module(tmp_path):

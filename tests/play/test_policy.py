@@ -389,7 +389,7 @@ def test_exploration_is_drawn_from_the_policys_own_seed():
 
 
 @pytest.mark.parametrize("kind", ["bits", "LSTM", "a tuple"])
-def test_exploration_by_torch_is_seeded_too(kind, tmp_path):
+def test_exploration_by_torch_is_seeded_too(kind):
     runner, _ = overheard_runner(kind)
     first, second = (fastmarl.Policy.from_runner(runner, seed=5) for _ in range(2))
     assert_same([first.act(OBS, explore=True) for _ in range(20)], [second.act(OBS, explore=True) for _ in range(20)])

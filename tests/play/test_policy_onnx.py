@@ -25,14 +25,8 @@ IN_GRAPHS = [kind for kind in KINDS if not kind.startswith(LOOK_BACK)]
 N = 100
 KEPT = (  # each layer, kind of space, mask and connector
     *("default", "CNN", "LSTM, apart", "nested observations", "own memory", "masks of parts in observations"),
-    *(
-        "masks of parts in infos",
-        "normalised, doubles",
-        "clipped",
-        "a tuple",
-        "filter of nested",
-        "filter beside masks",
-    ),
+    *("masks of parts in infos", "normalised, doubles", "clipped", "a tuple", "filter of nested"),
+    "filter beside masks",
 )
 
 

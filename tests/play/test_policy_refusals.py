@@ -51,7 +51,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("kind", ["default", "default, in torch", "frames", "LSTM", "own memory"])
-def test_hostile_inputs_are_one_clear_error_and_leave_no_trace(kind, hostile, tmp_path, rng):
+def test_hostile_inputs_are_one_clear_error_and_leave_no_trace(kind, hostile, rng):
     arguments, error, message = HOSTILE[hostile]
     obs, message = arguments.get("obs", OBS), f"agent 'a'[:,] {message}" if message else "state"
     runner, _ = overheard_runner(kind)

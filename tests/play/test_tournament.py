@@ -3,7 +3,6 @@
 import csv
 import itertools
 import math
-import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from support.batched import Batched
 from support.differences import assert_same
+from support.modules import Always, Normed
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter
@@ -51,18 +51,6 @@ class Duel(fastmarl.MultiAgentEnv):
 
     def _observations(self):
         return {agent: np.full(2, 0.5, np.float32) for agent in self.possible_agents}
-
-
-class Always(fastmarl.RLModule):
-    """Chooses the same number for ever; remembers the largest batch that it was given."""
-
-    def __init__(self, number, **kwargs):
-        super().__init__(**kwargs)
-        self.number, self.most_rows = number, 0
-
-    def _forward(self, batch, **kwargs):
-        self.most_rows = max(self.most_rows, len(batch["obs"]))
-        return {"actions": np.full(len(batch["obs"]), self.number)}
 
 
 class Legal(fastmarl.RLModule):
@@ -221,17 +209,6 @@ def test_runners_play_with_their_learned_connectors_and_learn_nothing(monkeypatc
         assert counts == [before["count"]]
         runner.sample(num_episodes=1)
     assert found.ranking() == ["trained", "four", "plain"]
-
-
-class Normed(fastmarl.RLModule):
-    """Its layer keeps a weight that is computed, which `copy.deepcopy()` refuses."""
-
-    def setup(self):
-        with warnings.catch_warnings(action="ignore"):  # torch has another way by now
-            self.net = torch.nn.utils.weight_norm(torch.nn.Linear(2, 10))
-
-    def _forward(self, batch, **kwargs):
-        return {"action_dist_inputs": self.net(batch["obs"])}
 
 
 def test_modules_play_that_deepcopy_refuses():

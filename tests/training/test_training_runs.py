@@ -6,10 +6,10 @@ import signal
 import time
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.scenario_envs import ClockEnv
 from support.training_runs import assert_equal_runs
 
 import fastmarl
@@ -17,7 +17,6 @@ from fastmarl.checkpoint import load_state
 from fastmarl.cli.runs import example
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.train_options import parse_options
-from fastmarl.envs import MultiAgentEnv
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.training import linear_schedule
 from fastmarl.training.loop import train
@@ -83,24 +82,16 @@ def test_several_policies_are_trained_and_resumed(tmp_path):
         assert any((ended[policy][name] != begun[policy][name]).any() for name in begun[policy])
 
 
-class ActsOnce(MultiAgentEnv):
+class ActsOnce(ClockEnv):
     """Agent b acts in the first of an episode's 25 env steps, which are an update's, too; agent c never does."""
 
-    possible_agents = ("a", "b", "c")
+    possible_agents, length = ("a", "b", "c"), 25
 
-    def __init__(self, env_config):
-        self.observation_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(0, 1, (1,)))
-        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
+    def sees(self, t):
+        return ["a", "b"] if t in (0, 25) else ["a"]
 
-    def reset(self, *, seed=None, options=None):
-        self.step_number = 0
-        return dict.fromkeys("ab", np.zeros(1, np.float32)), {}
-
-    def step(self, actions):
-        self.step_number += 1
-        ends = self.step_number == 25
-        observations = dict.fromkeys("ab" if ends else "a", np.full(1, self.step_number / 25, np.float32))
-        return observations, dict.fromkeys(observations, 1.0), {"__all__": ends}, {"__all__": False}, {}
+    def pays(self, t):
+        return dict.fromkeys(self.sees(t), 1.0)
 
 
 def test_policies_with_a_single_step_and_without_any_are_trained(tmp_path):
