@@ -24,53 +24,41 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_starts_and_ends_leave_nothing_behind():
-    def started():
-        sampler = make_sampler(processes=2, env_config={"trouble": {(1, 30): "raise"}})
-        sampler.next()
-        return sampler
-
-    def by_close():
-        sampler = started()
-        pids = pids_of(sampler)
+    def by_close(sampler):
         sampler.close()
-        return pids
 
-    def by_an_error():
-        sampler = started()
-        pids = pids_of(sampler)
+    def by_an_error(sampler):
         with pytest.raises(KeyError):
             take(sampler, 9)
-        return pids
 
-    def by_an_error_of_the_learner():
-        with pytest.raises(ZeroDivisionError), started() as sampler:  # noqa: PT012
-            pids = pids_of(sampler)
+    def by_an_error_of_the_learner(sampler):
+        with pytest.raises(ZeroDivisionError), sampler:
             raise ZeroDivisionError
-        return pids
 
-    def by_a_kill():
-        sampler = started()
-        pids = pids_of(sampler)
-        os.kill(pids[0], signal.SIGKILL)
+    def by_a_kill(sampler):
+        os.kill(pids_of(sampler)[0], signal.SIGKILL)
         with pytest.raises(SamplerProcessError):
             take(sampler, 9)
-        return pids
 
-    def by_collection():
-        sampler = started()
+    def by_collection(sampler):
+        """When nothing refers to it."""
+
+    def ended(end):
+        """Start a sampler and end it; returns its processes."""
+        sampler = make_sampler(processes=2, env_config={"trouble": {(1, 30): "raise"}})
+        sampler.next()
         pids = pids_of(sampler)
-        del sampler
-        gc.collect()
+        end(sampler)
         return pids
 
-    ends = (by_close, by_an_error, by_an_error_of_the_learner, by_a_kill, by_collection)
-    by_close()  # starts what is there for all later ones
+    ended(by_close)  # starts what is there for all later ones
     gc.collect()
     files, in_dev_shm = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
-    for end in ends:
-        assert_gone(end())
+    for end in (by_close, by_an_error, by_an_error_of_the_learner, by_a_kill, by_collection):
+        pids = ended(end)
+        gc.collect()  # also errors that were caught, and what their tracebacks hold
+        assert_gone(pids)
         assert not children()
-        gc.collect()  # errors that were caught, and what their tracebacks hold
         assert len(os.listdir("/proc/self/fd")) <= files, end.__name__
     assert {name for name in set(os.listdir("/dev/shm")) - in_dev_shm if "fastmarl" in name} == set()
 

@@ -4,7 +4,6 @@ import csv
 import enum
 import math
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -12,10 +11,16 @@ import sys
 import numpy as np
 import pytest
 import torch
+from support.full_disk import largest_file, no_room
 
 import fastmarl
 from fastmarl.errors import ConfigError
 from fastmarl.learning import MetricsWriter
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.csv"
 
 
 def rows_of(path):
@@ -39,17 +44,13 @@ def test_columns_may_appear_later(tmp_path):
     writer.close()
 
 
-def test_a_full_disk_leaves_the_file_as_it_was_and_no_other(tmp_path, monkeypatch):
-    path = tmp_path / "metrics.csv"
-
-    def fail(*args):
-        raise OSError("no room")
+def test_a_full_disk_leaves_the_file_as_it_was_and_no_other(path, tmp_path, monkeypatch):
 
     with MetricsWriter(csv_path=path) as writer:
         writer.write(1, {"a": 1})
         with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", fail)
-            with pytest.raises(OSError, match="no room"):
+            patch.setattr(os, "replace", no_room)
+            with pytest.raises(OSError, match="No space left"):
                 writer.write(2, {"b": 2})
         assert os.listdir(tmp_path) == ["metrics.csv"]
         assert rows_of(path) == [{"step": "1", "a": "1"}]
@@ -59,8 +60,7 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_no_other(tmp_path, monkeypatc
     assert rows_of(path) == steps
 
 
-def test_it_begins_a_new_file_or_resumes(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_it_begins_a_new_file_or_resumes(path):
     with MetricsWriter(csv_path=path, resume_step=5) as writer:  # there is nothing to go on with
         for step in (1, 2, 3):
             writer.write(step, {"a": step})
@@ -82,8 +82,7 @@ def test_it_begins_a_new_file_or_resumes(tmp_path):
     "data",
     [b"", b"time,a\n1,2\n", b"step,a\n1\n", b"step,a\n1,\xff\n", b"step,a\nx,2\n", b"step,a\n,\n", b"step,a\n\n"],
 )
-def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data):
-    path = tmp_path / "metrics.csv"
+def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(path, data):
     path.write_bytes(data)
     with pytest.raises(ConfigError, match="was not written by a MetricsWriter"):
         MetricsWriter(csv_path=path, resume_step=3)
@@ -91,8 +90,7 @@ def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data
 
 
 @pytest.mark.parametrize("value", ["x", np.zeros(2), torch.zeros(2), [1]])
-def test_metrics_that_are_no_numbers_are_refused(tmp_path, value):
-    path = tmp_path / "metrics.csv"
+def test_metrics_that_are_no_numbers_are_refused(path, value):
     with MetricsWriter(csv_path=path) as writer:
         with pytest.raises(ConfigError, match="metrics must be numbers, but 'a/b' is"):
             writer.write(1, {"c": 1, "a": {"b": value}})
@@ -103,14 +101,13 @@ class Kind(enum.IntEnum):
     FIRST = 1
 
 
-def test_members_of_enums_are_digits(tmp_path):
-    with MetricsWriter(csv_path=tmp_path / "metrics.csv") as writer:
+def test_members_of_enums_are_digits(path):
+    with MetricsWriter(csv_path=path) as writer:
         writer.write(1, {"a": Kind.FIRST})
-    assert rows_of(tmp_path / "metrics.csv") == [{"step": "1", "a": "1"}]
+    assert rows_of(path) == [{"step": "1", "a": "1"}]
 
 
-def test_steps_are_integers(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_steps_are_integers(path):
     with MetricsWriter(csv_path=path) as writer:
         writer.write(np.int64(1), {"a": 1})
         writer.write(torch.tensor(2), {"a": 2})
@@ -121,8 +118,7 @@ def test_steps_are_integers(tmp_path):
         assert rows_of(path) == [{"step": "1", "a": "1"}]
 
 
-def test_no_metric_has_the_name_of_the_steps(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_no_metric_has_the_name_of_the_steps(path):
     with MetricsWriter(csv_path=path) as writer:
         with pytest.raises(ConfigError, match="a metric has the name 'step'"):
             writer.write(1, {"a": 1}, {"step": 5})
@@ -131,8 +127,7 @@ def test_no_metric_has_the_name_of_the_steps(tmp_path):
     assert rows_of(path) == [{"step": "1", "a/step": "5"}]
 
 
-def test_nothing_is_written_after_closing(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_nothing_is_written_after_closing(path):
     writer = MetricsWriter(csv_path=path)
     writer.write(1, {"a": 1})
     writer.close()
@@ -152,32 +147,31 @@ with MetricsWriter(csv_path=sys.argv[1]) as writer:
 
 
 @pytest.mark.slow
-def test_names_of_any_letters_whatever_the_locale(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_names_of_any_letters_whatever_the_locale(path):
     settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", IN_ANOTHER_ENCODING, path], check=True, env=os.environ | settings)
     assert path.read_text(encoding="utf-8") == "step,r\xfcckgabe,new\n1,1,\n2,,1\n"
 
 
-def test_metrics_without_a_value_yet_are_left_out(tmp_path):
+def test_metrics_without_a_value_yet_are_left_out(path):
     logger = fastmarl.MetricsLogger()
     logger.log_value("p", 2.0, reduce="percentiles", percentiles=[50])
     logger.log_value("x", 3.0, reduce="item")
-    with MetricsWriter(csv_path=tmp_path / "m.csv") as writer:
+    with MetricsWriter(csv_path=path) as writer:
         for step in range(2):
             writer.write(step, logger.reduce(compile=True))
-    assert rows_of(tmp_path / "m.csv") == [{"step": "0", "p/50": "2.0", "x": "3.0"}, {"step": "1", "p/50": "", "x": ""}]
+    assert rows_of(path) == [{"step": "0", "p/50": "2.0", "x": "3.0"}, {"step": "1", "p/50": "", "x": ""}]
 
 
-def test_a_runner_s_metrics_are_taken_as_they_are(tmp_path):
+def test_a_runner_s_metrics_are_taken_as_they_are(path):
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=2)
-    with fastmarl.MultiAgentEnvRunner(config) as runner, MetricsWriter(csv_path=tmp_path / "m.csv") as writer:
+    with fastmarl.MultiAgentEnvRunner(config) as runner, MetricsWriter(csv_path=path) as writer:
         runner.sample(num_timesteps=10)
         writer.write(10, runner.get_metrics())
         runner.sample(num_timesteps=90)  # now there are statistics of episodes
         metrics = runner.get_metrics()
         writer.write(100, metrics)
-    first, second = rows_of(tmp_path / "m.csv")
+    first, second = rows_of(path)
     assert first["episode_return_mean"] == "nan"
     assert float(second["episode_return_mean"]) == metrics["episode_return_mean"]
     assert float(second["stage_time_ms/env"]) == metrics["stage_time_ms"]["env"]
@@ -194,24 +188,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_lines_are_complete_when_the_process_is_killed(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_lines_are_complete_when_the_process_is_killed(path):
     done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     assert done.returncode == -signal.SIGKILL
     assert [(row["step"], row["a"]) for row in rows_of(path)] == [(str(step), str(step)) for step in range(1, 6)]
 
 
-def test_no_part_of_a_line_is_left_by_a_disk_that_is_nearly_full(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_no_part_of_a_line_is_left_by_a_disk_that_is_nearly_full(path):
     with MetricsWriter(csv_path=path) as writer:
         writer.write(1, {"a": 1})
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2, limits[1]))
-        try:
-            with pytest.raises(OSError, match="File too large"):
-                writer.write(2, {"a": 2})
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with largest_file(path.stat().st_size + 2), pytest.raises(OSError, match="File too large"):
+            writer.write(2, {"a": 2})
         writer.write(3, {"a": 3})
     assert [row["step"] for row in rows_of(path)] == ["1", "3"]
 

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import pickle
-import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 from gymnasium.spaces import GraphInstance
 from support.batches import assert_same_bits
 from support.exactly import assert_same_episodes
+from support.full_disk import largest_file, no_room
 from support.optional import needed
 from support.scenario_envs import Echo, clock_env, respawn_env
 
@@ -433,28 +433,22 @@ def test_an_unfinished_part_does_not_affect_later_ones(tmp_path, monkeypatch):
     later = [episode({"a": ONE}, "f", "q")]
     assert_comes_back(tmp_path, later)
 
-    def fail(path, content):
-        raise OSError("no room")
-
-    monkeypatch.setattr(folder, "write_sealed", fail)
-    with pytest.raises(OfflineError, match="no room"):
+    monkeypatch.setattr(folder, "write_sealed", no_room)
+    with pytest.raises(OfflineError, match="No space left"):
         write(tmp_path, [episode({"a": ONE}, "g", "r")])
     assert not list(tmp_path.glob("data/r/*")) and len(list(tmp_path.glob("parts/*"))) == 1
     assert_same_episodes(read(tmp_path), later)
 
 
 def test_a_failed_removal_hides_no_error(tmp_path, monkeypatch):
-    def fail(*args, **kwargs):
-        raise OSError("no room")
-
     def stay(path, missing_ok=False):
         raise OSError(f"{path} stays")
 
     file_writer = ParquetWriter(tmp_path)
-    monkeypatch.setattr(folder, "write_sealed", fail)
+    monkeypatch.setattr(folder, "write_sealed", no_room)
     monkeypatch.setattr(Path, "unlink", stay)
     file_writer.write([episode({"a": ONE})])
-    with pytest.raises(OfflineError, match=r"could not be written to .*: OSError: no room"):
+    with pytest.raises(OfflineError, match=r"could not be written to .*: OSError: .*No space left"):
         file_writer.close()
 
 
@@ -465,10 +459,10 @@ def test_a_file_that_can_not_be_begun_leaves_nothing(tmp_path, monkeypatch):
         def __init__(self, where, *args, **kwargs):
             super().__init__(where, *args, **kwargs)
             self.close()
-            raise OSError("no room")
+            no_room()
 
     monkeypatch.setattr("pyarrow.parquet.ParquetWriter", NoRoom)
-    with pytest.raises(OfflineError, match="no room"):
+    with pytest.raises(OfflineError, match="No space left"):
         write(tmp_path, [episode({"a": ONE})])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -524,16 +518,10 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
     file_writer = ParquetWriter(tmp_path, compression="none")
     file_writer.write(chunks[:10])
     file_writer.flush()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
+    with largest_file(100_000):
         file_writer.write(chunks[10:])
-        with pytest.raises(
-            OfflineError, match=f"episodes could not be written to {tmp_path}: OSError: .*File too large"
-        ):
+        with pytest.raises(OfflineError, match=f"could not be written to {tmp_path}: OSError: .*File too large"):
             file_writer.flush()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     with pytest.raises(OfflineError, match="File too large"):
         file_writer.write(chunks[:1])
     file_writer.close()  # it has been said

@@ -1,7 +1,6 @@
 """Recorded actions can be replayed, and everything that can't be is refused or reported exactly."""
 
 import dataclasses
-import errno
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.full_disk import no_room
 from support.interrupts import interrupted
 from support.levels import KINDS, Levels, runner_of
 from support.process_runners import contents, make_runner
@@ -63,10 +63,6 @@ def assert_all_replayed(folder, sampled, **options):
 
 def cart_poles(folder, num_envs=3, **options):
     return make_runner("fastmarl.cart_pole", num_envs=num_envs, mode="sync", record_actions=folder, **options)
-
-
-def full_disk(*arguments):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def by_id(chunks):
@@ -396,12 +392,12 @@ def test_a_damaged_head_hides_no_blocks_behind_it(tmp_path):
     assert [block.offset for block, _ in blocks_in(path)] == [0]
 
 
-def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch):
+def test_a_no_room_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch):
     real = os.pwritev
 
     def full(file, buffers, offset):
         os.pwrite(file, b"".join(buffers)[:50], offset)
-        full_disk()
+        no_room()
 
     with runner_of("sync", record_actions=tmp_path) as runner:
         first = runner.sample(num_timesteps=30)
@@ -417,13 +413,13 @@ def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch)
 
 def test_a_failed_write_is_retried_when_the_runner_stops(tmp_path, monkeypatch):
     real = os.pwritev
-    monkeypatch.setattr(os, "pwritev", full_disk)
+    monkeypatch.setattr(os, "pwritev", no_room)
     for is_full in (False, True):
         runner = runner_of("sync", record_actions=tmp_path / str(is_full))
         with pytest.raises(RecordingError, match="No space left on device"):
             runner.sample(num_timesteps=30)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwritev", full_disk if is_full else real)
+            patch.setattr(os, "pwritev", no_room if is_full else real)
             with pytest.raises(RecordingError, match="No space left on device") if is_full else nullcontext():
                 runner.stop()
         assert sum(recorded.length for recorded in Recording(tmp_path / str(is_full))) == (0 if is_full else 30)
@@ -431,7 +427,7 @@ def test_a_failed_write_is_retried_when_the_runner_stops(tmp_path, monkeypatch):
 
 def test_a_disk_that_is_full_at_once_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full_disk)
+        patch.setattr(os, "replace", no_room)
         with pytest.raises(RecordingError, match="No space left on device; give record_actions a folder"):
             runner_of("sync", record_actions=tmp_path)
     assert not list(tmp_path.iterdir())

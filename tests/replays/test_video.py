@@ -2,12 +2,11 @@
 
 import functools
 import gc
-import resource
 import sys
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from support.full_disk import largest_file
 from support.levels import Levels
 from support.optional import needed
 from support.replayed import record
@@ -134,17 +133,6 @@ def test_a_second_run_numbers_its_videos_on(tmp_path):
     assert {name: (tmp_path / name).read_bytes() for name in first} == first
     assert len(frames(tmp_path / "rl-video-episode-0-3.mp4")[0]) == 4
     assert len(frames(tmp_path / "rl-video-episode-1-2.mp4")[0]) == 4
-
-
-@contextmanager
-def largest_file(n_bytes):
-    """Limit the size of files, like a full disk, for processes that start in the block."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("n_frames", [4, pytest.param(80, marks=pytest.mark.slow)])  # it ends at once, or in the midst
