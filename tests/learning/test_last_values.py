@@ -70,27 +70,18 @@ def test_a_recurrent_module_is_asked_with_its_states(vf_share_layers):
             np.testing.assert_allclose(batch["value_targets"][last], expected[last], rtol=1e-4)
 
 
-def test_other_modules_are_asked_as_by_make_value_fn():
+def test_values_are_those_of_make_value_fn_and_normalised_if_asked():
     norm = ValueNorm()
     norm.update(torch.tensor([10.0, 30.0]))
-    with make_runner() as runner:
-        module = runner.module["default_policy"]
+    with make_runner() as runner, make_runner(use_lstm=True) as recurrent:
+        module, with_memory = runner.module["default_policy"], recurrent.module["default_policy"]
         batch = columns(runner.sample())["default_policy"]
+        of_memory = columns(recurrent.sample(), outputs=OUTPUTS)["default_policy"]
     for value_norm in (None, norm):
-        assert np.array_equal(
-            bootstrap_values(module, batch, value_norm), make_value_fn(module, value_norm)(batch["final_obs"])
-        )
-
-
-def test_normalised_values_of_recurrent_modules():
-    norm = ValueNorm()
-    norm.update(torch.tensor([10.0, 30.0]))
-    with make_runner(use_lstm=True) as runner:
-        module = runner.module["default_policy"]
-        batch = columns(runner.sample(), outputs=OUTPUTS)["default_policy"]
-    np.testing.assert_allclose(
-        bootstrap_values(module, batch, norm), bootstrap_values(module, batch) * 10 + 20, rtol=1e-5
-    )
+        want = make_value_fn(module, value_norm)(batch["final_obs"])
+        assert np.array_equal(bootstrap_values(module, batch, value_norm), want)
+    want = bootstrap_values(with_memory, of_memory) * 10 + 20
+    np.testing.assert_allclose(bootstrap_values(with_memory, of_memory, norm), want, rtol=1e-5)
 
 
 def test_errors_name_missing_outputs_and_methods():

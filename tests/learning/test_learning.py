@@ -165,23 +165,13 @@ def test_parameters_that_were_moved_are_not_left_behind_in_silence(move):
             call()
 
 
-def replaced(module):
-    module[0].weight = torch.nn.Parameter(torch.zeros(3, 3))
-
-
-def assigned(module):
-    module.load_state_dict(deepcopy(module.state_dict()), assign=True)
-
-
-def frozen(module):
-    module[0].weight.requires_grad_(False)
-
-
 @pytest.mark.parametrize(("change", "text"), [
-    (replaced, "'weight' of the flat parameters no longer belongs to its module"),
-    (assigned, "'weight' of the flat parameters no longer belongs to its module"),
-    (frozen, "'weight' was frozen"),
-])  # fmt: skip
+    (lambda module: setattr(module[0], "weight", torch.nn.Parameter(torch.zeros(3, 3))),
+     "'weight' of the flat parameters no longer belongs to its module"),
+    (lambda module: module.load_state_dict(deepcopy(module.state_dict()), assign=True),
+     "'weight' of the flat parameters no longer belongs to its module"),
+    (lambda module: module[0].weight.requires_grad_(False), "'weight' was frozen"),
+], ids=["replaced", "assigned", "frozen"])  # fmt: skip
 def test_parameters_replaced_or_frozen_since_flattening_are_errors(change, text):
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
     optimizer = torch.optim.Adam([flat_parameters(module)])
@@ -306,20 +296,22 @@ def test_minibatches_are_the_rows_in_random_order(n, size, epochs, seed):
             assert one.dtype == column.dtype and torch.equal(one, column[rows])
 
 
-def test_minibatches_of_invalid_batches_are_errors():
-    for batch, text in (
-        ({}, "got none"),
-        ({"a": np.zeros(3)}, r"ndarray at \('a',\); see to_tensors"),
-        ({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}, r"3 on cpu at \('a',\), 2 on cpu at \('b', 'c'\)"),
-        ({"a": torch.zeros(())}, "with rows"),
-    ):
-        with pytest.raises(BatchError, match=text):
-            next(minibatches(batch, 2))
-    with pytest.raises(BatchError, match="size of 1"):
-        next(minibatches({"a": torch.zeros(3)}, 0))
+@pytest.mark.parametrize(("batch", "size", "error", "text"), [
+    ({}, 2, BatchError, "got none"),
+    ({"a": np.zeros(3)}, 2, BatchError, r"ndarray at \('a',\); see to_tensors"),
+    ({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}, 2, BatchError,
+     r"3 on cpu at \('a',\), 2 on cpu at \('b', 'c'\)"),
+    ({"a": torch.zeros(())}, 2, BatchError, "with rows"),
+    ({"a": torch.zeros(3)}, 0, BatchError, "size of 1"),
+    ({"a": torch.zeros(3)}, 2.0, TypeError, "as an integer"),
+])  # fmt: skip
+def test_minibatches_of_invalid_batches_are_errors(batch, size, error, text):
+    with pytest.raises(error, match=text):
+        next(minibatches(batch, size))
+
+
+def test_a_size_of_minibatches_may_be_a_number_of_numpy():
     assert len(next(minibatches({"a": torch.zeros(3)}, np.int64(2)))["a"]) == 2
-    with pytest.raises(TypeError, match="as an integer"):
-        next(minibatches({"a": torch.zeros(3)}, 2.0))
 
 
 # The loss.
@@ -579,7 +571,8 @@ def test_columns_become_tensors():
     assert tensors.keys() == {"obs", "terminateds"}
     assert tensors["obs"]["a"].dtype == torch.float32 and tensors["obs"]["b"][0].dtype == torch.int64
     assert tensors["terminateds"].dtype == torch.bool
-    assert to_tensors(given, ["terminateds"]).keys() == {"terminateds"}
+    for names in (["terminateds"], iter(["terminateds"])):
+        assert to_tensors(given, names).keys() == {"terminateds"}
     shared = np.zeros(3, np.float32)
     to_tensors({"a": shared})["a"][0] = 1
     assert shared[0] == 1
@@ -601,10 +594,6 @@ def test_arrays_that_pytorch_does_not_take_are_copied(dtype):
         expected = array.dtype.newbyteorder("=") if array.dtype.kind in "ib" else np.float32
         assert tensor.numpy().dtype == expected, name
     assert read_only.any() and to_tensors({"a": array[::-1]})["a"].tolist() == array[::-1].tolist()
-
-
-def test_names_may_come_one_by_one():
-    assert to_tensors({"a": np.zeros(2), "b": np.zeros(2)}, (name for name in "ab")).keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize("model_config", [{}, {"use_lstm": True, "lstm_cell_size": 8}], ids=["flat", "lstm"])

@@ -29,9 +29,10 @@ def seen(obs):
     return torch.cat([leaf.flatten(first).float() for leaf in leaves], -1)
 
 
-def masks_of(obs):
-    found = [obs[key] for key in PLACES if isinstance(obs, dict) and key in obs]
-    return seen(found[0]) != 0 if found else None
+def masked(logits, obs, value):
+    """With this value where the observation's mask rules a choice out, if there is one."""
+    masks = [obs[key] for key in PLACES if isinstance(obs, dict) and key in obs]
+    return logits if value is None or not masks else logits.masked_fill(seen(masks[0]) == 0, value)
 
 
 class Plain(nn.Module):
@@ -44,9 +45,7 @@ class Plain(nn.Module):
 
     def forward(self, batch):
         features = seen(batch["obs"])
-        logits, legal = self.pi(features) * 3, masks_of(batch["obs"])
-        if self.own is not None and legal is not None:
-            logits = logits.masked_fill(~legal, self.own)
+        logits = masked(self.pi(features) * 3, batch["obs"], self.own)
         return {"action_dist_inputs": logits, "vf_preds": self.vf(features).squeeze(-1)}
 
 
@@ -62,9 +61,7 @@ class Recurrent(nn.Module):
 
     def forward(self, batch):
         features, h = self.gru(self.into(seen(batch["obs"])), batch["state_in"]["h"].unsqueeze(0))
-        logits, legal = self.pi(features) * 3, masks_of(batch["obs"])
-        if self.own is not None and legal is not None:
-            logits = logits.masked_fill(~legal, self.own)
+        logits = masked(self.pi(features) * 3, batch["obs"], self.own)
         values = self.vf(features).squeeze(-1)
         return {"action_dist_inputs": logits, "vf_preds": values, "state_out": {"h": h.squeeze(0)}}
 
