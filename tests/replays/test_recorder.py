@@ -392,7 +392,7 @@ def test_a_damaged_head_hides_no_blocks_behind_it(tmp_path):
     assert [block.offset for block, _ in blocks_in(path)] == [0]
 
 
-def test_a_no_room_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch):
     real = os.pwritev
 
     def full(file, buffers, offset):
