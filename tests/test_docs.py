@@ -141,20 +141,20 @@ def test_an_example_learns(name, options, bounds, tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "steps", "options", "least"),
+    ("name", "steps", "last", "options", "least"),
     [
-        ("async_vtrace", 320_000, [], -65),  # the return on its page
-        pytest.param("distributed_ippo", 200_000, ["--runners", "1"], -74,
+        ("async_vtrace", 320_000, 320_000, [], -65),  # the return on its page
+        pytest.param("distributed_ippo", 200_000, 220_000, ["--runners", "1"], -74,
                      marks=[pytest.mark.needs("ray"), pytest.mark.xdist_group("ray")]),
     ],
 )  # fmt: skip
-def test_an_example_with_samplers_in_other_processes_learns(name, steps, options, least, tmp_path):
+def test_an_example_with_samplers_in_other_processes_learns(name, steps, last, options, least, tmp_path):
     printed = run_example(name, *options, "--steps", str(steps), "--episodes", "500", "--folder", tmp_path)
     mean, _ = re.search(r"greedy play: mean return (\S+) ± (\S+) over 500 episodes", printed).groups()
     assert float(mean) > least
     curve = (tmp_path / "curve.csv").read_text().splitlines()
     assert curve[0] == "env_steps,seconds,seconds_waited,episode_return_mean,entropy,kl"
-    assert steps <= int(curve[-1].split(",")[0]) < 1.1 * steps
+    assert steps <= int(curve[-1].split(",")[0]) <= last
 
 
 @pytest.mark.exhaustive

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.scenario_envs import ClockEnv
+from support.scripted import scripted
 
 import fastmarl
 from fastmarl import cli
@@ -291,18 +291,13 @@ def test_nothing_is_shown_if_nothing_was_sampled(capsys):
     assert capsys.readouterr().out == ""
 
 
-class NoActingAgents(ClockEnv):
-    def sees(self, t):
-        return []
-
-
 @pytest.mark.parametrize(
     "command",
     [["sample", "--steps", "100"], ["train", "ippo", "--steps", "100", "--no-plot"], ["sample", "--no-relative-speed"]],
 )
 def test_an_env_without_acting_agents_is_an_error(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
-    fastmarl.register_env("no agent acts", NoActingAgents)
+    fastmarl.register_env("no agent acts", scripted([""], agents="a"))
     is_fine = "--no-relative-speed" in command
     assert cli.main([*command, "--env", "no agent acts", "--num-envs", "2"]) == (0 if is_fine else 1)
     assert ("fastmarl: no agent has acted in" in capsys.readouterr().err) != is_fine

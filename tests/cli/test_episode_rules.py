@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from support.scenario_envs import ClockEnv
 
 import fastmarl
 from fastmarl import cli
@@ -12,25 +11,27 @@ from fastmarl.cli.arguments import LATE_REWARDS
 from fastmarl.cli.runs import ALGORITHMS, example
 from fastmarl.cli.train_options import parse_options
 from fastmarl.core.config import CHOICES
+from fastmarl.testing import ClockEnv
 
 SMALL = ["--num-envs", "4", "--steps", "200", "--episodes", "4", "--no-plot", "--hiddens", "4"]
 
 
 class Endless(ClockEnv):
-    length = None
+    def __init__(self, config):
+        super().__init__(["a0", "a1"], episode_length=10**9)
 
-    def pays(self, t):
+    def rewards_at(self, env_t):
         return dict.fromkeys(self.possible_agents, 1.0)
 
 
 class Lives(Endless):
     """Agent a1 dies after two steps, is rewarded in the third and observed again in the fourth."""
 
-    def sees(self, t):
-        return ["a0"] if t % 4 == 3 else ["a0", "a1"]
+    def observed(self, env_t):
+        return ["a0"] if env_t % 4 == 3 else ["a0", "a1"]
 
-    def ends(self, t):
-        return ["a1"] if t % 4 == 2 else []
+    def terminated(self, env_t):
+        return ["a1"] if env_t % 4 == 2 else []
 
 
 @pytest.fixture(autouse=True)

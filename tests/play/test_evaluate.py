@@ -11,13 +11,13 @@ from support.differences import assert_same, is_same
 from support.levels import KINDS, Levels, runner_of
 from support.modules import Always
 from support.optional import needed
-from support.scenario_envs import ClockEnv
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.errors import ConfigError
 from fastmarl.modules import DefaultRLModule
 from fastmarl.play import Evaluation, Returns
+from fastmarl.testing import ClockEnv
 
 SPEC = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]})
 
@@ -26,21 +26,23 @@ class Phoenix(ClockEnv):
     """Agent "a" dies and returns in the middle of an episode; "b" is there in every other episode alone. Each step pays
     "a" 1 and "b" the number of the episode."""
 
-    possible_agents, length = ("a", "b"), 5
-    number = -1
+    def __init__(self, config=None):
+        super().__init__(["a", "b"], episode_length=5)
+        self.number = -1
 
     def reset(self, *, seed=None, options=None):
         self.number += 1
         return super().reset()
 
-    def sees(self, t):
+    def observed(self, env_t):
         return ["a", "b"] if self.number % 2 else ["a"]
 
-    def pays(self, t):
-        return {agent: 1.0 if agent == "a" else float(self.number) for agent in self.received[-1]}
+    def rewards_at(self, env_t):
+        acted = [agent for agent in self.observed(env_t - 1) if (agent, env_t) != ("a", 3)]  # it died in step 2
+        return {agent: 1.0 if agent == "a" else float(self.number) for agent in acted}
 
-    def ends(self, t):
-        return ["a"] if t == 2 else []
+    def terminated(self, env_t):
+        return ["a"] if env_t == 2 else []
 
 
 def test_figures_are_those_of_the_episodes_of_the_runner():

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.scenario_envs import ClockEnv
+from support.scripted import Step, scripted
 from support.training_runs import assert_equal_runs
 
 import fastmarl
@@ -82,20 +82,10 @@ def test_several_policies_are_trained_and_resumed(tmp_path):
         assert any((ended[policy][name] != begun[policy][name]).any() for name in begun[policy])
 
 
-class ActsOnce(ClockEnv):
-    """Agent b acts in the first of an episode's 25 env steps, which are an update's, too; agent c never does."""
-
-    possible_agents, length = ("a", "b", "c"), 25
-
-    def sees(self, t):
-        return ["a", "b"] if t in (0, 25) else ["a"]
-
-    def pays(self, t):
-        return dict.fromkeys(self.sees(t), 1.0)
-
-
 def test_policies_with_a_single_step_and_without_any_are_trained(tmp_path):
-    fastmarl.register_env("acts_once", ActsOnce)
+    """Agent b acts in the first of an episode's 25 env steps, which are an update's, too; agent c never does."""
+    alone, end = Step("a", {"a": 1.0}), Step("ab", {"a": 1.0, "b": 1.0}, terminated=True)
+    fastmarl.register_env("acts_once", scripted(["ab", *[alone] * 24, end], agents="abc"))
     options = ["--env", "acts_once", "--policies", "each", "--num-envs", "1", "--steps", "50"]
     run("ippo", options, tmp_path)
     weights = load_state(tmp_path / "checkpoint-50")["rl_module"]
