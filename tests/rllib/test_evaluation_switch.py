@@ -60,51 +60,21 @@ def build(module_class: type = Noting) -> MultiRLModule:
     return MultiRLModuleSpec(rl_module_specs={"p0": spec}).build()
 
 
-def freeze_a_part(module: Any) -> None:
-    module.body[1].eval()
-
-
-def leave_training(module: Any) -> None:
-    module.eval()
-
-
-def train_only_a_part(module: Any) -> None:
-    module.eval()
-    module.body[2].train()
-
-
-def let_it_fail(module: Any) -> None:
-    module.fails = True
-
-
-def let_it_grow(module: Any) -> None:
-    module.grows = True
-
-
-def use_a_frozen_norm(module: Any) -> None:
-    module.body[1] = FrozenNorm(8)
-
-
-def use_a_counted_layer(module: Any) -> None:
-    module.body[0] = Counted(N_OBS, 8)
-
-
-def share_a_part(module: Any) -> None:
-    module.again = module.body
-
-
-def remove_a_part(module: Any) -> None:
-    del module.body[2]
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a part is frozen": lambda module: module.body[1].eval(),
+    "leaves training": lambda module: module.eval(),
+    "trains a part alone": lambda module: module.eval().body[2].train(),
+    "fails": lambda module: setattr(module, "fails", True),
+    "grows": lambda module: setattr(module, "grows", True),
+    "a frozen norm": lambda module: module.body.__setitem__(1, FrozenNorm(8)),
+    "a counted layer": lambda module: module.body.__setitem__(0, Counted(N_OBS, 8)),
+    "a part is shared": lambda module: setattr(module, "again", module.body),
+    "a part is removed": lambda module: module.body.__delitem__(2),
+}
 
 
 def put_train_on_the_instance(module: Any) -> None:
     module.body[1].train = lambda mode=True: module.body[1]
-
-
-CHANGES: list[Callable[[Any], None]] = [
-    *(freeze_a_part, leave_training, train_only_a_part, let_it_fail, let_it_grow, use_a_frozen_norm),
-    *(use_a_counted_layer, share_a_part, remove_a_part),
-]
 
 
 def run(forward: Callable[[bool], Any], module: Any, change: Callable[[Any], None]) -> list[Any]:
@@ -122,7 +92,7 @@ def run(forward: Callable[[bool], Any], module: Any, change: Callable[[Any], Non
     return [notes, module.seen, {name: value.tolist() for name, value in module.state_dict().items()}]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_modes_in_and_after_forward_passes(change: Callable[[Any], None]) -> None:
     """Changes come between forward passes of one call of sample()."""
     theirs = build()
@@ -151,7 +121,7 @@ class SwitchingOtherwise(Noting):
 def test_modules_that_are_left_to_rllib() -> None:
     assert switch_of(build()["p0"]) is not None
     assert switch_of(build(SwitchingOtherwise)["p0"]) is None
-    for change in (use_a_frozen_norm, use_a_counted_layer, put_train_on_the_instance):
+    for change in (CHANGES["a frozen norm"], CHANGES["a counted layer"], put_train_on_the_instance):
         module = build()["p0"]
         change(module)
         assert switch_of(module) is None

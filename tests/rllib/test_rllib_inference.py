@@ -43,21 +43,6 @@ ACTION_SPACES = {
     "dict": Dict({"b": Discrete(3), "a": Box(-1, 1, (2,), np.float32)}),
     "tuple": Tuple((MultiDiscrete([2, 3]), Dict({"z": Discrete(2), "c": Discrete(5)}))),
 }
-QUICK_CONFIGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "own_critic": {"vf_share_layers": False},
-    "relu_head": {"fcnet_activation": "relu", "head_fcnet_hiddens": [8, 4]},
-    "elu_layernorm": {"fcnet_activation": "elu", "fcnet_use_layernorm": True, "fcnet_hiddens": [9]},
-    "silu_head_layernorm": {
-        "fcnet_activation": "silu",
-        "head_fcnet_hiddens": [6],
-        "head_fcnet_activation": "tanh",
-        "head_fcnet_use_layernorm": True,
-    },
-    "linear": {"fcnet_activation": "linear"},
-    "class_as_activation": {"fcnet_activation": nn.GELU},
-    "clipped": {"log_std_clip_param": 0.05},
-}
 BATCH_SIZES = (1, 2, 3, 17, 64, 70)
 LARGE_BATCHES = (127, 600)
 
@@ -178,14 +163,6 @@ def is_quick(inference: ExactInference) -> bool:
     return inference.leaves_input_untouched("p0")
 
 
-@pytest.mark.parametrize("config", QUICK_CONFIGS)
-@pytest.mark.parametrize("space", ["discrete", "box", "tuple"])
-def test_default_modules(space: str, config: str, rng: np.random.Generator) -> None:
-    module = build(ACTION_SPACES[space], **QUICK_CONFIGS[config])
-    assert is_quick(ExactInference(module, None))
-    assert_equal_always(module, rng)
-
-
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_action_spaces(space: str, rng: np.random.Generator) -> None:
     module = build(ACTION_SPACES[space])
@@ -193,40 +170,58 @@ def test_action_spaces(space: str, rng: np.random.Generator) -> None:
     assert_equal_always(module, rng)
 
 
-@pytest.mark.parametrize("clips", [True, False])
 @pytest.mark.parametrize("space", ["box", "scalar_box"])
-def test_free_log_std(space: str, clips: bool, rng: np.random.Generator) -> None:
+def test_free_log_std_that_is_not_clipped(space: str, rng: np.random.Generator) -> None:
     module = build(ACTION_SPACES[space], free_log_std=True, log_std_clip_param=0.3)
-    module.foreach_module(lambda _, part: setattr(part.pi, "clip_log_std", clips))
+    module.foreach_module(lambda _, part: setattr(part.pi, "clip_log_std", False))
     assert is_quick(ExactInference(module, None))
     assert_equal_always(module, rng)
-
-
-@pytest.mark.parametrize("space", ["discrete", "box"])
-def test_modules_with_critics(space: str, rng: np.random.Generator) -> None:
-    module = build(ACTION_SPACES[space], inference_only=False, vf_share_layers=False)
-    assert is_quick(ExactInference(module, None))
-    assert_equal_always(module, rng)
-    assert module["p0"].training
 
 
 IMAGES = Box(-1, 1, (8, 8, 1), np.float32)
 FILTERS = {"conv_filters": [[4, 3, 2], [4, 3, 2]]}
-RECURRENT_CONFIGS: dict[str, dict[str, Any]] = {
-    "shared": {"vf_share_layers": True},
-    "own_critic": {"vf_share_layers": False},
-    "large": {"lstm_cell_size": 200, "fcnet_activation": "relu"},
-    "clipped": {"log_std_clip_param": 0.05},
-    "images": {"obs_space": IMAGES, "vf_share_layers": False, **FILTERS},
-}
+LSTM = {"use_lstm": True, "lstm_cell_size": 7}
+QUICK: dict[str, tuple[str, dict[str, Any]]] = {
+    # name -> names of action spaces, and arguments of build()
+    "default": ("discrete box tuple", {}),
+    "own critic": ("discrete box tuple", {"vf_share_layers": False}),
+    "relu, head": ("discrete box tuple", {"fcnet_activation": "relu", "head_fcnet_hiddens": [8, 4]}),
+    "elu, norm": ("discrete box tuple", {"fcnet_activation": "elu", "fcnet_use_layernorm": True, "fcnet_hiddens": [9]}),
+    "silu, head with norm": ("discrete box tuple", {
+        "fcnet_activation": "silu", "head_fcnet_hiddens": [6], "head_fcnet_activation": "tanh",
+        "head_fcnet_use_layernorm": True,
+    }),
+    "linear": ("discrete box tuple", {"fcnet_activation": "linear"}),
+    "class as activation": ("discrete box tuple", {"fcnet_activation": nn.GELU}),
+    "clipped": ("discrete box tuple", {"log_std_clip_param": 0.05}),
+    "free_log_std": ("box scalar_box", {"free_log_std": True, "log_std_clip_param": 0.3}),
+    "with a critic": ("discrete box", {"inference_only": False, "vf_share_layers": False}),
+    "lstm": ("discrete box multi_discrete", {**LSTM, "vf_share_layers": True}),
+    "lstm, own critic": ("discrete box multi_discrete", {**LSTM, "vf_share_layers": False}),
+    "lstm, large": ("discrete box multi_discrete", {**LSTM, "lstm_cell_size": 200, "fcnet_activation": "relu"}),
+    "lstm, clipped": ("discrete box multi_discrete", {**LSTM, "log_std_clip_param": 0.05}),
+    "lstm, images": ("discrete box multi_discrete", {**LSTM, **FILTERS, "obs_space": IMAGES, "vf_share_layers": False}),
+    "images": ("discrete", {**FILTERS, "obs_space": IMAGES}),
+    "images, valid padding": ("discrete", {
+        "conv_filters": [[4, 3, 2, "valid"], [3, [2, 1], [1, 2], "valid"]], "obs_space": IMAGES,
+    }),
+    "images, elu, head": ("discrete", {
+        **FILTERS, "obs_space": IMAGES, "conv_activation": "elu", "head_fcnet_hiddens": [8],
+    }),
+    "images, no bias": ("discrete", {**FILTERS, "obs_space": IMAGES, "conv_bias_initializer": None}),
+    "images, with a critic": ("discrete", {
+        **FILTERS, "obs_space": IMAGES, "vf_share_layers": False, "inference_only": False,
+    }),
+    "sac": ("discrete box", {"module_class": DefaultSACTorchRLModule, "options": {"twin_q": True}}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("config", RECURRENT_CONFIGS)
-@pytest.mark.parametrize("space", ["discrete", "box", "multi_discrete"])
-def test_recurrent_modules(space: str, config: str, rng: np.random.Generator) -> None:
-    module = build(ACTION_SPACES[space], **{"use_lstm": True, "lstm_cell_size": 7, **RECURRENT_CONFIGS[config]})
+@pytest.mark.parametrize(("name", "space"), [(name, space) for name in QUICK for space in QUICK[name][0].split()])
+def test_modules_of_rllib(name: str, space: str, rng: np.random.Generator) -> None:
+    module = build(ACTION_SPACES[space], **QUICK[name][1])
     assert is_quick(ExactInference(module, None))
     assert_equal_always(module, rng)
+    assert module["p0"].training
 
 
 def test_recurrent_modules_without_onednn(rng: np.random.Generator) -> None:
@@ -243,35 +238,18 @@ def lstm_of(module: MultiRLModule) -> nn.LSTM:
     return module["p0"].encoder.encoder.lstm  # type: ignore[no-any-return]
 
 
-def replace_parameter(lstm: nn.LSTM) -> None:
-    lstm.weight_hh_l0 = nn.Parameter(torch.randn_like(lstm.weight_hh_l0))
+CHANGES_OF_WEIGHTS: dict[str, Any] = {
+    "another parameter": lambda lstm: setattr(lstm, "weight_hh_l0", nn.Parameter(torch.randn_like(lstm.weight_hh_l0))),
+    "other memory": lambda lstm: setattr(lstm.weight_ih_l0, "data", torch.randn_like(lstm.weight_ih_l0)),
+    "one number": lambda lstm: lstm.weight_hh_l0.detach()[3, 4].add_(1),
+    "without a version": lambda lstm: lstm.weight_ih_l0.data.mul_(0.5),
+    "by NumPy": lambda lstm: np.add(lstm.weight_hh_l0.detach().numpy(), 0.25, out=lstm.weight_hh_l0.detach().numpy()),
+    "biases": lambda lstm: lstm.bias_hh_l0.data.add_(1),
+    "all": shake,
+}
 
 
-def move_parameter(lstm: nn.LSTM) -> None:
-    lstm.weight_ih_l0.data = torch.randn_like(lstm.weight_ih_l0)
-
-
-@torch.no_grad()
-def write_one_number(lstm: nn.LSTM) -> None:
-    lstm.weight_hh_l0[3, 4] += 1
-
-
-def write_past_versions(lstm: nn.LSTM) -> None:
-    lstm.weight_ih_l0.data.mul_(0.5)
-
-
-def write_by_numpy(lstm: nn.LSTM) -> None:
-    lstm.weight_hh_l0.detach().numpy()[...] += 0.25
-
-
-def write_biases(lstm: nn.LSTM) -> None:
-    lstm.bias_hh_l0.data.add_(1)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [replace_parameter, move_parameter, write_one_number, write_past_versions, write_by_numpy, write_biases, shake],
-)
+@pytest.mark.parametrize("change", CHANGES_OF_WEIGHTS.values(), ids=CHANGES_OF_WEIGHTS)
 def test_changed_weights_of_recurrent_modules(change: Any) -> None:
     """Between two forward passes of one call of sample()."""
     module = build(Discrete(4), use_lstm=True, lstm_cell_size=16)
@@ -316,33 +294,10 @@ def test_recurrent_modules_with_other_layers(rng: np.random.Generator) -> None:
     assert_equal_always(module, rng)
 
 
-CNN_CONFIGS: dict[str, dict[str, Any]] = {
-    "same_padding": FILTERS,
-    "valid_padding": {"conv_filters": [[4, 3, 2, "valid"], [3, [2, 1], [1, 2], "valid"]]},
-    "elu_with_head": {**FILTERS, "conv_activation": "elu", "head_fcnet_hiddens": [8]},
-    "no_bias": {**FILTERS, "conv_bias_initializer": None},
-    "own_critic": {**FILTERS, "vf_share_layers": False, "inference_only": False},
-}
-
-
-@pytest.mark.parametrize("config", CNN_CONFIGS)
-def test_images(config: str, rng: np.random.Generator) -> None:
-    module = build(Discrete(3), obs_space=IMAGES, **CNN_CONFIGS[config])
-    assert is_quick(ExactInference(module, None))
-    assert_equal_always(module, rng)
-
-
 def test_images_with_hooks(rng: np.random.Generator) -> None:
     module = build(Discrete(3), obs_space=IMAGES, **FILTERS)
     module["p0"].encoder.encoder.net[0].cnn[1].register_forward_hook(lambda layer, inputs, outputs: outputs * 2)
     assert not is_quick(ExactInference(module, None))
-    assert_equal_always(module, rng)
-
-
-@pytest.mark.parametrize("space", ["discrete", "box"])
-def test_sac_modules(space: str, rng: np.random.Generator) -> None:
-    module = build(ACTION_SPACES[space], module_class=DefaultSACTorchRLModule, options={"twin_q": True})
-    assert is_quick(ExactInference(module, None))
     assert_equal_always(module, rng)
 
 

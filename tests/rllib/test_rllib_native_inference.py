@@ -125,54 +125,39 @@ class Noting(DefaultPPOTorchRLModule):
     pass
 
 
-def hooked() -> nn.Module:
-    module = make_module()
-    module.pi.net.mlp[0].register_forward_hook(lambda *_: None)
-    return module
-
-
-def with_own_method() -> nn.Module:
-    module = make_module()
-    module._forward_exploration = lambda batch, **kwargs: {}
-    return module
-
-
-def with_own_forward() -> nn.Module:
-    module = make_module()
-    module.encoder.forward = lambda batch, **kwargs: {}
-    return module
-
-
-def compiled() -> nn.Module:
-    module = make_module()
-    module.encoder._compiled_call_impl = lambda *_: None
-    return module
-
-
-def with_other_weights() -> nn.Module:
-    module = make_module()
+def with_other_strides(module: Any) -> None:
     layer = module.pi.net.mlp[0]
     layer.weight = nn.Parameter(layer.weight.t().contiguous().t())
-    return module
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("options", "change", "reason"),
     [
-        (lambda: make_module(kind=Noting), "Noting is not one of DefaultPPOTorchRLModule"),
-        (lambda: make_module(fcnet_activation=nn.CELU), "no compiled kernel for layer CELU"),
-        (lambda: make_module(use_lstm=True), "TorchStatefulActorCriticEncoder"),
-        (lambda: make_module(obs_space=Box(-1, 1, (8, 8, 1)), conv_filters=[[4, 3, 2], [4, 3, 2]]), "TorchCNNEncoder"),
-        (lambda: make_module().double(), "not known, or has hooks"),
-        (hooked, "Linear in it is not known, or has hooks"),
-        (compiled, "TorchActorCriticEncoder in it is not known, or has hooks, or is compiled"),
-        (with_own_method, "_forward_exploration() of its own"),
-        (with_own_forward, "TorchActorCriticEncoder in it"),
-        (with_other_weights, "not contiguous"),
+        ({"kind": Noting}, None, "Noting is not one of DefaultPPOTorchRLModule"),
+        ({"fcnet_activation": nn.CELU}, None, "no compiled kernel for layer CELU"),
+        ({"use_lstm": True}, None, "TorchStatefulActorCriticEncoder"),
+        ({"obs_space": Box(-1, 1, (8, 8, 1)), "conv_filters": [[4, 3, 2], [4, 3, 2]]}, None, "TorchCNNEncoder"),
+        ({}, lambda module: module.double(), "not known, or has hooks"),
+        (
+            {},
+            lambda module: module.pi.net.mlp[0].register_forward_hook(lambda *_: None),
+            "Linear in it is not known, or has hooks",
+        ),
+        (
+            {},
+            lambda module: setattr(module.encoder, "_compiled_call_impl", lambda *_: None),
+            "TorchActorCriticEncoder in it is not known, or has hooks, or is compiled",
+        ),
+        ({}, lambda module: setattr(module, "_forward_exploration", dict), "_forward_exploration() of its own"),
+        ({}, lambda module: setattr(module.encoder, "forward", dict), "TorchActorCriticEncoder in it"),
+        ({}, with_other_strides, "not contiguous"),
     ],
 )
-def test_other_modules_are_left_to_torch(make: Any, reason: str) -> None:
-    native = NativeActor(make(), CPU)
+def test_other_modules_are_left_to_torch(options: dict, change: Any, reason: str) -> None:
+    module = make_module(**options)
+    if change is not None:
+        change(module)
+    native = NativeActor(module, CPU)
     assert native.backend.startswith("torch: ") and reason in native.backend
     assert not native.reads(ObservationLayout.of(np.ones(5, np.float32)), 1)
 
@@ -341,36 +326,23 @@ def test_a_module_that_came_after_a_batch_was_made_gets_a_copy() -> None:
     assert not inference.leaves_input_untouched("a")
 
 
-def share_memory(module: Any) -> None:
-    module.share_memory()
-
-
-def replace_parameter(module: Any) -> None:
-    module.pi.net.mlp[0].weight = nn.Parameter(torch.randn_like(module.pi.net.mlp[0].weight))
-
-
 def replace_data(module: Any) -> None:
     for parameter in module.parameters():
         parameter.data = torch.randn_like(parameter)
 
 
-def replace_layer(module: Any) -> None:
-    layer = module.encoder.encoder.net.mlp[2]
-    module.encoder.encoder.net.mlp[2] = nn.Linear(layer.in_features, layer.out_features)
-
-
-def replace_bound(module: Any) -> None:
-    module.pi.log_std_clip_param_const = torch.tensor([0.01])
-
-
-def parametrize(module: Any) -> None:
-    nn.utils.parametrizations.weight_norm(module.pi.net.mlp[0])
+CHANGES: dict[str, Any] = {
+    "shared memory": lambda module: module.share_memory(),
+    "another parameter": lambda module: setattr(module.pi.net.mlp[0], "weight", nn.Parameter(torch.randn(6, 16))),
+    "other memory": replace_data,
+    "another layer": lambda module: module.encoder.encoder.net.mlp.__setitem__(2, nn.Linear(32, 16)),
+    "another bound": lambda module: setattr(module.pi, "log_std_clip_param_const", torch.tensor([0.01])),
+    "a parametrization": lambda module: nn.utils.parametrizations.weight_norm(module.pi.net.mlp[0]),
+}
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
-@pytest.mark.parametrize(
-    "change", [share_memory, replace_parameter, replace_data, replace_layer, replace_bound, parametrize]
-)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_weights_and_layers_that_change_are_found_before_the_next_pass(
     change: Any, is_exact: bool, rng: np.random.Generator
 ) -> None:
