@@ -100,7 +100,7 @@ def test_envs_of_other_spaces():
     widths = {}
     for kind in (Standalone, OfRLlib):
         each = kind()
-        each.change(env_config={"size": 5})
+        each.change(env_config={"shape": (5,)})
         each.runner.make_env()
         each.runner.make_module()
         widths[kind] = each.width()[1]

@@ -1,34 +1,52 @@
-"""A small env of RLlib's kind, with options."""
+"""Small envs of RLlib's kind."""
+
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
+from support.scenario_envs import ClockEnv
+
 
 class Walk(MultiAgentEnv):
-    """Two agents see zeros for `length` steps; `close()` can be made to fail."""
+    """Agents are rewarded with 1 and 2; an episode has 5 steps. The config may change that."""
 
+    failures = 0  # steps that will fail
     fails_to_close = False
 
-    def __init__(self, config):
+    def __init__(self, config: Any = None):
         super().__init__()
-        self.length = config.get("length", 5)
+        self.options = {"length": 5, "longer": 0, "shape": (2,), "action_space": gym.spaces.Discrete(3)} | dict(config)
         self.agents = self.possible_agents = ["a", "b"]
-        self.observation_spaces = dict.fromkeys("ab", gym.spaces.Box(-1, 1, (config.get("size", 2),), np.float32))
-        self.action_spaces = dict.fromkeys("ab", gym.spaces.Discrete(3))
+        self.observation_spaces = dict.fromkeys("ab", gym.spaces.Box(-1, 1, self.options["shape"], np.float32))
+        self.action_spaces = dict.fromkeys("ab", self.options["action_space"])
+        self.t, self.length = 0, self.options["length"]
+        self.seeds: list[int | None] = []
+        self.received: list[Any] = []
 
-    def observe(self):
-        return {agent: np.zeros(self.observation_spaces[agent].shape, np.float32) for agent in "ab"}
+    def observe(self) -> dict[str, Any]:
+        return {agent: np.zeros(self.options["shape"], np.float32) for agent in "ab"}
 
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, ...]:
+        self.t, self.length = 0, self.length + self.options["longer"]
+        self.seeds.append(seed)
         return self.observe(), {}
 
-    def step(self, actions):
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        if Walk.failures:
+            Walk.failures -= 1
+            raise ValueError("broken")
         self.t += 1
+        self.received.extend(actions.values())
         over = self.t >= self.length
-        return self.observe(), dict.fromkeys("ab", 1.0), {"__all__": over}, {"__all__": False}, {}
+        flags = dict.fromkeys(("a", "b", "__all__"), int(over) if "is_wrong" in self.options else over)
+        return self.observe(), {"a": 1.0, "b": 2.0}, flags, flags, {}
 
-    def close(self):
+    def close(self) -> None:
         if Walk.fails_to_close:
             raise OSError("simulator is gone")
+
+
+class RLlibClock(ClockEnv, MultiAgentEnv):
+    """A ClockEnv that RLlib takes."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
@@ -216,28 +215,8 @@ class Ours(Face):
         return self._made[-1]
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Return true if the values on both faces are equal, arrays and tensors by their numbers."""
-    one, other = _plain(one), _plain(other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(alike(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(alike, one, other))
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.array_equal(np.asarray(one), np.asarray(other))
-    return bool(one == other)
-
-
 def keys(value: Any, without: tuple[str, ...] = ()) -> Any:
     """Return the keys of nested dicts, except some; the dtypes of arrays; None for anything else."""
     if isinstance(value, dict):
         return {key: keys(each, without) for key, each in value.items() if key not in without}
     return str(value.dtype) if isinstance(value, np.ndarray) and value.ndim else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, dict) else value

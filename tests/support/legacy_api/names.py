@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,8 @@ from ray.rllib.policy.policy import Policy, PolicySpec
 from ray.rllib.policy.policy_map import PolicyMap
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.filter import MeanStdFilter
+
+from support.api_tables import nodes_of
 
 CLASSES = {
     cls.__name__: cls
@@ -58,7 +59,7 @@ def _members(name: str, cls: type) -> list[str]:
 
 def _nodes(owner: type) -> list[ast.AST]:
     try:
-        return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(owner)))))
+        return [*nodes_of(owner)]
     except OSError:  # a namedtuple
         return []
 

@@ -1,15 +1,14 @@
 """All rows of the table, and why some members are not there."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
+from support.api_tables import parameters_of, plain
 from support.legacy_api import of_batches, of_episodes, of_files, of_policies, of_workers
-from support.legacy_api.faces import Ours, Theirs, alike
+from support.legacy_api.faces import Ours, Theirs
 from support.legacy_api.names import CLASSES, CONSTRUCTED, all_names
-from support.rllib_api.members import parameters_of
 
 BOTH: dict[str, dict[str, Callable[[Any], Any]]] = {
     "RolloutWorker": of_workers.OF_WORKERS,
@@ -97,45 +96,6 @@ NOTES = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """A member of one of RLlib's classes."""
-
-    cls: str
-    name: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.cls}.{self.name}"
-
-    def error(self) -> Exception | None:
-        """Return the error of its check; None: it holds."""
-        try:
-            self._check()
-        except Exception as error:
-            return error
-        return None
-
-    def _check(self) -> None:
-        theirs, ours = faces()
-        if self.name in ALONE.get(self.cls, {}):
-            assert ALONE[self.cls][self.name](ours) is True
-        else:
-            answers = [BOTH[self.cls][self.name](face) for face in (theirs, ours)]
-            assert alike(*answers), answers
-        self._check_parameters(ours)
-
-    def _check_parameters(self, ours: Any) -> None:
-        """Raise AssertionError if our method lacks an argument of RLlib's."""
-        if self.cls not in CLASSES or (self.name == "__init__" and self.cls not in CONSTRUCTED):
-            return
-        owner = type(ours.policy) if self.cls == "Policy" else getattr(ours, self.cls)
-        theirs_method, method = (getattr(each, self.name, None) for each in (CLASSES[self.cls], owner))
-        if inspect.isroutine(theirs_method) and inspect.isroutine(method) and self.cls != "PolicyMap":  # dict's own
-            missing = parameters_of(theirs_method).keys() - parameters_of(method).keys()
-            assert not missing, missing
-
-
 @cache
 def faces() -> tuple[Theirs, Ours]:
     """Return both faces, whose workers all checks share."""
@@ -143,11 +103,25 @@ def faces() -> tuple[Theirs, Ours]:
 
 
 @cache
-def all_rows() -> tuple[Row, ...]:
-    """Return the rows in the order of the page."""
-    return tuple(_rows())
+def all_rows() -> dict[str, dict[str, Callable[[], Any]]]:
+    """Return the rows by class, in the order of the page."""
+    return {cls: {f"{cls}.{name}": partial(check, cls, name) for name in names} for cls, names in all_names().items()}
 
 
-def _rows() -> Iterator[Row]:
-    for cls, names in all_names().items():
-        yield from (Row(cls, name) for name in names)
+def check(cls: str, name: str) -> None:
+    """Raise unless a member of one of RLlib's classes answers the same on both faces, and takes its arguments."""
+    if name in ALONE.get(cls, {}):
+        assert ALONE[cls][name](faces()[1]) is True
+    else:
+        want, got = (plain(BOTH[cls][name](face)) for face in faces())
+        assert got == want
+    if cls in CLASSES and (name != "__init__" or cls in CONSTRUCTED):
+        theirs, ours = (getattr(each, name, None) for each in (CLASSES[cls], our_class(cls)))
+        if inspect.isroutine(theirs) and inspect.isroutine(ours) and cls != "PolicyMap":  # dict's own
+            missing = parameters_of(theirs).keys() - parameters_of(ours).keys()
+            assert not missing, missing
+
+
+def our_class(cls: str) -> Any:
+    ours = faces()[1]
+    return type(ours.policy) if cls == "Policy" else getattr(ours, cls)

@@ -1,6 +1,6 @@
 """Fields of the config that RLlib's runner reads: each changes what both faces do, in the same way."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -15,9 +15,10 @@ from ray.tune.registry import register_env
 
 import fastmarl
 from fastmarl.connectors import FlattenObservations
+from support.api_tables import Rows
 from support.rllib_api.members import config_fields
-from support.rllib_api.pairs import MAKERS, Walk
-from support.rllib_api.rows import Row
+from support.rllib_api.pairs import MAKERS
+from support.rllib_walk import Walk
 
 GROUP = "Config"
 HIDDEN, MOST = 8, 0.01
@@ -246,10 +247,10 @@ FIELDS = {
 }
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Rows:
     for name in config_fields():
         field = callback(name) if name.startswith("callbacks_on") else FIELDS.get(name)
-        yield Row(GROUP, name, partial(field.check, name) if field else partial(check_is_there, name))
+        yield f"{GROUP}: {name}", partial(field.check, name) if field else partial(check_is_there, name)
 
 
 def check_is_there(name: str) -> None:

@@ -1,6 +1,6 @@
 """Members and arguments of both episode classes: the same calls of RLlib's class and of ours, with the same answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,10 +8,9 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibMultiAge
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode as RLlibSingleAgentEpisode
 
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from support.api_tables import Rows, parameters_of, plain
 from support.rllib_api.calls import NEEDED, make, make_open, needed, tried
-from support.rllib_api.members import members_of, parameters_of
-from support.rllib_api.plain import plain
-from support.rllib_api.rows import Row, check_added, check_parameter
+from support.rllib_api.members import check_added, check_parameter, members_of
 
 CLASSES = {MultiAgentEpisode: RLlibMultiAgentEpisode, SingleAgentEpisode: RLlibSingleAgentEpisode}
 # RLlib's episodes of arrays don't grow, and pack infos that are filled into arrays.
@@ -26,15 +25,15 @@ RAISING = {  # where RLlib's raises -> the answer
 OWN_FORM = ("__repr__", "get_duration_s")  # texts and times are each class's own
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Rows:
     """Members of RLlib's classes, each method followed by its arguments."""
     for ours, theirs in CLASSES.items():
         for name in members_of(theirs):
-            yield Row(theirs.__name__, name, partial(check_member, ours, theirs, name))
+            yield f"{theirs.__name__}: {name}", partial(check_member, ours, theirs, name)
             member = getattr(theirs, name)
             for argument in parameters_of(member) if callable(member) else ():
                 check = partial(check_argument, ours, theirs, name, argument)
-                yield Row(theirs.__name__, f"{name}({argument})", check)
+                yield f"{theirs.__name__}: {name}({argument})", check
 
 
 def check_member(ours: Any, theirs: Any, name: str) -> None:
@@ -89,7 +88,15 @@ def answer(episode: Any, name: str, argument: str | None) -> Any:
     found = getattr(episode, name)(**arguments)
     if name in LOST_BY:
         return without_lost(plain(found))
+    if name == "get_sample_batch":
+        return without_ids(plain(found))
     return type(found) if name in OWN_FORM else plain(found)
+
+
+def without_ids(batch: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is random in RLlib's batches."""
+    batch.pop("eps_id", None)
+    return {name: without_ids(part) if isinstance(part, dict) else part for name, part in batch.items()}
 
 
 def without_lost(episode: dict[str, Any]) -> dict[str, Any]:

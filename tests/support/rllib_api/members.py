@@ -2,8 +2,7 @@
 
 import ast
 import inspect
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -12,6 +11,9 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.utils import framework
 
+from support.api_tables import nodes_of, parameters_of
+
+HAS_NO_DEFAULT = inspect.Parameter.empty
 SPECIAL = {"__getitem__", "__init__", "__len__", "__repr__"}
 CONFIGS = ("config", "self.config")
 
@@ -21,23 +23,9 @@ def members_of(cls: type) -> list[str]:
     return [name for name in dir(cls) if not name.startswith("_") or (name in SPECIAL and name in vars(cls))]
 
 
-def parameters_of(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the named parameters of a method.
-
-    Ray adds a parameter of its own, `_ray_trace_ctx`, to the methods of each class it has made an actor of.
-    """
-    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    parameters = inspect.signature(method).parameters.values()
-    return {
-        each.name: each
-        for each in parameters
-        if each.name not in ("self", "_ray_trace_ctx") and each.kind not in variadic
-    }
-
-
 def constructor_arguments() -> list[str]:
     """Return the arguments that RLlib's `EnvRunnerGroup` makes a runner with: the class names few of them."""
-    calls = [node for node in _nodes(EnvRunnerGroup._make_worker) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes_of(EnvRunnerGroup._make_worker) if isinstance(node, ast.Call)]
     (arguments,) = [each.keywords for each in calls if ast.unparse(each.func) == "dict"]
     return [str(each.arg) for each in arguments]
 
@@ -51,7 +39,7 @@ def config_fields() -> list[str]:
         member = inspect.getattr_static(AlgorithmConfig, name, None)
         function = member.fget if isinstance(member, property) else member
         if inspect.isfunction(function):
-            unread |= {*_attributes(_nodes(function), ("self",))} - found
+            unread |= {*_attributes(nodes_of(function), ("self",))} - found
     public = {
         name.removeprefix("_") for name in found
     }  # `env_to_module_connector` is kept as `_env_to_module_connector`
@@ -67,7 +55,7 @@ def _options() -> set[str]:
 
 
 def _read_by_the_runner() -> Iterator[str]:
-    nodes = [*_nodes(EnvRunner, MultiAgentEnvRunner, framework.get_device)]
+    nodes = [*nodes_of(EnvRunner, MultiAgentEnvRunner, framework.get_device)]
     yield from _attributes(nodes, CONFIGS)
     for node in nodes:  # getattr(self.config, f"callbacks_{which}")
         if isinstance(node, ast.Call) and ast.unparse(node).startswith("getattr(self.config, f'callbacks_"):
@@ -81,6 +69,18 @@ def _attributes(nodes: Any, owners: tuple[str, ...]) -> Iterator[str]:
             yield node.attr
 
 
-def _nodes(*objects: Any) -> Iterator[ast.AST]:
-    for each in objects:
-        yield from ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each))))
+def check_parameter(theirs: Any, ours: Any, name: str) -> None:
+    """Raise AssertionError unless an argument of RLlib's method is one of ours, of the same kind and default."""
+    want, got = parameters_of(theirs)[name], parameters_of(ours)[name]
+    assert got.kind == want.kind, (got.kind, want.kind)
+    assert want.default in (HAS_NO_DEFAULT, got.default), (got.default, want.default)
+    if want.kind is want.POSITIONAL_OR_KEYWORD:
+        places = [list(parameters_of(each)).index(name) for each in (theirs, ours)]
+        assert places[0] == places[1], places
+
+
+def check_added(theirs: Any, ours: Any) -> None:
+    """Raise AssertionError if our method needs an argument that RLlib's does not have."""
+    known = parameters_of(theirs)
+    needed = [each.name for each in parameters_of(ours).values() if each.default is HAS_NO_DEFAULT]
+    assert set(needed) <= known.keys(), needed

@@ -1,23 +1,22 @@
 """Members of Ray 2.40 to 2.47 that 2.60 does not have, as read from their source; run on the standalone face."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import fastmarl
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from support.api_tables import Rows, plain
 from support.rllib_api.calls import by_agent, make, make_open
 from support.rllib_api.pairs import MAKERS
-from support.rllib_api.plain import plain
-from support.rllib_api.rows import Row
 
 GROUP = "Ray 2.40 to 2.47"
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Rows:
     for name, check in OLDER.items():
-        yield Row(GROUP, name, check)
+        yield f"{GROUP}: {name}", check
 
 
 def check_finalize(cls: Any) -> None:

@@ -1,7 +1,7 @@
 """Keys of metrics and of states, and what callbacks are given: the same run on both faces."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -9,8 +9,9 @@ from ray.rllib.env import multi_agent_env_runner
 from ray.rllib.utils import metrics as names_of_metrics
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger as RLlibLogger
 
-from support.rllib_api.pairs import MAKERS, Walk
-from support.rllib_api.rows import Row
+from support.api_tables import Rows
+from support.rllib_api.pairs import MAKERS
+from support.rllib_walk import Walk
 
 TIMES = ("sample", "time_between_sampling", "episode_duration_sec_mean")
 NUM_ENVS = 3
@@ -20,15 +21,15 @@ FAILURES = "num_env_step_failures"
 EVENTS = ("environment_created", "episode_created", "episode_start", "episode_step", "episode_end", "sample_end")
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Rows:
     for key in [*metric_keys(), *others()]:
-        yield Row("Metrics", key, partial(check_failures if key == FAILURES else check_metric, key))
+        yield f"Metrics: {key}", partial(check_failures if key == FAILURES else check_metric, key)
     for key in state_keys("theirs"):
-        yield Row("State", key, partial(check_state, key))
+        yield f"State: {key}", partial(check_state, key)
     for event, arguments in calls("theirs").items():
-        yield Row("Callbacks", event, partial(check_event, event))
+        yield f"Callbacks: {event}", partial(check_event, event)
         for name in arguments:
-            yield Row("Callbacks", f"{event}({name})", partial(check_callback, event, name))
+            yield f"Callbacks: {event}({name})", partial(check_callback, event, name)
 
 
 # Metrics.

@@ -3,7 +3,7 @@
 import importlib.util
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -13,9 +13,9 @@ import pyarrow.fs
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
 import fastmarl
-from support.rllib_api.members import constructor_arguments, members_of, parameters_of
+from support.api_tables import Rows, parameters_of
+from support.rllib_api.members import check_parameter, constructor_arguments, members_of
 from support.rllib_api.pairs import MAKERS, module_of
-from support.rllib_api.rows import Row, check_parameter
 
 GROUP = "MultiAgentEnvRunner"
 OURS = fastmarl.MultiAgentEnvRunner
@@ -31,16 +31,16 @@ LOCAL = pyarrow.fs.LocalFileSystem()
 Use = Callable[[Any], Any]
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Rows:
     """Methods with their arguments, then attributes of a runner that is made."""
     for name in members_of(RLlibEnvRunner):
         member = getattr(RLlibEnvRunner, name)
-        yield Row(GROUP, name, partial(check, name))
+        yield f"{GROUP}: {name}", partial(check, name)
         arguments = constructor_arguments() if name == "__init__" else ()
         for argument in arguments or (parameters_of(member) if callable(member) else ()):
-            yield Row(GROUP, f"{name}({argument})", partial(check, name, argument))
+            yield f"{GROUP}: {name}({argument})", partial(check, name, argument)
     for name in attributes():
-        yield Row(GROUP, name, partial(check, name))
+        yield f"{GROUP}: {name}", partial(check, name)
 
 
 def attributes() -> list[str]:

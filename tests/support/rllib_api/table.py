@@ -1,9 +1,6 @@
 """All rows of the table, and why some of them don't hold."""
 
-from functools import cache
-
 from support.rllib_api import configs, episodes, older, reports, runners, uses
-from support.rllib_api.rows import Row
 
 PARTS = (runners, episodes, reports, configs, older, uses)
 PIECES = "the time of one connector piece; fastmarl times all connectors of a stage together"
@@ -58,9 +55,3 @@ NOTES = {  # of rows that hold, where there is more to say
         for name in ("add_temporary_timestep_data", "get_temporary_timestep_data")
     },
 }
-
-
-@cache
-def all_rows() -> tuple[Row, ...]:
-    """Return the rows of all groups, in the order of the page."""
-    return tuple(row for part in PARTS for row in part.rows())

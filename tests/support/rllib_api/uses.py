@@ -1,21 +1,21 @@
 """Uses that classes derived from RLlib's `RLlibCallback` make of what they are given, on the standalone face."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from support.api_tables import Rows
 from support.rllib_api.pairs import MAKERS
-from support.rllib_api.rows import Row
 
 GROUP = "Uses of RLlibCallback"
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Rows:
     for name, (event, use) in USES.items():
-        yield Row(GROUP, name, partial(check, event, use))
+        yield f"{GROUP}: {name}", partial(check, event, use)
 
 
 def check(event: str, use: Callable[..., Any]) -> None:
