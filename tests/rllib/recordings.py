@@ -26,6 +26,29 @@ class Recording:
     """None: RLlib's own class, or sample() did not come that far."""
     slow_path_reasons: Any = ()
 
+    @contextmanager
+    def taken_down(self) -> Iterator[None]:
+        """Note what happens meanwhile, with global generators from fixed seeds; they come back, and torch's setting."""
+        before, deterministic = generators(), torch.are_deterministic_algorithms_enabled()
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(1)
+        self.notes = tape.start()
+        try:
+            yield
+        finally:
+            tape.start()  # who asks episodes afterwards leaves the run's notes alone
+            self.generators = generators()
+            torch.use_deterministic_algorithms(deterministic)
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
+            torch.set_rng_state(torch.from_numpy(before[2]))
+
+    def note_path(self, runner: Any) -> None:
+        """Note which loop the runner samples by."""
+        self.is_accelerated = getattr(runner, "is_accelerated", None)
+        self.slow_path_reasons = getattr(runner, "slow_path_reasons", ())
+
     def columns(self) -> Iterable[tuple[str, np.ndarray]]:
         """The returned arrays that must not share memory, with their paths."""
         return ()
@@ -40,23 +63,6 @@ class Recording:
         yield from compare(self.generators, other.generators, "global generators")
         for one, another in sorted(shared_memory(other.columns()) - shared_memory(self.columns())):
             yield f"{one} and {another} share memory"
-
-
-@contextmanager
-def fixed_seeds() -> Iterator[None]:
-    """Global generators from fixed seeds; what they and torch were set to before comes back."""
-    before = generators()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    torch.manual_seed(1)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic)
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.set_rng_state(torch.from_numpy(before[2]))
 
 
 def generators() -> list[Any]:

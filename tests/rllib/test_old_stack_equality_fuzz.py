@@ -3,8 +3,9 @@
 import pytest
 from rllib.old_stack.fuzz import random_case
 from rllib.old_stack.runs import differences, play
-from rllib.old_stack.subject import SUBJECT
 from support.random_cases import RandomCases
+
+from fastmarl.rllib import RolloutWorker
 
 CASES = RandomCases(usual=10, prefix="FASTMARL_OLD_STACK")
 BATCHES = 20
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("old stack fuzz")  # one process counts the
 def check(seed: int) -> None:
     """Errors are compared, but few cases should end in one."""
     case = random_case(seed)
-    want, got = play(case), play(case, SUBJECT)
+    want, got = play(case), play(case, RolloutWorker)
     CASES.was_played(random_case, seed, want.errors[0] if want.errors and not case.setup.rules.failing_steps else None)
     CASES.assert_none([*differences(want, got)], seed, case)
 

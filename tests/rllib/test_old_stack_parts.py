@@ -11,10 +11,10 @@ from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.policy.view_requirement import ViewRequirement
 from rllib.old_stack.cases import CASES
 from rllib.old_stack.runs import differences, play
-from rllib.old_stack.subject import SUBJECT
 from torch import nn
 
 from fastmarl.core.kernels.returns import discounted_sums
+from fastmarl.rllib import RolloutWorker
 from fastmarl.rllib.inference.lstm_step import quick_layers
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.views import Views
@@ -118,7 +118,7 @@ def test_replaced_draws_are_called(monkeypatch):
     case = CASES["model: noting"]
     drawn = play(case)
     monkeypatch.setattr(TorchCategorical, "sample", lambda self: self.deterministic_sample())
-    want, got = play(case), play(case, SUBJECT)
+    want, got = play(case), play(case, RolloutWorker)
     assert [*differences(drawn, want)]
     assert not [*differences(want, got)]
 

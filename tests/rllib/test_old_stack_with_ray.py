@@ -14,7 +14,6 @@ from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.policy.policy_map import PolicyMap
 from rllib.old_stack.fuzz import remote_case, stashing_case
 from rllib.old_stack.runs import differences, play
-from rllib.old_stack.subject import SUBJECT
 from support.exhaustive import further
 
 from fastmarl.rllib import RolloutWorker
@@ -139,7 +138,7 @@ def test_a_stashed_policy_that_the_map_has_room_for_is_sampled_fast():
 @pytest.mark.parametrize("seed", [3, *further([9, 11, 13, 18])])
 def test_random_cases_with_stashed_policies(seed):
     case = stashing_case(seed)
-    lines = [*differences(play(case), play(case, SUBJECT))]
+    lines = [*differences(play(case), play(case, RolloutWorker))]
     # Spaces of restored policies have new generators.
     assert not [line for line in lines if not line.startswith("left['policies']")], repr(case)
 
@@ -147,6 +146,6 @@ def test_random_cases_with_stashed_policies(seed):
 @pytest.mark.exhaustive
 def test_a_random_case_with_envs_in_actors():
     case = remote_case(10)
-    want, got = play(case), play(case, SUBJECT)
+    want, got = play(case), play(case, RolloutWorker)
     assert not [*differences(want, got)], repr(case)
     assert got.is_accelerated

@@ -11,16 +11,23 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics.stats import MaxStats
 
 
-def _after_sample(spoil: Callable[[Any, list[MultiAgentEpisode]], None]) -> type:
-    """A runner that does this with itself and what it returns."""
+def spoiling(base: Any, method: str, spoil: Callable[[Any, Any], Any]) -> type:
+    """A subclass that does this with itself and with what a method returns."""
 
-    class Broken(RLlibEnvRunner):
-        def sample(self, **kwargs: Any) -> list[MultiAgentEpisode]:
-            episodes = super().sample(**kwargs)
-            spoil(self, episodes)
-            return episodes
+    class Broken(base):
+        pass
 
+    def spoilt(self: Any, **kwargs: Any) -> Any:
+        returned = getattr(base, method)(self, **kwargs)
+        spoil(self, returned)
+        return returned
+
+    setattr(Broken, method, spoilt)
     return Broken
+
+
+def _after_sample(spoil: Callable[[Any, list[MultiAgentEpisode]], Any]) -> type:
+    return spoiling(RLlibEnvRunner, "sample", spoil)
 
 
 def _episode(spoil: Callable[[MultiAgentEpisode], Any]) -> type:
@@ -43,13 +50,7 @@ def _data(column: str, change: Callable[[Any], Any]) -> type:
 
 
 def _metrics(spoil: Callable[[dict[str, Any]], Any]) -> type:
-    class Broken(RLlibEnvRunner):
-        def get_metrics(self) -> dict[str, Any]:
-            metrics = super().get_metrics()
-            spoil(metrics)
-            return metrics
-
-    return Broken
+    return spoiling(RLlibEnvRunner, "get_metrics", lambda runner, metrics: spoil(metrics))
 
 
 def _env_actions(change: Callable[[Any], Any]) -> type:
@@ -62,9 +63,9 @@ def _env_actions(change: Callable[[Any], Any]) -> type:
     return Broken
 
 
-def _one_ulp(data: np.ndarray) -> np.ndarray:
+def one_ulp(data: np.ndarray) -> np.ndarray:
     data = data.copy()
-    data[-1] = np.nextafter(data[-1], np.inf, dtype=data.dtype)
+    data.flat[-1] = np.nextafter(data.flat[-1], np.inf, dtype=data.dtype)
     return data
 
 
@@ -72,13 +73,13 @@ def _minus_zero(data: np.ndarray) -> np.ndarray:
     return np.where(data == 0.0, -data, data)
 
 
-def _read_only(data: np.ndarray) -> np.ndarray:
+def read_only(data: np.ndarray) -> np.ndarray:
     data = data.copy()
     data.flags.writeable = False
     return data
 
 
-def _swap_first(items: dict) -> None:
+def swap_first(items: dict) -> None:
     """The first key of the dict becomes the last."""
     key = next(iter(items))
     items[key] = items.pop(key)
@@ -126,14 +127,14 @@ def _set(name: str, value: Any) -> Callable[[Any], None]:
 
 
 BROKEN: dict[str, type] = {
-    "a bit of a reward": _data("rewards", _one_ulp),
-    "a bit of an observation": _data("observations", _one_ulp),
+    "a bit of a reward": _data("rewards", one_ulp),
+    "a bit of an observation": _data("observations", one_ulp),
     "minus zero": _data("rewards", _minus_zero),
     "float32 rewards": _data("rewards", lambda data: data.astype(np.float32)),
     "int64 actions": _data("actions", lambda data: data.astype(np.int64)),
     "actions as a list": _data("actions", list),
     "shape of log probabilities": _data("action_logp", lambda data: data[:, None]),
-    "read-only": _data("observations", _read_only),
+    "read-only": _data("observations", read_only),
     "an info too few": _data("infos", lambda data: data[:-1]),
     "an info's content": _data("infos", lambda data: [*data[:-1], {"t": -1}]),
     "dtype of the sequence number": _data("weights_seq_no", lambda data: data.astype(np.int32)),
@@ -145,7 +146,7 @@ BROKEN: dict[str, type] = {
     "module": _part(_set("module_id", "p9")),
     "type of a flag": _part(lambda part: _set("is_terminated", np.bool_(part.is_terminated))(part)),
     "no time": _part(_set("_last_step_time", None)),
-    "order of agents": _episode(lambda episode: _swap_first(episode.agent_episodes)),
+    "order of agents": _episode(lambda episode: swap_first(episode.agent_episodes)),
     "time map": _episode(lambda episode: next(iter(episode.env_t_to_agent_t.values())).data.append("S")),
     "time map as a tuple": _episode(
         lambda episode: [_set("data", tuple(buffer.data))(buffer) for buffer in episode.env_t_to_agent_t.values()]

@@ -1,6 +1,7 @@
 """Random cases: worlds, configs and calls, each from its seed alone."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,42 +90,55 @@ def _module_for(rng: random.Random, obs_kind: str, action_kind: str) -> str:
     return rng.choice((*kinds, *("default",) * 2 * (obs_kind in spaces.FLAT)))
 
 
-def _rules(rng: random.Random, agents: tuple, obs_kinds: dict[str, str], action_kinds: dict[str, str]) -> Rules:
+def random_rules(
+    rng: random.Random, agents: tuple, obs_kinds: dict[str, str], action_kinds: dict[str, str],
+    reward_kinds: Sequence[str], *, of: type[Rules] = Rules, **own: Any,
+) -> Any:  # fmt: skip
+    """Rules of a world of these agents and groups; what is `own` is not drawn."""
     groups = [*obs_kinds]
-    fails = rng.random() < 0.08
     style = rng.choice(("together", "together", "sparse", "turns"))
+    drawn: dict[str, Any] = {
+        "seed": rng.randrange(1000),
+        "max_steps": rng.choice((1, 2, 5, 9, 14, 30)),
+        "style": style,
+        "at_reset": rng.choice((1.0, 1.0, 0.6, 0.1)),
+        "joins": rng.choice((1.0, 0.3, 0.1)),
+        "dies": rng.choice((0.0, 0.0, 0.05, 0.3)),
+        "last_words": rng.choice((1.0, 0.5, 0.0)),
+        "quiet": rng.choice((0.0, 0.0, 0.2)) if style != "together" else 0.0,
+        "stillborn": rng.choice((0.0, 0.0, 0.1)),
+        "returns": rng.choice((0.0, 0.5)),
+        "end": rng.choice(("terminated", "truncated", "truncated_each", "both")),
+        "flags": rng.choice(("sparse", "full", "repeated", "only_all")),
+        "numpy_flags": rng.random() < 0.2,
+        "truncated_has_all": rng.random() < 0.8,
+        "shuffled": rng.random() < 0.5,
+        "rewards": tuple(rng.sample(reward_kinds, rng.choice((1, 1, 2, len(reward_kinds))))),
+        "pays_waiting": rng.choice((0.0, 0.5, 1.0)),
+        "pays_absent": rng.choice((0.0, 0.0, 0.4)),
+        "infos": rng.choice(("none", "some", "arrays", "reused", "empty")),
+        "common_info": rng.random() < 0.2,
+        "reuses_arrays": rng.random() < 0.3,
+    }
+    group_of = {agent: groups[i % len(groups)] for i, agent in enumerate(agents)}
+    return of(agents=agents, group_of=group_of, obs_kinds=obs_kinds, action_kinds=action_kinds, **{**drawn, **own})
+
+
+def random_failures(rng: random.Random, chance: float, first_reset: int = 1) -> dict[str, tuple[int, ...]]:
+    """Rules about calls that fail, with this chance that there are any."""
+    if rng.random() >= chance:
+        return {}
+    return {"failing_steps": tuple(rng.sample(range(1, 40), 2)), "failing_resets": (rng.randrange(first_reset, 9),)}
+
+
+def _rules(rng: random.Random, agents: tuple, obs_kinds: dict[str, str], action_kinds: dict[str, str]) -> Rules:
+    own = {"splits": rng.random() < 0.1, **random_failures(rng, 0.08)}
+    rules = random_rules(rng, agents, obs_kinds, action_kinds, sorted(REWARDS), **own)
+    if rules.style == "together":
+        return rules
     # What RLlib makes of a sum of such rewards while an agent waits depends on who else is named in a step.
-    kinds = sorted(REWARDS if style == "together" else {*REWARDS} - {*MIXED_SUMS})
-    return Rules(
-        agents=agents,
-        group_of={agent: groups[i % len(groups)] for i, agent in enumerate(agents)},
-        obs_kinds=obs_kinds,
-        action_kinds=action_kinds,
-        seed=rng.randrange(1000),
-        max_steps=rng.choice((1, 2, 5, 9, 14, 30)),
-        style=style,
-        at_reset=rng.choice((1.0, 1.0, 0.6, 0.1)),
-        joins=rng.choice((1.0, 0.3, 0.1)),
-        dies=rng.choice((0.0, 0.0, 0.05, 0.3)),
-        last_words=rng.choice((1.0, 0.5, 0.0)),
-        quiet=rng.choice((0.0, 0.0, 0.2)) if style != "together" else 0.0,
-        stillborn=rng.choice((0.0, 0.0, 0.1)),
-        returns=rng.choice((0.0, 0.5)),
-        end=rng.choice(("terminated", "truncated", "truncated_each", "both")),
-        flags=rng.choice(("sparse", "full", "repeated", "only_all")),
-        numpy_flags=rng.random() < 0.2,
-        truncated_has_all=rng.random() < 0.8,
-        splits=rng.random() < 0.1,
-        shuffled=rng.random() < 0.5,
-        rewards=tuple(rng.sample(kinds, rng.choice((1, 1, 2, len(kinds))))),
-        pays_waiting=rng.choice((0.0, 0.5, 1.0)),
-        pays_absent=rng.choice((0.0, 0.0, 0.4)),
-        infos=rng.choice(("none", "some", "arrays", "reused", "empty")),
-        common_info=rng.random() < 0.2,
-        reuses_arrays=rng.random() < 0.3,
-        failing_steps=tuple(rng.sample(range(1, 40), 2)) if fails else (),
-        failing_resets=tuple(rng.sample(range(1, 9), 1)) if fails else (),
-    )
+    kept = tuple(kind for kind in rules.rewards if kind not in MIXED_SUMS)
+    return replace(rules, rewards=kept or ("float",))
 
 
 def _setup(rng: random.Random, rules: Rules, modules: dict[str, str]) -> Setup:

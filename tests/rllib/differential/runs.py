@@ -10,12 +10,12 @@ import tree
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
-from rllib.differential import batch_pieces, tape
+from rllib.differential import batch_pieces
 from rllib.differential.callbacks import EndsOnly, note_step
 from rllib.differential.compare import Comparison, Report, columns
 from rllib.differential.configs import Setup, Shifted, make_config
 from rllib.differential.mappings import mapping_fn
-from rllib.recordings import Recording, fixed_seeds, generators
+from rllib.recordings import Recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +50,20 @@ class SetState:
 
     def on(self, runner: Any) -> Any:
         weights = runner.get_state(components="rl_module")["rl_module"]
-        state = {"rl_module": tree.map_structure(self._move, weights), "weights_seq_no": self.seq_no}
+        state = {"rl_module": moved(weights, self.shift), "weights_seq_no": self.seq_no}
         if self.lifetime is not None:
             state["num_env_steps_sampled_lifetime"] = self.lifetime
         return runner.set_state(state)
 
-    def _move(self, weight: Any) -> Any:
+
+def moved(weights: Any, shift: float) -> Any:
+    """Weights with this added to all real numbers."""
+
+    def move(weight: Any) -> Any:
         is_real = isinstance(weight, np.ndarray) and weight.dtype.kind == "f"
-        return weight + np.asarray(self.shift, weight.dtype) if is_real else weight
+        return weight + np.asarray(shift, weight.dtype) if is_real else weight
+
+    return tree.map_structure(move, weights)
 
 
 @dataclass(frozen=True)
@@ -211,17 +217,14 @@ class Run(Recording):
 def play(case: Playable, runner_class: type = RLlibEnvRunner) -> Run:
     """Build everything from scratch under fixed seeds, make the calls, stop at the first error."""
     run = Run(mixes_columns=case.mixes_columns)
-    with fixed_seeds(), warnings.catch_warnings():
+    with run.taken_down(), warnings.catch_warnings():
         # Every runner registers its envs under this one name.
         warnings.filterwarnings("ignore", ".*Overriding environment rllib-multi-agent-env")
-        run.notes = tape.start()
         try:
             runner = runner_class(config=case.make_config(), worker_index=case.worker_index)
             _play(case, runner, run)
         except Exception as error:
             run.error = error
-        tape.start()  # who asks episodes afterwards leaves the run's notes alone
-        run.generators = generators()
     return run
 
 
@@ -232,8 +235,7 @@ def _play(case: Playable, runner: Any, run: Run) -> None:
             run.returned.append(call.on(runner))
         run.state = runner.get_state()
     finally:
-        run.is_accelerated = getattr(runner, "is_accelerated", None)
-        run.slow_path_reasons = getattr(runner, "slow_path_reasons", ())
+        run.note_path(runner)
         runner.stop()
 
 

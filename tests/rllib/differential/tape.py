@@ -4,6 +4,7 @@ Envs, modules and callbacks are built by RLlib from their classes, so all of the
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,22 @@ import torch
 Tape = dict[str, list[tuple]]
 """Channel -> its entries."""
 
+ID_COLUMNS = ("eps_id", "unroll_id")
+"""Columns of random or counted ids. What they are is by chance; which rows have the same one is not."""
+
 _tape: Tape = {}
 _counts: Counter[tuple] = Counter()
+
+
+@dataclass(frozen=True)
+class Id:
+    """An id of this kind. Two runs agree on it if it pairs up with the other run's."""
+
+    kind: str
+    value: int
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 def start() -> Tape:
@@ -37,24 +52,41 @@ def count(channel: str, what: Any) -> int:
 
 def freeze(value: Any) -> Any:
     """A copy out of tuples that is equal to another only if types, dtypes, shapes, bytes and orders of keys are."""
+    name = type(value).__name__
     if isinstance(value, dict):
-        return (_name(value), *((freeze(key), freeze(part)) for key, part in value.items()))
+        return (name, *((freeze(key), _entry(key, part)) for key, part in value.items()))
     if isinstance(value, (list, tuple)):
-        return (_name(value), *map(freeze, value))
-    if isinstance(value, frozenset):
-        return (_name(value), *map(freeze, sorted(value)))
+        return (name, *map(freeze, value))
+    if isinstance(value, (set, frozenset)):
+        return (name, *sorted(map(repr, value)))
     if isinstance(value, torch.Tensor):
-        return ("Tensor", freeze(value.detach().numpy()))
+        return ("Tensor", freeze(value.detach().cpu().numpy()))
     if isinstance(value, np.ndarray):
-        return (_name(value), value.dtype.str, value.shape, value.flags.writeable, value.tobytes())
+        if value.dtype == object:
+            return ("objects", value.shape, *map(freeze, value.ravel().tolist()))
+        return (name, value.dtype.str, value.shape, value.flags.writeable, value.tobytes())
     if isinstance(value, np.generic):
-        return (_name(value), value.dtype.str, value.tobytes())
+        return (name, value.dtype.str, value.tobytes())
     if isinstance(value, float):
-        return ("float", repr(value))
-    if value is None or isinstance(value, (bool, int, str)):
-        return (_name(value), value)
+        return (name, repr(value))
+    if value is None or isinstance(value, (bool, int, str, bytes)):
+        return (name, value)
+    if isinstance(value, type):
+        return ("class", value.__name__)
+    if isinstance(value, Id):
+        return value
     raise TypeError(f"don't know how to freeze {value!r}")
 
 
-def _name(value: Any) -> str:
-    return type(value).__name__
+def _entry(key: Any, value: Any) -> Any:
+    """An entry of a dict, of which the old stack's batches have columns of ids."""
+    if key not in ID_COLUMNS:
+        return freeze(value)
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        value = np.asarray(value)
+        found = value.ravel().tolist()
+        found = found[:1] if len({*found}) == 1 else found
+        return ("ids", value.dtype.str, value.shape, *(Id(key, int(one)) for one in found))
+    if isinstance(value, list):
+        return ("ids", *(_entry(key, part) for part in value))
+    return Id(key, value) if isinstance(value, int) else freeze(value)

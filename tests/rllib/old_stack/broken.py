@@ -8,36 +8,20 @@ import numpy as np
 from ray.rllib.evaluation.env_runner_v2 import EnvRunnerV2
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
-
-Spoil = Callable[[Any], Any]
+from rllib.differential.broken import one_ulp, read_only, spoiling, swap_first
 
 
 def _batches(spoil: Callable[[Any, MultiAgentBatch], Any]) -> type:
-    """A worker that does this with itself and what it returns; what `spoil` returns stands in for it, if anything."""
-
-    class Broken(RLlibWorker):
-        def sample(self, **kwargs: Any) -> Any:
-            batch = super().sample(**kwargs)
-            changed = spoil(self, batch)
-            return batch if changed is None else changed
-
-    return Broken
+    return spoiling(RLlibWorker, "sample", spoil)
 
 
-def _last(spoil: Spoil) -> type:
+def _last(spoil: Callable[[SampleBatch], Any]) -> type:
     """Spoils the batch of the last policy."""
-
-    def on(worker: Any, batch: MultiAgentBatch) -> None:
-        spoil([*batch.policy_batches.values()][-1])
-
-    return _batches(on)
+    return _batches(lambda worker, batch: spoil([*batch.policy_batches.values()][-1]))
 
 
 def _column(name: str, change: Callable[[Any], Any]) -> type:
-    def spoil(batch: SampleBatch) -> None:
-        dict.__setitem__(batch, name, change(dict.__getitem__(batch, name)))
-
-    return _last(spoil)
+    return _last(lambda batch: dict.__setitem__(batch, name, change(dict.__getitem__(batch, name))))
 
 
 def _attribute(name: str, value: Any) -> type:
@@ -45,32 +29,21 @@ def _attribute(name: str, value: Any) -> type:
 
 
 def _metrics(spoil: Callable[[list], Any]) -> type:
-    class Broken(RLlibWorker):
-        def get_metrics(self) -> Any:
-            metrics = super().get_metrics()
-            return spoil(metrics) if metrics else metrics
-
-    return Broken
+    return spoiling(RLlibWorker, "get_metrics", lambda worker, metrics: metrics and spoil(metrics))
 
 
 def _replaced(**changes: Callable[[Any], Any]) -> type:
     """Changes fields of the last episode's metrics."""
 
-    def spoil(metrics: list) -> list:
-        last = metrics[-1]
-        return [*metrics[:-1], last._replace(**{name: change(getattr(last, name)) for name, change in changes.items()})]
+    def spoil(metrics: list) -> None:
+        new = {name: change(getattr(metrics[-1], name)) for name, change in changes.items()}
+        metrics[-1] = metrics[-1]._replace(**new)
 
     return _metrics(spoil)
 
 
 def _states(spoil: Callable[[dict], Any]) -> type:
-    class Broken(RLlibWorker):
-        def get_state(self) -> dict:
-            state = super().get_state()
-            spoil(state)
-            return state
-
-    return Broken
+    return spoiling(RLlibWorker, "get_state", lambda worker, state: spoil(state))
 
 
 def _runners(**methods: Callable[..., Any]) -> type:
@@ -85,18 +58,6 @@ def _runners(**methods: Callable[..., Any]) -> type:
     return Broken
 
 
-def _one_ulp(data: np.ndarray) -> np.ndarray:
-    data = data.copy()
-    data.ravel()[-1] = np.nextafter(data.ravel()[-1], np.inf, dtype=data.dtype)
-    return data
-
-
-def _read_only(data: np.ndarray) -> np.ndarray:
-    data = data.copy()
-    data.flags.writeable = False
-    return data
-
-
 def _other_info(infos: np.ndarray) -> np.ndarray:
     infos = infos.copy()
     infos[-1] = {**infos[-1], "more": 1}
@@ -109,15 +70,25 @@ def _one_more(ids: np.ndarray) -> np.ndarray:
     return ids
 
 
-def _swap(items: dict) -> None:
-    """The first key becomes the last."""
-    key = next(iter(items))
-    items[key] = items.pop(key)
-
-
 def _swap_columns(batch: SampleBatch) -> None:
     key = next(iter(batch))
     dict.__setitem__(batch, key, dict.pop(batch, key))
+
+
+def _swap_policies(worker: Any, batch: MultiAgentBatch) -> None:
+    swap_first(batch.policy_batches)
+
+
+def _draw_action(worker: Any, batch: MultiAgentBatch) -> None:
+    worker.policy_map["p0"].action_space.sample()
+
+
+def _reversed(items: dict) -> dict:
+    return dict(reversed(items.items()))
+
+
+def _add_column(batch: SampleBatch) -> None:
+    dict.__setitem__(batch, "more", np.zeros(len(batch)))
 
 
 def _share(worker: Any, batch: MultiAgentBatch) -> None:
@@ -129,10 +100,6 @@ def _share(worker: Any, batch: MultiAgentBatch) -> None:
         dict.__setitem__(part, "rewards", memory[:n])
 
 
-def _draws(generator: Callable[[Any], Any]) -> type:
-    return _batches(lambda worker, batch: generator(worker) and None)
-
-
 def _no_start(self: Any, episode: Any, env_id: Any) -> None:
     """Forgets the callback on_episode_start."""
 
@@ -140,8 +107,7 @@ def _no_start(self: Any, episode: Any, env_id: Any) -> None:
 def _other_order(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Evaluates the policies in another order."""
     to_eval = kwargs["to_eval"]
-    turned = dict(reversed(to_eval.items()))
-    results = EnvRunnerV2._do_policy_eval(self, to_eval=turned)
+    results = EnvRunnerV2._do_policy_eval(self, to_eval=_reversed(to_eval))
     return {name: results[name] for name in to_eval}
 
 
@@ -164,6 +130,13 @@ def _weights(state: dict) -> None:
     weights = next(iter(state["policy_states"].values()))["weights"]
     name = next(iter(weights))
     weights[name] = weights[name] + 1e-7
+
+
+class OnePolicy(RLlibWorker):
+    """Returns the batch of the first policy."""
+
+    def sample(self, **kwargs: Any) -> Any:
+        return next(iter(super().sample(**kwargs).policy_batches.values()))
 
 
 class LateTime(RLlibWorker):
@@ -189,103 +162,53 @@ class NoFlush(RLlibWorker):
         return super().get_filters(flush_after=False)
 
 
-BROKEN: dict[str, type] = {
-    "a bit of a reward": _column("rewards", _one_ulp),
-    "a bit of an observation": _column("obs", _one_ulp),
-    "float64 rewards": _column("rewards", lambda data: data.astype(np.float64)),
-    "int32 times": _column("t", lambda data: data.astype(np.int32)),
-    "read-only": _column("obs", _read_only),
-    "shape of log probabilities": _column("action_logp", lambda data: data[:, None]),
-    "an info's content": _column("infos", _other_info),
-    "infos as a list": _column("infos", list),
-    "an episode of its own": _column("eps_id", _one_more),
-    "one unroll": _column("unroll_id", np.zeros_like),
-    "lengths of sequences": _column("seq_lens", lambda lens: lens.astype(np.int64)),
-    "a column less": _last(lambda batch: dict.pop(batch, "t")),
-    "a column more": _last(lambda batch: dict.__setitem__(batch, "more", np.zeros(len(batch)))),
-    "order of columns": _last(_swap_columns),
-    "training": _attribute("_is_training", True),
-    "max_seq_len": _attribute("max_seq_len", 99),
-    "zero_padded": _attribute("zero_padded", True),
-    "time_major": _attribute("time_major", False),
-    "gradient updates": _attribute("num_grad_updates", 7.0),
-    "accessed keys": _last(lambda batch: batch.accessed_keys.add("zzz")),
-    "added keys": _last(lambda batch: batch.added_keys.add("zzz")),
-    "an attribute more": _attribute("more", 1),
-    "count": _last(lambda batch: setattr(batch, "count", batch.count + 1)),
-    "env steps": _batches(lambda worker, batch: setattr(batch, "count", batch.count + 1)),
-    "order of policies": _batches(lambda worker, batch: _swap(batch.policy_batches)),
-    "a policy less": _batches(lambda worker, batch: batch.policy_batches.popitem() and None),
-    "no multi-agent batch": _batches(lambda worker, batch: next(iter(batch.policy_batches.values()))),
-    "shared memory": _batches(_share),
-    "a draw of random": _draws(lambda worker: random.random()),
-    "a draw of NumPy": _draws(lambda worker: np.random.random()),  # noqa: NPY002
-    "a draw of a space": _draws(lambda worker: worker.policy_map["p0"].action_space.sample()),
-    "reward of an episode": _replaced(episode_reward=lambda reward: reward + 1e-9),
-    "length of an episode": _replaced(episode_length=np.int64),
-    "rewards of agents": _replaced(agent_rewards=lambda rewards: dict(reversed(rewards.items()))),
-    "names of times": _replaced(perf_stats=lambda stats: {}),
-    "times of connectors": _replaced(connector_metrics=lambda found: {name: {} for name in found}),
-    "custom metrics": _replaced(custom_metrics=lambda found: {**found, "x": 1}),
-    "a faulty episode": _replaced(episode_faulty=lambda faulty: True),
-    "order of metrics": _metrics(lambda metrics: [*metrics, metrics[0]]),
-    "state of policies": _states(_weights),
-    "states of agents": _states(_clear_states),
-    "no callback at starts": _runners(_call_on_episode_start=_no_start),
-    "order of forward passes": _runners(_do_policy_eval=_other_order),
-    "total of rewards": _runners(_process_observations=_forgets_rewards),
-    "time": LateTime,
-    "no weights": NoWeights,
-    "no flush": NoFlush,
+BROKEN: dict[str, tuple[type, str]] = {
+    "a bit of a reward": (_column("rewards", one_ulp), "['rewards']: 1 of"),
+    "a bit of an observation": (_column("obs", one_ulp), "['obs']: 1 of"),
+    "float64 rewards": (_column("rewards", lambda data: data.astype(np.float64)), "['rewards']: ndarray"),
+    "int32 times": (_column("t", lambda data: data.astype(np.int32)), "['t']: ndarray"),
+    "read-only": (_column("obs", read_only), "['obs']: ndarray"),
+    "shape of log probabilities": (_column("action_logp", lambda data: data[:, None]), "['action_logp']: ndarray"),
+    "an info's content": (_column("infos", _other_info), "['infos']["),
+    "infos as a list": (_column("infos", list), "['infos']: ndarray"),
+    "an episode of its own": (_column("eps_id", _one_more), "['eps_id']["),
+    "one unroll": (_column("unroll_id", np.zeros_like), "['unroll_id']["),
+    "lengths of sequences": (_column("seq_lens", lambda lens: lens.astype(np.int64)), "['seq_lens']: ndarray"),
+    "a column less": (_last(lambda batch: dict.pop(batch, "t")), "keys ['t'] are missing"),
+    "a column more": (_last(_add_column), "['more'] are too many"),
+    "order of columns": (_last(_swap_columns), "in another order"),
+    "training": (_attribute("_is_training", True), "_is_training"),
+    "max_seq_len": (_attribute("max_seq_len", 99), "max_seq_len"),
+    "zero_padded": (_attribute("zero_padded", True), "zero_padded"),
+    "time_major": (_attribute("time_major", False), "time_major"),
+    "gradient updates": (_attribute("num_grad_updates", 7.0), "num_grad_updates"),
+    "accessed keys": (_last(lambda batch: batch.accessed_keys.add("zzz")), "accessed_keys"),
+    "added keys": (_last(lambda batch: batch.added_keys.add("zzz")), "added_keys"),
+    "an attribute more": (_attribute("more", 1), "['more'] are too many"),
+    "count": (_last(lambda batch: setattr(batch, "count", batch.count + 1)), "['count']"),
+    "env steps": (_batches(lambda worker, batch: setattr(batch, "count", batch.count + 1)), ".count"),
+    "order of policies": (_batches(_swap_policies), "policy_batches: keys in another order"),
+    "a policy less": (_batches(lambda worker, batch: batch.policy_batches.popitem()), "keys ['p1'] are missing"),
+    "no multi-agent batch": (OnePolicy, "/ SampleBatch"),
+    "shared memory": (_batches(_share), "share memory"),
+    "a draw of random": (_batches(lambda worker, batch: random.random()), "generators[0]"),
+    "a draw of NumPy": (_batches(lambda worker, batch: np.random.random()), "generators[1]"),  # noqa: NPY002
+    "a draw of a space": (_batches(_draw_action), "['state']['state']"),
+    "reward of an episode": (_replaced(episode_reward=lambda reward: reward + 1e-9), ".episode_reward"),
+    "length of an episode": (_replaced(episode_length=np.int64), ".episode_length"),
+    "rewards of agents": (_replaced(agent_rewards=_reversed), ".agent_rewards: keys in another order"),
+    "names of times": (_replaced(perf_stats=lambda stats: {}), ".perf_stats"),
+    "times of connectors": (_replaced(connector_metrics=lambda found: {k: {} for k in found}), ".connector_metrics"),
+    "custom metrics": (_replaced(custom_metrics=lambda found: {**found, "x": 1}), ".custom_metrics"),
+    "a faulty episode": (_replaced(episode_faulty=lambda faulty: True), ".episode_faulty"),
+    "order of metrics": (_metrics(lambda metrics: metrics.append(metrics[0])), ": list of 2 / list of 3"),
+    "state of policies": (_states(_weights), "['weights']"),
+    "states of agents": (_states(_clear_states), "StateBufferConnector"),
+    "no callback at starts": (_runners(_call_on_episode_start=_no_start), "tape of callback"),
+    "order of forward passes": (_runners(_do_policy_eval=_other_order), "['actions']"),
+    "total of rewards": (_runners(_process_observations=_forgets_rewards), ".episode_reward"),
+    "time": (LateTime, "['global_timestep']"),
+    "no weights": (NoWeights, "['weights']"),
+    "no flush": (NoFlush, "['buffer']"),
 }
-
-SEEN_AS: dict[str, str] = {
-    "a bit of a reward": "['rewards']: 1 of",
-    "a bit of an observation": "['obs']: 1 of",
-    "float64 rewards": "['rewards']: ndarray",
-    "int32 times": "['t']: ndarray",
-    "read-only": "['obs']: ndarray",
-    "shape of log probabilities": "['action_logp']: ndarray",
-    "an info's content": "['infos'][",
-    "infos as a list": "['infos']: ndarray",
-    "an episode of its own": "['eps_id'][",
-    "one unroll": "['unroll_id'][",
-    "lengths of sequences": "['seq_lens']: ndarray",
-    "a column less": "keys ['t'] are missing",
-    "a column more": "['more'] are too many",
-    "order of columns": "in another order",
-    "training": "_is_training",
-    "max_seq_len": "max_seq_len",
-    "zero_padded": "zero_padded",
-    "time_major": "time_major",
-    "gradient updates": "num_grad_updates",
-    "accessed keys": "accessed_keys",
-    "added keys": "added_keys",
-    "an attribute more": "['more'] are too many",
-    "count": "['count']",
-    "env steps": ".count",
-    "order of policies": "policy_batches: keys in another order",
-    "a policy less": "keys ['p1'] are missing",
-    "no multi-agent batch": "/ SampleBatch",
-    "shared memory": "share memory",
-    "a draw of random": "generators[0]",
-    "a draw of NumPy": "generators[1]",
-    "a draw of a space": "['state']['state']",
-    "reward of an episode": ".episode_reward",
-    "length of an episode": ".episode_length",
-    "rewards of agents": ".agent_rewards: keys in another order",
-    "names of times": ".perf_stats",
-    "times of connectors": ".connector_metrics",
-    "custom metrics": ".custom_metrics",
-    "a faulty episode": ".episode_faulty",
-    "order of metrics": ": list of 2 / list of 3",
-    "state of policies": "['weights']",
-    "states of agents": "StateBufferConnector",
-    "no callback at starts": "tape of callback",
-    "order of forward passes": "['actions']",
-    "total of rewards": ".episode_reward",
-    "time": "['global_timestep']",
-    "no weights": "['weights']",
-    "no flush": "['buffer']",
-}
-"""Where the comparison sees it: a part of one of its lines."""
+"""Name -> the worker, and where the comparison sees it: a part of one of its lines."""

@@ -7,7 +7,8 @@ from ray.rllib.algorithms.callbacks import make_multi_callbacks
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from rllib.differential import tape
-from rllib.old_stack.notes import collected, freeze, outline
+from rllib.differential.tape import freeze
+from rllib.old_stack.notes import collected, outline
 
 
 def _note(hook: str, *entry: Any, **kwargs: Any) -> None:
@@ -137,31 +138,15 @@ class Learner(RLlibCallback):
         worker.set_policy_mapping_fn(_turned)
 
 
-class Raising(RLlibCallback):
-    """Raises in the seventh step."""
+def _raising(hook: str, number: int) -> type[RLlibCallback]:
+    """A class whose hook raises at the call with this number."""
 
-    def on_episode_step(self, **kwargs: Any) -> None:
-        self.steps = getattr(self, "steps", 0) + 1
-        if self.steps == 7:
-            raise LookupError("this callback fails in a step")
+    def method(self: Any, **kwargs: Any) -> None:
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == number:
+            raise LookupError(f"this callback fails in {hook}()")
 
-
-class RaisingAtEnds(RLlibCallback):
-    """Raises when the second episode ends."""
-
-    def on_episode_end(self, **kwargs: Any) -> None:
-        self.ends = getattr(self, "ends", 0) + 1
-        if self.ends == 2:
-            raise LookupError("this callback fails at an end")
-
-
-class RaisingAfterwards(RLlibCallback):
-    """Raises when there is a batch."""
-
-    def on_sample_end(self, **kwargs: Any) -> None:
-        self.samples = getattr(self, "samples", 0) + 1
-        if self.samples == 2:
-            raise LookupError("this callback fails with a batch")
+    return type("Raising", (RLlibCallback,), {hook: method})
 
 
 CALLBACKS: dict[str, type[RLlibCallback]] = {
@@ -175,9 +160,9 @@ CALLBACKS: dict[str, type[RLlibCallback]] = {
     "sample editors": SampleEditors,
     "extra batches": ExtraBatches,
     "learner": Learner,
-    "raising": Raising,
-    "raising at ends": RaisingAtEnds,
-    "raising afterwards": RaisingAfterwards,
+    "raising": _raising("on_episode_step", 7),
+    "raising at ends": _raising("on_episode_end", 2),
+    "raising afterwards": _raising("on_sample_end", 2),
 }
 READERS = ("all", "ends", "steps", "collectors")
 WRITERS = ("postprocessors", "sample editors", "extra batches")

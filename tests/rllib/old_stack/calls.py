@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import tree
+from rllib.differential.runs import moved
 from rllib.differential.worlds import Rules
 from rllib.old_stack.changes import CHANGES
 from rllib.old_stack.mappings import mapping_fn
@@ -41,13 +40,9 @@ class SetWeights:
     only: tuple[str, ...] = ()
 
     def on(self, worker: Any, setup: Setup) -> Any:
-        weights = tree.map_structure(self._moved, worker.get_weights([*self.only] or None))
+        weights = moved(worker.get_weights([*self.only] or None), self.shift)
         updates = {"num_grad_updates_per_policy": {"p0": self.timestep}, "timestep": self.timestep}
         return worker.set_weights(weights, None if self.timestep is None else updates, self.seq_no)
-
-    def _moved(self, weight: Any) -> Any:
-        is_real = isinstance(weight, np.ndarray) and weight.dtype.kind == "f"
-        return weight + np.asarray(self.shift, weight.dtype) if is_real else weight
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Cases by name: what users of the old stack configure, and what its sampler does in rare moments."""
 
-from dataclasses import replace
 from typing import Any
 
 from rllib.differential.worlds import Rules
@@ -370,8 +369,3 @@ SENSITIVE = case(
     output="out",
 )
 """A case in which everything occurs that the broken workers spoil."""
-
-
-def without(one: Case, **setup: Any) -> Case:
-    """The case with other settings."""
-    return replace(one, setup=replace(one.setup, **setup))

@@ -11,8 +11,8 @@ from ray.rllib.connectors.connector import ActionConnector, AgentConnector, Conn
 from ray.rllib.connectors.registry import register_connector
 from ray.rllib.utils.typing import ActionConnectorDataType, AgentConnectorDataType
 from rllib.differential import tape
+from rllib.differential.tape import freeze
 from rllib.old_stack.callbacks import AllCalls
-from rllib.old_stack.notes import freeze
 from rllib.old_stack.policies import NotingExploration
 
 

@@ -40,7 +40,7 @@ from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.evaluation.metrics import RolloutMetrics
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
-from rllib.old_stack.notes import ID_COLUMNS, Id
+from rllib.differential.tape import ID_COLUMNS, Id
 from support.differences import Differences, Lines
 
 STATE_BUFFER = "StateBufferConnector"

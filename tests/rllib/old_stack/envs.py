@@ -8,8 +8,8 @@ import numpy as np
 from ray.rllib.env.base_env import BaseEnv
 from ray.rllib.env.multi_agent_env import MultiAgentEnvWrapper
 from rllib.differential import spaces, tape
+from rllib.differential.tape import freeze
 from rllib.differential.worlds import World
-from rllib.old_stack.notes import freeze
 
 
 class OldWorld(World):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from rllib.differential.fuzz import random_failures, random_rules
 from rllib.differential.worlds import REWARDS, Rules
 from rllib.old_stack.callbacks import READERS, WRITERS
 from rllib.old_stack.calls import (
@@ -86,42 +87,12 @@ def _rules(rng: random.Random) -> Rules:
     agents = tuple(rng.sample(rng.choice((STRINGS, STRINGS, STRINGS, NAMES, range(20))), n_agents))
     groups = GROUPS[: min(n_agents, rng.choice((1, 2, 2, 3)))]
     obs_kinds, action_kinds = _kinds(rng, groups)
-    style = rng.choice(("together", "together", "sparse", "turns"))
-    fails = rng.random() < 0.1
-    return Rules(
-        agents=agents,
-        group_of={agent: groups[i % len(groups)] for i, agent in enumerate(agents)},
-        obs_kinds=obs_kinds,
-        action_kinds=action_kinds,
-        seed=rng.randrange(1000),
-        max_steps=rng.choice((1, 2, 4, 6, 9, 14)),
-        style=style,
-        at_reset=rng.choice((1.0, 1.0, 0.6, 0.1)),
-        joins=rng.choice((1.0, 0.3, 0.1)),
-        dies=rng.choice((0.0, 0.0, 0.05, 0.3)),
-        last_words=rng.choice((1.0, 0.5, 0.0)),
-        quiet=rng.choice((0.0, 0.0, 0.2)) if style != "together" else 0.0,
-        stillborn=rng.choice((0.0, 0.0, 0.1)),
-        returns=rng.choice((0.0, 0.5)),
-        end=rng.choice(("terminated", "truncated", "truncated_each", "both")),
-        flags=rng.choice(("sparse", "full", "repeated", "only_all")),
-        numpy_flags=rng.random() < 0.2,
-        shuffled=rng.random() < 0.4,
-        rewards=_rewards(rng),
-        pays_waiting=rng.choice((0.0, 0.5, 1.0)),
-        pays_absent=rng.choice((0.0, 0.0, 0.4)),
-        infos=rng.choice(("none", "none", "some", "arrays", "reused", "empty")),
-        common_info=rng.random() < 0.2,
-        reuses_arrays=rng.random() < 0.3,
-        failing_steps=tuple(rng.sample(range(1, 30), 2)) if fails else (),
-        failing_resets=tuple(rng.sample(range(2, 9), 1)) if fails else (),
-    )
-
-
-def _rewards(rng: random.Random) -> tuple[str, ...]:
+    infos = rng.choice(("none", "none", "some", "arrays", "reused", "empty"))
+    given = {"max_steps": rng.choice((1, 2, 4, 6, 9, 14)), "infos": infos, "truncated_has_all": True}
     if rng.random() < 0.1:
-        return ("array",)
-    return tuple(rng.sample(NUMBERS, rng.choice((1, 1, 2, len(NUMBERS)))))
+        given["rewards"] = ("array",)
+    failures = random_failures(rng, 0.1, first_reset=2)
+    return random_rules(rng, agents, obs_kinds, action_kinds, NUMBERS, **given, **failures)
 
 
 def _kinds(rng: random.Random, groups: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:

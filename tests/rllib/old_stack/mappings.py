@@ -11,9 +11,25 @@ from rllib.old_stack.notes import outline
 Mapping = Callable[..., str]
 
 
+BY_EPISODE: dict[str, Callable[[list[str], Hashable, Any], str]] = {
+    "env": lambda names, agent, episode: names[episode.env_id % len(names)],
+    "episode": lambda names, agent, episode: names[(hash(episode.episode_id) + len(str(agent))) % len(names)],
+    "time": lambda names, agent, episode: names[(episode.length + 1) // 3 % len(names)],
+}
+
+
 def mapping_fn(kind: str, names: list[str], rules: Rules | None) -> Mapping:
     """The function of this kind that maps agents to some of `names`."""
-    return KINDS[kind](names, rules)
+    return _by_episode(kind, names) if kind in BY_EPISODE else KINDS[kind](names, rules)
+
+
+def _by_episode(kind: str, names: list[str]) -> Mapping:
+    def by_episode(agent_id: Hashable, episode: Any, worker: Any, **kwargs: Any) -> str:
+        time = [worker.policy_map["p0"].global_timestep] if kind == "time" else []
+        tape.note("mapping", repr(agent_id), *outline(episode), *time)
+        return BY_EPISODE[kind](names, agent_id, episode)
+
+    return by_episode
 
 
 def _by_group(names: list[str], rules: Rules | None) -> Mapping:
@@ -22,30 +38,6 @@ def _by_group(names: list[str], rules: Rules | None) -> Mapping:
         return names[0] if rules is None else rules.group_of[agent_id]
 
     return by_group
-
-
-def _by_env(names: list[str], rules: Rules | None) -> Mapping:
-    def by_env(agent_id: Hashable, episode: Any, worker: Any, **kwargs: Any) -> str:
-        tape.note("mapping", repr(agent_id), *outline(episode))
-        return names[episode.env_id % len(names)]
-
-    return by_env
-
-
-def _by_episode(names: list[str], rules: Rules | None) -> Mapping:
-    def by_episode(agent_id: Hashable, episode: Any, worker: Any, **kwargs: Any) -> str:
-        tape.note("mapping", repr(agent_id), *outline(episode))
-        return names[(hash(episode.episode_id) + len(str(agent_id))) % len(names)]
-
-    return by_episode
-
-
-def _by_time(names: list[str], rules: Rules | None) -> Mapping:
-    def by_time(agent_id: Hashable, episode: Any, worker: Any, **kwargs: Any) -> str:
-        tape.note("mapping", repr(agent_id), *outline(episode), worker.policy_map["p0"].global_timestep)
-        return names[(episode.length + 1) // 3 % len(names)]
-
-    return by_time
 
 
 def _random(names: list[str], rules: Rules | None) -> Mapping:
@@ -78,9 +70,6 @@ def _raising(names: list[str], rules: Rules | None) -> Mapping:
 KINDS: dict[str, Callable[[list[str], Rules | None], Mapping]] = {
     "group": _by_group,
     "plain": _plain,
-    "env": _by_env,
-    "episode": _by_episode,
-    "time": _by_time,
     "random": _random,
     "unknown": _unknown,
     "raising": _raising,

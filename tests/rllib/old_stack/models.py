@@ -11,7 +11,7 @@ from ray.rllib.models.torch.torch_action_dist import TorchCategorical
 from ray.rllib.models.torch.torch_modelv2 import TorchModelV2
 from ray.rllib.policy.view_requirement import ViewRequirement
 from rllib.differential import tape
-from rllib.old_stack.notes import ID_COLUMNS, freeze
+from rllib.differential.tape import ID_COLUMNS, freeze
 from torch import nn
 
 

@@ -1,65 +1,8 @@
-"""Notes that envs, policies, mapping functions and callbacks of the old stack write on the tape."""
+"""Notes that envs, policies, mapping functions and callbacks of the old stack write on the tape about episodes."""
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from rllib.differential import tape
-
-ID_COLUMNS = ("eps_id", "unroll_id")
-"""Columns of random or counted ids. What they are is by chance; which rows have the same one is not."""
-
-
-PLAIN = (bool, int, float, str, bytes, type(None))
-
-
-@dataclass(frozen=True)
-class Id:
-    """An id of this kind. Two runs agree on it if it pairs up with the other run's, see `compare.Comparison`."""
-
-    kind: str
-    value: int
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-def freeze(value: Any) -> Any:
-    """As `tape.freeze()`, for what RLlib's old stack hands around in addition."""
-    kind = type(value)
-    if kind in PLAIN:
-        return (kind.__name__, repr(value))
-    if isinstance(value, np.ndarray):
-        if value.dtype == object:
-            return ("objects", value.shape, *map(freeze, value.ravel().tolist()))
-        return (kind.__name__, value.dtype.str, value.shape, value.flags.writeable, value.tobytes())
-    if isinstance(value, dict):
-        return (kind.__name__, *((freeze(key), _column(key, part)) for key, part in value.items()))
-    if isinstance(value, (list, tuple)):
-        return (kind.__name__, *map(freeze, value))
-    if isinstance(value, (set, frozenset)):
-        return (kind.__name__, *sorted(map(repr, value)))
-    if isinstance(value, torch.Tensor):
-        return ("Tensor", freeze(value.detach().cpu().numpy()))
-    if isinstance(value, Id):
-        return value
-    if isinstance(value, type):
-        return ("class", value.__name__)
-    return tape.freeze(value)
-
-
-def _column(key: Any, values: Any) -> Any:
-    if key not in ID_COLUMNS:
-        return freeze(values)
-    if isinstance(values, (np.ndarray, torch.Tensor)):
-        values = np.asarray(values)
-        found = values.ravel().tolist()
-        found = found[:1] if len({*found}) == 1 else found
-        return ("ids", values.dtype.str, values.shape, *(Id(key, int(one)) for one in found))
-    if isinstance(values, list):
-        return ("ids", *(_column(key, part) for part in values))
-    return Id(key, values) if isinstance(values, int) else freeze(values)
+from rllib.differential.tape import Id, freeze
 
 
 def outline(episode: Any) -> tuple:

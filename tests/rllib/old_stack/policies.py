@@ -14,7 +14,8 @@ from ray.rllib.policy.sample_batch import concat_samples
 from ray.rllib.policy.torch_policy_v2 import TorchPolicyV2
 from ray.rllib.utils.exploration.exploration import Exploration
 from rllib.differential import tape
-from rllib.old_stack.notes import freeze, outline
+from rllib.differential.tape import freeze
+from rllib.old_stack.notes import outline
 
 
 class Noting(PPOTorchPolicy):
@@ -67,47 +68,52 @@ class Editing(PPOTorchPolicy):
         return batch[1:] if len(batch) % 2 else concat_samples([batch, batch])
 
 
-class Extras(PPOTorchPolicy):
+class _More(PPOTorchPolicy):
     """Hands out more than actions."""
 
-    def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
-        obs = input_dict["obs"].flatten(1).float()
-        more = {"sum_of_obs": obs.sum(1), "wide": torch.stack([obs, -obs], 1), "count": torch.ones(len(obs)).long()}
-        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), **more}
-
-
-class Retyped(PPOTorchPolicy):
-    """Hands out an integer where it does not explore, and a fraction where it does."""
+    def more(self, obs: torch.Tensor) -> dict[str, Any]:
+        raise NotImplementedError
 
     def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
-        n = len(input_dict["obs"])
-        kept = torch.full((n, 2), 1.5) if self.config["explore"] else torch.ones(n, 2).long()
-        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), "kept": kept}
+        usual = super().extra_action_out(input_dict, state_batches, model, action_dist)
+        return {**usual, **self.more(input_dict["obs"])}
 
 
-class Nested(PPOTorchPolicy):
-    """Hands out a nested fetch."""
+class Extras(_More):
+    """Columns of several shapes and dtypes."""
 
-    def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
-        ones = torch.ones(len(input_dict["obs"]))
-        more = {"tree": {"b": ones, "a": (ones * 2, ones * 3)}}
-        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), **more}
-
-
-class Overriding(PPOTorchPolicy):
-    """Hands out other actions to be recorded than those taken."""
-
-    def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
-        actions = torch.zeros(len(input_dict["obs"])).long()
-        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), "actions": actions}
+    def more(self, obs: torch.Tensor) -> dict[str, Any]:
+        obs = obs.flatten(1).float()
+        return {"sum_of_obs": obs.sum(1), "wide": torch.stack([obs, -obs], 1), "count": torch.ones(len(obs)).long()}
 
 
-class Misnaming(PPOTorchPolicy):
-    """Gives a fetch the name of a state, where it has none."""
+class Retyped(_More):
+    """An integer where it does not explore, and a fraction where it does."""
 
-    def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
-        ones = torch.ones(len(input_dict["obs"]), 2)
-        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), "state_out_7": ones}
+    def more(self, obs: torch.Tensor) -> dict[str, Any]:
+        return {"kept": torch.full((len(obs), 2), 1.5) if self.config["explore"] else torch.ones(len(obs), 2).long()}
+
+
+class Nested(_More):
+    """A fetch that is a tree."""
+
+    def more(self, obs: torch.Tensor) -> dict[str, Any]:
+        ones = torch.ones(len(obs))
+        return {"tree": {"b": ones, "a": (ones * 2, ones * 3)}}
+
+
+class Overriding(_More):
+    """Other actions to be recorded than those taken."""
+
+    def more(self, obs: torch.Tensor) -> dict[str, Any]:
+        return {"actions": torch.zeros(len(obs)).long()}
+
+
+class Misnaming(_More):
+    """A fetch with the name of a state, where there is none."""
+
+    def more(self, obs: torch.Tensor) -> dict[str, Any]:
+        return {"state_out_7": torch.ones(len(obs), 2)}
 
 
 class Bare(TorchPolicyV2):

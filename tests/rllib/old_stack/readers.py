@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.rllib.offline import InputReader, IOContext, OutputWriter
 from rllib.differential import tape
-from rllib.old_stack.notes import freeze
+from rllib.differential.tape import freeze
 
 
 class Wrapped(InputReader):

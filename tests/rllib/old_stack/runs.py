@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.models import modelv2
-from rllib.differential import tape
 from rllib.old_stack.calls import Call
 from rllib.old_stack.compare import Comparison, Text
 from rllib.old_stack.memory import columns
 from rllib.old_stack.readers import WRITERS
 from rllib.old_stack.setups import Setup, generators_of, make_worker
-from rllib.recordings import Recording, fixed_seeds, generators
+from rllib.recordings import Recording
 
 SCRATCH = Path(tempfile.gettempdir()) / f"fastmarl-old-stack-{os.getpid()}"
 """Where cases with an output write: the same folder for both runs, as its name is in their configs."""
@@ -75,16 +74,13 @@ def play(case: Case, worker_class: type = RLlibWorker) -> Run:
     if writes_files:
         shutil.rmtree(SCRATCH, ignore_errors=True)
         setup = replace(setup, output=str(SCRATCH / str(setup.output)))
-    with fixed_seeds(), _silence():
-        run.notes = tape.start()
+    with run.taken_down(), _silence():
         try:
             worker = make_worker(setup, worker_class)
         except Exception as error:
             _note_error(run, error)
         else:
             _play(case, setup, worker, run)
-        tape.start()
-        run.generators = generators()
     if writes_files:
         run.written = [*_files(Path(str(setup.output)))]
     return run
@@ -100,8 +96,7 @@ def _play(case: Case, setup: Setup, worker: Any, run: Run) -> None:
                 run.returned.append(call.on(one, setup))
             except Exception as error:
                 _note_error(run, error)
-    run.is_accelerated = getattr(worker, "is_accelerated", None)
-    run.slow_path_reasons = getattr(worker, "slow_path_reasons", ())
+    run.note_path(worker)
     run.left = _left(worker, remote=setup.remote_envs)
     run.state = worker.get_state()
     try:

@@ -5,12 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rllib.differential import spaces
-from rllib.differential.cases import COLLIDING, MIXED, NAMES, STRINGS
+from rllib.differential.fuzz import GROUPS, IDS, random_rules
 from rllib.standalone.modules import DRAWING, KINDS
 from rllib.standalone.worlds import ExactRules
 
-IDS = (tuple(range(6)), COLLIDING, STRINGS, NAMES, MIXED)
-GROUPS = ("p0", "p1", "p2")
 OBSERVATIONS = ("f32", "f32", *(kind for kind in spaces.OBSERVATIONS if kind not in ("image", "pixels")))
 ACTIONS = ("discrete", "discrete", "multidiscrete", "box", "box64", "unbounded", "half")
 REWARDS = ("float", "float32", "float64", "int", "int64", "zero", "minus_zero")
@@ -112,34 +110,10 @@ def _always_act(rules: ExactRules) -> bool:
 def _rules(rng: random.Random, agents: tuple, in_step: bool) -> ExactRules:
     groups = GROUPS[: min(len(agents), rng.choice((1, 2, 2, 3)))]
     obs_kind, action_kind, same = rng.choice(OBSERVATIONS), rng.choice(ACTIONS), rng.random() < 0.6
-    style = rng.choice(("together", "together", "sparse", "turns"))
-    return ExactRules(
-        agents=agents,
-        group_of={agent: groups[i % len(groups)] for i, agent in enumerate(agents)},
-        obs_kinds={group: obs_kind if same else rng.choice(OBSERVATIONS) for group in groups},
-        action_kinds={group: action_kind if same else rng.choice(ACTIONS) for group in groups},
-        seed=rng.randrange(1000),
-        in_step=in_step,
-        max_steps=rng.choice((1, 2, 5, 9, 14, 30)),
-        style=style,
-        at_reset=rng.choice((1.0, 1.0, 0.6, 0.1)),
-        joins=rng.choice((1.0, 0.3, 0.1)),
-        dies=rng.choice((0.0, 0.0, 0.05, 0.3)),
-        last_words=rng.choice((1.0, 0.5, 0.0)),
-        quiet=rng.choice((0.0, 0.0, 0.2)) if style != "together" else 0.0,
-        stillborn=rng.choice((0.0, 0.0, 0.1)),
-        end=rng.choice(("terminated", "terminated", "truncated", "truncated_each", "both")),
-        flags=rng.choice(("sparse", "full", "repeated", "only_all")),
-        numpy_flags=rng.random() < 0.2,
-        truncated_has_all=rng.random() < 0.8,
-        shuffled=rng.random() < 0.5,
-        rewards=tuple(rng.sample(REWARDS, rng.choice((1, 1, 2, len(REWARDS))))),
-        pays_waiting=rng.choice((0.0, 0.5, 1.0)),
-        pays_absent=rng.choice((0.0, 0.0, 0.4)),
-        infos=rng.choice(("none", "some", "arrays", "empty")),
-        common_info=rng.random() < 0.2,
-        reuses_arrays=rng.random() < 0.3,
-    )
+    obs_kinds = {group: obs_kind if same else rng.choice(OBSERVATIONS) for group in groups}
+    action_kinds = {group: action_kind if same else rng.choice(ACTIONS) for group in groups}
+    own = {"in_step": in_step, "returns": 0.0, "infos": rng.choice(("none", "some", "arrays", "empty"))}
+    return random_rules(rng, agents, obs_kinds, action_kinds, REWARDS, of=ExactRules, **own)
 
 
 def _connectors(rng: random.Random, rules: ExactRules) -> tuple[str, ...]:

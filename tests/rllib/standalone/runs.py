@@ -16,8 +16,10 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
-from rllib.differential import tape
+from rllib.differential.configs import Setup, make_config
 from rllib.differential.mappings import BY_AGENT
+from rllib.differential.runs import moved
+from rllib.recordings import Recording
 from rllib.standalone import callbacks
 from rllib.standalone.cases import FRAMES, Call, Case
 from rllib.standalone.modules import OurModule, RLlibsModule
@@ -39,11 +41,9 @@ OUR_CONNECTORS: dict[str, Callable[[], Any]] = {
 
 
 @dataclass
-class Run:
+class Run(Recording):
     """All that a runner handed out, call by call, and what happened."""
 
-    returned: list[Any] = field(default_factory=list)
-    notes: tape.Tape = field(default_factory=dict)
     episodes: list[dict[str, Any]] = field(default_factory=list)
     """The numbers of each finished episode that RLlib's runner takes into its metrics."""
     marks: list[dict[str, int]] = field(default_factory=list)
@@ -51,8 +51,8 @@ class Run:
 
 
 def play_rllib(case: Case, runner_class: type = RLlibEnvRunner) -> Run:
-    run = Run(notes=tape.start())
-    with _quietly():
+    run = Run()
+    with run.taken_down(), _quietly():
         runner: Any = runner_class(config=_rllibs_config(case), worker_index=case.worker_index)
         runner._log_episode_metrics = partial(_log, run, runner._log_episode_metrics)
         root = MetricsLogger(root=True)
@@ -66,8 +66,8 @@ def play_rllib(case: Case, runner_class: type = RLlibEnvRunner) -> Run:
 
 
 def play_ours(case: Case) -> Run:
-    run = Run(notes=tape.start())
-    with fastmarl.MultiAgentEnvRunner(_our_config(case)) as runner:
+    run = Run()
+    with run.taken_down(), fastmarl.MultiAgentEnvRunner(_our_config(case)) as runner:
         _play(case, runner, run, runner.get_metrics)
     return run
 
@@ -78,7 +78,6 @@ def _play(case: Case, runner: Any, run: Run, report: Callable[[], Any]) -> None:
         lengths = {channel: len(entries) for channel, entries in run.notes.items()}
         run.marks.append({**lengths, "episodes": len(run.episodes)})
     runner.stop()
-    tape.start()
 
 
 def _make(call: Call, runner: Any) -> Any:
@@ -88,8 +87,8 @@ def _make(call: Call, runner: Any) -> Any:
     if call.method != "move_weights":
         return getattr(runner, call.method)(**arguments)
     weights = runner.get_state("rl_module")["rl_module"]
-    moved = tree.map_structure(lambda weight: np.asarray(weight) + np.float32(0.25), weights)
-    return runner.set_weights(moved, None, arguments["seq_no"])
+    weights = tree.map_structure(np.asarray, weights)
+    return runner.set_weights(moved(weights, 0.25), None, arguments["seq_no"])
 
 
 def _log(run: Run, log: Any, length: int, ret: float, sec: float, agents: Any, modules: Any, steps: Any) -> None:
@@ -122,36 +121,22 @@ def mapping_fn(case: Case) -> Callable[..., str]:
     return by_place if case.mapping == "place" else by_agent
 
 
+SHARED = ("num_envs", "num_env_runners", "fragment", "batch", "batch_mode", "count_steps_by", "explore",
+          "lookback", "normalize", "clip", "window")  # fmt: skip
+"""Fields of a case that are those of a Setup."""
+
+
 def _rllibs_config(case: Case) -> PPOConfig:
-    options: dict[str, Any] = {}
-    if case.connectors:
-        options["env_to_module_connector"] = lambda *args, **kwargs: [RLLIBS_CONNECTORS[c]() for c in case.connectors]
+    env_config = {"rules": case.rules, "holds_back": True}
+    shared = {name: getattr(case, name) for name in SHARED}
+    config = make_config(Setup(env=ExactWorld, env_config=env_config, seed=None, model_config={}, **shared))
     specs = {name: RLModuleSpec(RLlibsModule, model_config=_model_config(case, name)) for name in case.modules}
-    config = (
-        PPOConfig()
-        .environment(
-            ExactWorld,
-            env_config={"rules": case.rules, "holds_back": True},
-            disable_env_checking=True,
-            normalize_actions=case.normalize,
-            clip_actions=case.clip,
-        )
-        .multi_agent(policies=[*case.modules], policy_mapping_fn=mapping_fn(case))
-        .reporting(metrics_num_episodes_for_smoothing=case.window)
-        .callbacks(**callbacks.options(case.callbacks, not case.connectors))
-        .env_runners(
-            num_env_runners=case.num_env_runners,
-            num_envs_per_env_runner=case.num_envs,
-            rollout_fragment_length=case.fragment,
-            batch_mode=case.batch_mode,
-            explore=case.explore,
-            episode_lookback_horizon=case.lookback,
-            **options,
-        )
-        .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
-    )
-    config.train_batch_size_per_learner = case.batch
-    config.count_steps_by = case.count_steps_by
+    config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
+    config.multi_agent(policies=[*case.modules], policy_mapping_fn=mapping_fn(case))
+    config.callbacks(**callbacks.options(case.callbacks, not case.connectors))
+    if case.connectors:
+        pieces = [RLLIBS_CONNECTORS[name] for name in case.connectors]
+        config.env_runners(env_to_module_connector=lambda *args, **kwargs: [make() for make in pieces])
     return config
 
 
