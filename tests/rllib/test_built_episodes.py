@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode as RLlibSingleAgentEpisode
-from support.histories import ACTION_SPACES, OBS_SPACES, everything, histories, make_chunk, same, stack
+from support.histories import everything, histories, make_chunk, same, stack
 from support.random_cases import number_of_cases
-from support.rllib_histories import COLUMNS, INDICES, answer, equal, is_sane, play, play_chunks
+from support.rllib_histories import COLUMNS, INDICES, answer, arguments, equal, is_sane, play, play_chunks
 
 from fastmarl.batches import columns
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode, from_rllib, to_rllib
@@ -139,23 +139,14 @@ def test_cut_and_joined_is_uncut(cut_history):
 def test_the_constructor(history, data):
     begin = data.draw(st.integers(0, history.env_t - 1))
     lookback = data.draw(st.integers(0, begin))
-    steps, agents = range(begin - lookback, history.env_t + 1), history.agents
+    agents = history.agents
     options = {
-        "observations": [{agent: history.observation(agent, t) for agent in agents} for t in steps],
-        "infos": [{agent: history.info(agent, t) for agent in agents} for t in steps],
-        "actions": [{agent: history.action(agent, t) for agent in agents} for t in steps[:-1]],
-        "rewards": [{agent: one.rewards[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
-        "extra_model_outputs": [{agent: history.extras(agent, t) for agent in agents} for t in steps[:-1]],
-        "observation_space": OBS_SPACES,
-        "action_space": ACTION_SPACES,
-        "env_t_started": begin,
-        "agent_t_started": dict.fromkeys(agents, begin),
-        "len_lookback_buffer": lookback,
+        **arguments(history, begin, lookback),
         "agent_module_ids": dict.fromkeys(agents, "p0"),
         "agent_episode_ids": {agent: f"e_{agent}" for agent in agents},
         "terminateds": {next(iter(agents)): True, "__all__": False},
     }
-    theirs, ours = RLlibEpisode("e", **options), MultiAgentEpisode("e", **options)
+    theirs, ours = RLlibEpisode(**options), MultiAgentEpisode(**options)
     assert ours.get_terminateds() == theirs.get_terminateds()
     of_runner = make_chunk(history, begin, history.env_t, lookback)
     of_runner.agent_episodes[next(iter(agents))].is_terminated = True

@@ -6,9 +6,9 @@ Cases in which RLlib is wrong are skipped, with a reason; test_episode_getters.p
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
-from support.histories import ACTION_SPACES, OBS_SPACES, histories, make_chunk
+from support.histories import histories, make_chunk
 from support.random_cases import number_of_cases
-from support.rllib_histories import COLUMNS, FILLS, INDICES, SLICES, answer, equal, is_sane, pairs, play
+from support.rllib_histories import COLUMNS, FILLS, INDICES, SLICES, answer, arguments, equal, is_sane, pairs, play
 
 
 @given(pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())
@@ -110,21 +110,7 @@ def chunk_pairs(draw):
     history = draw(histories(always=True, done=False))
     begin = draw(st.integers(0, history.env_t - 1))
     lookback = draw(st.integers(0, begin))
-    steps = range(begin - lookback, history.env_t + 1)
-    agents = history.agents
-    theirs = RLlibEpisode(
-        id_="e",
-        observations=[{agent: history.observation(agent, t) for agent in agents} for t in steps],
-        infos=[{agent: history.info(agent, t) for agent in agents} for t in steps],
-        actions=[{agent: history.action(agent, t) for agent in agents} for t in steps[:-1]],
-        rewards=[{agent: one.rewards[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
-        extra_model_outputs=[{agent: history.extras(agent, t) for agent in agents} for t in steps[:-1]],
-        observation_space=OBS_SPACES,
-        action_space=ACTION_SPACES,
-        env_t_started=begin,
-        agent_t_started=dict.fromkeys(agents, begin),
-        len_lookback_buffer=lookback,
-    )
+    theirs = RLlibEpisode(**arguments(history, begin, lookback))
     return theirs.to_numpy(), make_chunk(history, begin, history.env_t, lookback)
 
 

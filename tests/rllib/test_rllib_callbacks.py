@@ -111,28 +111,16 @@ def test_a_running_episode_can_be_copied(copied):
     assert len(episode) == 5 and all(len(agent) == 5 for agent in episode.agent_episodes.values())
 
 
-def test_a_kept_method_answers_after_the_episode_is_built():
+@pytest.mark.parametrize("of_agent", [False, True])
+def test_kept_methods_answer_after_the_episode_is_built(of_agent):
     answers = []
 
     def ask(*, episode, **kwargs):
-        get_return, get_infos = episode.get_return, episode.get_infos
-        before = get_return(), get_infos(-1)
-        episode.get_rewards()
-        answers.append(before == (get_return(), get_infos(-1)))
-
-    make_runner(on_episode_step=ask).sample(num_timesteps=20)
-    assert len(answers) >= 20 and all(answers)
-
-
-def test_a_kept_method_of_an_agent_answers_after_the_episode_is_built():
-    answers = []
-
-    def ask(*, episode, **kwargs):
-        agent_episode = episode.agent_episodes[0]
-        get_rewards, get_infos = agent_episode.get_rewards, agent_episode.get_infos
-        before = [*get_rewards()], get_infos(-1)
-        agent_episode.get_observations()
-        answers.append(before == ([*get_rewards()], get_infos(-1)))
+        asked = episode.agent_episodes[0] if of_agent else episode
+        kept = [asked.get_return, asked.get_infos, *([asked.get_rewards] if of_agent else [])]
+        before = [np.array(method()).tolist() for method in kept]
+        episode.get_rewards(), episode.agent_episodes[0].get_observations()
+        answers.append(before == [np.array(method()).tolist() for method in kept])
 
     make_runner(on_episode_step=ask).sample(num_timesteps=20)
     assert len(answers) >= 20 and all(answers)
@@ -142,6 +130,7 @@ TAKEN_AWAY = {
     "del": lambda agents: agents.__delitem__(1),
     "pop": lambda agents: agents.pop(1, None),
     "popitem": lambda agents: agents.popitem(),
+    "clear": lambda agents: agents.clear(),
 }
 ADDED = {
     "put": lambda agents: agents.__setitem__(1, agents[0]),
@@ -357,37 +346,14 @@ def test_an_id_that_is_no_text_is_an_error():
         runner.sample(num_timesteps=4)
 
 
-class Asks(RLlibCallback):
-    """Reads RLlib's loop, in ways that its code does not show."""
+def asking(how, event):
+    """A class of callbacks that read RLlib's loop at an event, in ways that their code does not show."""
 
-    how = event = ""
+    def ask(self, *, env_runner, episode=None, **kwargs):
+        found = READ[how](env_runner)
+        self.seen.append((found, episode is not None and [*WAYS["getattr"](env_runner, EPISODES)].index(episode)))
 
-    def __init__(self):
-        self.seen = []
-
-    def ask(self, runner, episode=None):
-        found = READ[self.how](runner)
-        self.seen.append((found, episode is not None and [*WAYS["getattr"](runner, EPISODES)].index(episode)))
-
-    def on_episode_created(self, *, env_runner, episode, **kwargs):
-        if self.event == "created":
-            self.ask(env_runner, episode)
-
-    def on_episode_start(self, *, env_runner, episode, **kwargs):
-        if self.event == "start":
-            self.ask(env_runner, episode)
-
-    def on_episode_step(self, *, env_runner, episode, **kwargs):
-        if self.event == "step":
-            self.ask(env_runner, episode)
-
-    def on_episode_end(self, *, env_runner, episode, **kwargs):
-        if self.event == "end":
-            self.ask(env_runner, episode)
-
-    def on_sample_end(self, *, env_runner, **kwargs):
-        if self.event == "sample_end":
-            self.ask(env_runner)
+    return type("Asks", (RLlibCallback,), {"seen": [], f"on_{event}": ask})
 
 
 EPISODES = "_ongoing_episodes"
@@ -429,12 +395,12 @@ READ = {
     "reset": lambda runner: WAYS["getattr"](runner, "_needs_initial_reset"),
     "next batch": lambda runner: getattr(runner, "_cached_to_module") and deep(getattr(runner, EPISODES)),  # noqa: B009
 }
-EVENTS_TO_ASK = ("created", "start", "step", "end", "sample_end")
+EVENTS_TO_ASK = ("episode_created", "episode_start", "episode_step", "episode_end", "sample_end")
 
 
 ALL_READINGS = [*product(EVENTS_TO_ASK, READ)]
 FEW = {
-    *product(["step"], READ),
+    *product(["episode_step"], READ),
     *product(EVENTS_TO_ASK, ["all there is"]),
     *product(["sample_end"], ["done", "earlier chunks", "reset"]),
 }
@@ -447,11 +413,9 @@ FEW = {
 def test_code_that_reads_rllibs_loop_gets_its_values(how, event):
     answers = []
     for runner_class in (RLlibEnvRunner, MultiAgentEnvRunner):
-        if how == "next batch" and event in ("created", "start"):
+        if how == "next batch" and event in ("episode_created", "episode_start"):
             return  # at a reset, see the next test
-        runner = make_runner(
-            runner_class=runner_class, callbacks_class=type("Reads", (Asks,), {"how": how, "event": event})
-        )
+        runner = make_runner(runner_class=runner_class, callbacks_class=asking(how, event))
         reports = []
         for n in (5, 40, 30, 20):
             episodes = runner.sample(num_timesteps=n)

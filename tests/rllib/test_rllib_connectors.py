@@ -359,18 +359,3 @@ def test_agents_episodes_can_be_copied():
     runner = make_runner(Copies)
     runner.sample(num_timesteps=5)
     assert runner.is_accelerated
-
-
-@pytest.mark.parametrize("change", ["delete", "pop", "popitem", "clear"])
-def test_agents_taken_from_an_episode_by_a_callback_are_gone(change):
-    def take(*, episode, **kwargs):
-        if change == "delete":
-            del episode.agent_episodes[0]
-        else:
-            getattr(episode.agent_episodes, change)(*([0] if change == "pop" else []))
-
-    def left(runner_class):
-        episodes = make_runner(runner_class=runner_class, on_episode_end=take).sample(num_episodes=2)
-        return [[*episode.agent_episodes] for episode in episodes]
-
-    assert left(RLlibEnvRunner) == left(MultiAgentEnvRunner)

@@ -8,6 +8,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.tune.registry import register_env
 from rllib.differential.known import CorrectedLoop
+from support.rllib_walk import RLlibClock
 
 from fastmarl.errors import FinishedAgentError
 from fastmarl.rllib import MultiAgentEnvRunner
@@ -149,8 +150,9 @@ def test_19_and_20_counters():
     assert all(stats.peek() == 0 for stats in metrics["num_agent_steps_sampled"].values())
 
 
-def test_62_a_call_of_no_steps_returns_nothing_and_loses_nothing():
+def test_30_and_62_a_call_of_no_steps_returns_nothing_and_loses_nothing():
     runner = make_runner(length=50)
+    assert runner.sample(num_timesteps=0) == []
     first = runner.sample(num_timesteps=8)
     assert runner.sample(num_timesteps=0) == []
     second = runner.sample(num_timesteps=8)
@@ -179,13 +181,6 @@ def test_27_timers_of_connectors_stay_in_their_place():
     runner = make_runner()
     runner.sample(num_timesteps=4)
     assert not {"timers", "connector_pipeline_timer"} & set(runner.get_metrics())
-
-
-def test_30_no_steps_no_episodes():
-    runner = make_runner()
-    assert runner.sample(num_timesteps=0) == []
-    assert runner.sample(num_timesteps=4)
-    assert runner.sample(num_timesteps=0) == []
 
 
 def test_34_state_without_a_module():
@@ -395,26 +390,20 @@ def test_the_fast_sampler_draws_from_the_same_distribution():
     np.testing.assert_allclose(counts["fast"], 1, atol=0.07)
 
 
-class Payer(MultiAgentEnv):
+class Payer(RLlibClock):
     """Agent "b" is observed in every fourth step, "late" from step 3 to 6; until its end each gets 1 in every step."""
 
-    def __init__(self, config):
-        super().__init__()
-        self.agents = self.possible_agents = ["a", "b", "late"]
-        self.observation_spaces = dict.fromkeys(self.agents, OBS)
-        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
+    possible_agents = ["a", "b", "late"]  # noqa: RUF012
+    length = 12
 
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return {agent: np.zeros(2, np.float32) for agent in ("a", "b")}, {}
+    def sees(self, t):
+        return ["a", *(["b"] if t % 4 == 0 else []), *(["late"] if 3 <= t <= 6 else [])]
 
-    def step(self, actions):
-        self.t += 1
-        observed = {"a"} | ({"b"} if self.t % 4 == 0 else set()) | ({"late"} if 3 <= self.t <= 6 else set())
-        rewarded = self.agents if self.t <= 6 else ["a", "b"]
-        flags = {"late": True} if self.t == 6 else {}
-        observations = {agent: np.full(2, self.t, np.float32) for agent in self.agents if agent in observed}
-        return observations, dict.fromkeys(rewarded, 1.0), {**flags, "__all__": self.t == 12}, {}, {}
+    def pays(self, t):
+        return dict.fromkeys(self.possible_agents if t <= 6 else ["a", "b"], 1.0)
+
+    def ends(self, t):
+        return ["late"] if t == 6 else []
 
 
 @pytest.mark.parametrize("runner_class", [MultiAgentEnvRunner, CorrectedLoop])

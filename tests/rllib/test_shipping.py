@@ -95,25 +95,19 @@ def test_copies(theirs, episodes, make_copy):
     check_equal(theirs, episodes)
 
 
-def change_reward(episode):
-    for part in episode.agent_episodes.values():
-        part.set_rewards(new_data=7.5, at_indices=0)
+def of_parts(change):
+    return lambda episode: [change(part) for part in episode.agent_episodes.values()]
 
 
-def change_flag(episode):
-    episode.is_terminated = not episode.is_terminated
+CHANGES = {
+    "rewards": of_parts(lambda part: part.set_rewards(new_data=7.5, at_indices=0)),
+    "a flag": lambda episode: setattr(episode, "is_terminated", not episode.is_terminated),
+    "infos": of_parts(lambda part: part.infos.data[0].update(seen=True)),
+    "custom data": lambda episode: episode.custom_data.update(seen=True),
+}
 
 
-def change_info(episode):
-    for part in episode.agent_episodes.values():
-        part.infos.data[0]["seen"] = True
-
-
-def change_custom_data(episode):
-    episode.custom_data["seen"] = True
-
-
-@pytest.mark.parametrize("change", [change_reward, change_flag, change_info, change_custom_data])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changes_travel(theirs, episodes, change):
     for episode in (theirs[0], episodes[0]):
         change(episode)

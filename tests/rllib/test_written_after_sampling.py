@@ -8,14 +8,13 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
-from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from support.exhaustive import further
+from support.rllib_walk import RLlibClock
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -24,23 +23,14 @@ REPORTED = ("episode_return_mean", "episode_len_mean", "agent_episode_returns_me
             "agent_steps", "episode_return_max", "episode_len_min")  # fmt: skip
 
 
-class Trio(MultiAgentEnv):
+class Trio(RLlibClock):
     """Three agents; an episode has 6 steps."""
 
-    def __init__(self, config: Any = None) -> None:
-        super().__init__()
-        self.agents = self.possible_agents = ["a", "b", "c"]
-        self.observation_spaces = dict.fromkeys(self.agents, gym.spaces.Box(-1, 1, (2,), np.float32))
-        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
+    possible_agents = ["a", "b", "c"]  # noqa: RUF012
+    length = 6
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        self.t = 0
-        return dict.fromkeys(self.agents, np.zeros(2, np.float32)), {}
-
-    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        self.t += 1
-        observations = dict.fromkeys(self.agents, np.zeros(2, np.float32))
-        return observations, {"a": 1.0, "b": 0.1, "c": 0.3}, {"__all__": self.t == 6}, {"__all__": False}, {}
+    def pays(self, t: int) -> dict:
+        return {"a": 1.0, "b": 0.1, "c": 0.3}
 
 
 def module_of(agent: str, *_: Any, **__: Any) -> str:

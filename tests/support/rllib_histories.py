@@ -51,6 +51,24 @@ def play_chunks(history: History, cls: Any, cuts: dict[int, int]) -> list[Any]:
     return [*chunks, episode]
 
 
+def arguments(history: History, begin: int, lookback: int) -> dict[str, Any]:
+    """Arguments of a constructor for a chunk of a history in which all act in all steps."""
+    steps, agents = range(begin - lookback, history.env_t + 1), history.agents
+    return {
+        "id_": "e",
+        "observations": [{agent: history.observation(agent, t) for agent in agents} for t in steps],
+        "infos": [{agent: history.info(agent, t) for agent in agents} for t in steps],
+        "actions": [{agent: history.action(agent, t) for agent in agents} for t in steps[:-1]],
+        "rewards": [{agent: one.rewards[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
+        "extra_model_outputs": [{agent: history.extras(agent, t) for agent in agents} for t in steps[:-1]],
+        "observation_space": OBS_SPACES,
+        "action_space": ACTION_SPACES,
+        "env_t_started": begin,
+        "agent_t_started": dict.fromkeys(agents, begin),
+        "len_lookback_buffer": lookback,
+    }
+
+
 def ends(one, t):
     return one.done and t == one.env_ts[-1]
 
