@@ -9,6 +9,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentPendulum
 from support.exhaustive import params
 from support.ppo_learners import (
+    CASES,
     RECURRENT,
     assert_same,
     assert_same_state,
@@ -30,42 +31,13 @@ N_ACTIONS = 2  # of MultiAgentCartPole
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
 
-class OwnLoss:
-    """Logs sums, which would miss minibatches that are not heard."""
-
-    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
-        self.metrics.log_value((module_id, "n_rows"), len(batch), reduce="sum")
-        return 0.5 * loss
-
-
-CASES = {
-    "plain": {},
+ALL_CASES = {
+    **CASES,
     "one epoch": {"num_epochs": 1},
-    "not shuffled": {"shuffle_batch_per_epoch": False},
-    "minibatches larger than the batch": {"minibatch_size": 500},
     "minibatches of one row": {"minibatch_size": 1, "num_epochs": 1},
     "minibatches of two rows": {"minibatch_size": 2, "num_epochs": 1},
-    "whole batches": {"minibatch_size": None},
-    "one module for all": {"to_train": ["p0"], "mapping": by_one},
-    "one of two is trained": {"to_train": ["p1"]},
-    "own layers for values": {"model": {"vf_share_layers": False}},
-    "no KL": {"use_kl_loss": False},
     "no critic": {"use_critic": False, "use_gae": False},
-    "entropy schedule": {"entropy_coeff": [[0, 0.1], [500, 0.0]]},
-    "learning rate schedule": {"lr": [[0, 1e-2], [500, 1e-4]]},
-    "clipped by value": {"grad_clip": 0.01, "grad_clip_by": "value"},
-    "clipped by norm": {"grad_clip": 0.01, "grad_clip_by": "norm"},
-    "clipped by global norm": {"grad_clip": 0.01, "grad_clip_by": "global_norm"},
-    "much KL, narrow clips": {"kl_coeff": 3.0, "clip_param": 0.01, "vf_clip_param": 0.5, "vf_loss_coeff": 0.1},
-    "logged gradients": {"log_gradients": True},
     "large": {"model": {"fcnet_hiddens": [256, 256], "vf_share_layers": False}, "minibatch_size": 128},
-    "ReLU, three layers": {"model": {"fcnet_hiddens": [40, 9, 5], "fcnet_activation": "relu"}},
-    "SiLU in heads": {"model": {"head_fcnet_hiddens": [6], "head_fcnet_activation": "silu"}},
-    "ELU": {"model": {"fcnet_activation": "elu", "vf_share_layers": False}},
-    "GELU": {"model": {"fcnet_activation": "GELU"}},
-    "linear": {"model": {"fcnet_activation": "linear"}},
-    "Box actions": {"env": MultiAgentPendulum},
     "Box actions, one module": {"env": MultiAgentPendulum, "mapping": by_one, "to_train": ["p0"]},
     "LSTM": {"model": RECURRENT},
 }
@@ -76,13 +48,13 @@ BY_AUTOGRAD = (  # all gradients
 
 
 @pytest.mark.parametrize(
-    "name", params(CASES, {*CASES} - {"minibatches of one row", "minibatches of two rows", "large"})
+    "name", params(ALL_CASES, {*ALL_CASES} - {"minibatches of one row", "minibatches of two rows", "large"})
 )
 def test_updates_are_the_same(name):
-    calls = sampled(CASES[name])
-    want = updated(RLlibLearner, CASES[name], calls)
+    calls = sampled(ALL_CASES[name])
+    want = updated(RLlibLearner, ALL_CASES[name], calls)
     with computed_directly() as computed:
-        assert_same(want, updated(PPOTorchLearner, CASES[name], calls))
+        assert_same(want, updated(PPOTorchLearner, ALL_CASES[name], calls))
     assert all(computed)
     assert (len(computed) > 2 * len(calls)) == (name not in BY_AUTOGRAD)
 
@@ -134,35 +106,6 @@ def test_gradients_of_zeros_are_not_relied_on(monkeypatch):
     assert_same(want, updated(without_advantages(PPOTorchLearner), options, calls))
 
 
-def test_a_loss_of_the_users_own_is_heard():
-    calls = sampled({})
-    theirs, ours = (type("Own", (OwnLoss, kind), {}) for kind in (RLlibLearner, PPOTorchLearner))
-    want = updated(theirs, {}, calls)
-    assert any("n_rows" in path for path in want[1][0])
-    assert_same(want, updated(ours, {}, calls))
-
-
-class Doubling(nn.Module):
-    def forward(self, inputs):
-        return 2 * inputs
-
-
-def test_a_module_with_parts_of_the_users_own():
-    """Dropout draws random numbers, in RLlib's order."""
-
-    def changed(kind):
-        class Changed(kind):
-            def build(self):
-                super().build()
-                for name in ("p0", "p1"):
-                    self.module[name].pi = nn.Sequential(nn.Dropout(0.3), self.module[name].pi, Doubling())
-
-        return Changed
-
-    calls = sampled({})
-    assert_same(updated(changed(RLlibLearner), {}, calls), updated(changed(PPOTorchLearner), {}, calls))
-
-
 def test_a_module_that_was_put_into_evaluation_mode_trains():
     def changed(kind):
         class Changed(kind):
@@ -205,16 +148,6 @@ def test_gradients_that_are_not_finite(bad, skips):
         return learner
 
     assert_same_state(run(RLlibLearner), run(PPOTorchLearner))
-
-
-def test_states_go_from_one_to_the_other():
-    calls = sampled({})
-    state = updated(RLlibLearner, {}, calls[:2])[0].get_state()
-    theirs, ours = (learner_of(kind, {})[0] for kind in (RLlibLearner, PPOTorchLearner))
-    for learner in (theirs, ours):
-        learner.set_state(copy.deepcopy(state))
-        update(learner, calls[2])
-    assert_same_state(theirs, ours)
 
 
 def test_stats_are_reported_after_a_failed_update():

@@ -12,7 +12,7 @@ import tree
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, MultiAgentPendulum
 
 import fastmarl.rllib
 from fastmarl.rllib.learner.direct_update import DirectUpdate
@@ -28,6 +28,31 @@ def by_number(agent_id, *args, **kwargs):
 
 def by_one(agent_id, *args, **kwargs):
     return "p0"
+
+
+CASES = {  # options of make_config()
+    "plain": {},
+    "not shuffled": {"shuffle_batch_per_epoch": False},
+    "minibatches larger than the batch": {"minibatch_size": 500},
+    "whole batches": {"minibatch_size": None},
+    "one module for all": {"to_train": ["p0"], "mapping": by_one},
+    "one of two is trained": {"to_train": ["p1"]},
+    "own layers for values": {"model": {"vf_share_layers": False}},
+    "no KL": {"use_kl_loss": False},
+    "entropy schedule": {"entropy_coeff": [[0, 0.1], [500, 0.0]]},
+    "learning rate schedule": {"lr": [[0, 1e-2], [500, 1e-4]]},
+    "clipped by value": {"grad_clip": 0.01, "grad_clip_by": "value"},
+    "clipped by norm": {"grad_clip": 0.01, "grad_clip_by": "norm"},
+    "clipped by global norm": {"grad_clip": 0.01, "grad_clip_by": "global_norm"},
+    "much KL, narrow clips": {"kl_coeff": 3.0, "clip_param": 0.01, "vf_clip_param": 0.5, "vf_loss_coeff": 0.1},
+    "logged gradients": {"log_gradients": True},
+    "ReLU, three layers": {"model": {"fcnet_hiddens": [40, 9, 5], "fcnet_activation": "relu"}},
+    "SiLU in heads": {"model": {"head_fcnet_hiddens": [6], "head_fcnet_activation": "silu"}},
+    "ELU": {"model": {"fcnet_activation": "elu", "vf_share_layers": False}},
+    "GELU": {"model": {"fcnet_activation": "GELU"}},
+    "linear": {"model": {"fcnet_activation": "linear"}},
+    "Box actions": {"env": MultiAgentPendulum},
+}
 
 
 def make_config(env=MultiAgentCartPole, mapping=by_number, to_train=None, model=None, log_gradients=False, **training):
