@@ -104,6 +104,7 @@ CHANGES = {
     "a flag": lambda episode: setattr(episode, "is_terminated", not episode.is_terminated),
     "infos": of_parts(lambda part: part.infos.data[0].update(seen=True)),
     "custom data": lambda episode: episode.custom_data.update(seen=True),
+    "another dict of custom data": lambda episode: setattr(episode, "_custom_data", {"seen": True}),
 }
 
 
