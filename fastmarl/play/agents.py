@@ -225,8 +225,8 @@ class ModuleAgents:
         table.release(lanes)
         record.lanes = staying
         record.module_of = {agent: module for agent, module in record.module_of.items() if agent not in gone}
-        if agents is None:
-            record.early_rewards = {}
+        early = record.early_rewards
+        record.early_rewards = {} if agents is None else {agent: early[agent] for agent in early if agent not in gone}
 
     def info_of(self, agent_id: Hashable, action_mask: Any) -> dict[str, Any]:
         """Return an info with this action mask, or an empty info for None.

@@ -302,6 +302,18 @@ def test_agents_are_kept_apart_until_they_are_reset(kind, tmp_path, rng):
     assert [policy.act(obs, "alone", reward=1.5) for obs in story] == alone
 
 
+def test_a_reset_forgets_rewards_from_before_the_first_observation(tmp_path):
+    policy = policy_of("previous", tmp_path, "runner")
+    want = [policy.act_batch({"a": OBS}, rewards={"a": 1.5})["a"] for _ in range(5)]
+    policy.reset()
+    for reset in ("a", None):
+        policy.act_batch({"b": OBS}, rewards={"a": 100.0, "c": 100.0})
+        policy.reset(reset)
+        got = [policy.act_batch({"a": OBS}, rewards={"a": 1.5})["a"] for _ in range(5)]
+        assert got == want, reset
+        policy.reset("a")
+
+
 @pytest.mark.parametrize("kind", ["frames", "LSTM", "masks in infos", "own memory"])
 def test_memory_does_not_grow(kind, tmp_path):
     policy = policy_of(kind, tmp_path, "runner")
