@@ -158,6 +158,18 @@ def test_an_error_when_a_runner_is_replaced_comes_once(tmp_path):
         assert indices(group.sample())[-3:] == [0, 1, 2]
 
 
+def test_weights_that_a_runner_could_not_take_are_sent_again(monkeypatch):
+    with make_group() as group:
+        group.sample()
+        group.set_weights()
+        with monkeypatch.context() as patch:
+            patch.setattr(group.actor(1).host.runner, "set_weights", lambda *args, **kwargs: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                group.sample()
+        parts = group.sample()
+        assert [(part.runner_index, part.weights_seq_no) for part in parts] == [(0, 1), (2, 1), (0, 1), (1, 1), (2, 1)]
+
+
 def test_arguments_that_can_not_be_right_are_one_error():
     """Not one of each runner, which the next calls would raise."""
     with make_group() as group:

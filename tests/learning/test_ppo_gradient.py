@@ -246,6 +246,22 @@ def test_probabilities_of_zero(variant):
     assert_close(case.by_hand(variant)[0], case.by_autograd(torch.float32)[0])
 
 
+@pytest.mark.parametrize("kind", ["categorical", "choices"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_masked_logits_have_no_derivative(variant, kind):
+    """Nor have those of a row whose own action is masked, or of one without any legal choice."""
+    case = Case(4, kind=kind, n=90)
+    case.action_mask = torch.rand(case.n_rows, case.n_logits) < 0.6
+    without, own, n_first = case.order[:30], case.order[30:60], case.sizes[0]
+    case.action_mask[own, :n_first] = torch.arange(n_first) != case.actions[own, :1]
+    case.action_mask[without, :n_first] = False
+    case.former, case.loss_mask, case.options["kl_coeff"] = None, None, 0.0
+    with torch.no_grad():
+        case.logp = case.policy(torch.float32)[0]  # so that no ratio is clipped
+    assert n_first > 1 and (case.logp[own] < -1e38).all() and (case.logp[without] > -100).any()
+    assert_close(case.by_hand(variant)[0], case.by_autograd()[0])
+
+
 def test_values_may_be_left_out():
     case = Case(0, kind="categorical", n=100)
     gradients = {each: torch.zeros_like(each) for each in case.parameters}

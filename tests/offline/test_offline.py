@@ -257,6 +257,16 @@ def test_agent_ids_in_batches_are_those_of_the_episodes(tmp_path):
     assert batch["agent_id"].tolist() == [each for each in ids for _ in range(2)] * 2
 
 
+def test_steps_are_numbered_from_the_beginning_of_their_episode(tmp_path):
+    """Also those of the lookback, which other programs read from its file."""
+    pq = needed("pyarrow.parquet")
+    obs, actions = np.zeros((6, 1), np.float32), np.zeros(5, np.int64)
+    write(tmp_path, [episode({"a": (obs, actions), "b": (obs, actions)}, lookback=2)])
+    for folder_name, expected in (("lookback", [0, 1]), ("data", [2, 3, 4])):
+        table = pq.read_table(tmp_path / folder_name / "p/worker-000000-000000.parquet")
+        assert table["t"].to_pylist() == expected * 2, folder_name
+
+
 def test_numbers_of_numpy_are_options(tmp_path):
     chunks = [episode({"a": ONE}, f"e{i}") for i in range(3)]
     write(tmp_path, chunks, max_rows_per_file=np.int64(2), timeout_s=np.int8(9))

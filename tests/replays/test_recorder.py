@@ -125,6 +125,28 @@ def test_actions_of_no_numbers_are_recorded(tmp_path):
     assert_all_replayed(tmp_path, record(tmp_path, NothingToChoose, steps=40))
 
 
+class TellsItsContext(Levels):
+    """Shows its agents where their env is."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.context = {name: value for name, value in vars(config).items() if name != "num_envs"}
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return obs, dict.fromkeys(self.possible_agents, self.context)
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_the_env_is_made_with_the_context_of_the_recorded_one(incarnation, tmp_path):
+    record(tmp_path, TellsItsContext, steps=40, worker_index=3, num_env_runners=5, incarnation=incarnation)
+    recorded = next(each for each in Recording(tmp_path) if each.env_index == 1)
+    (replayed,) = play(tmp_path, recorded.number, env=TellsItsContext)
+    assert replayed.agent_episodes["a"].get_infos(0) == {
+        "worker_index": 3, "vector_index": 1, "remote": False, "num_workers": 5, "recreated_worker": incarnation > 0,
+    }  # fmt: skip
+
+
 # What a difference looks like.
 
 
