@@ -84,8 +84,8 @@ class Case:
             if self.action_mask is not None:
                 self.actions[~self.action_mask.gather(1, self.actions + first)] = 0
         self.former = logits + 0.2 * torch.randn(n, self.n_logits) if self.draw([True, False]) else None
-        if self.action_mask is not None:
-            self.former = None
+        if self.action_mask is not None and self.former is not None:
+            self.former = self.former.masked_fill(~self.action_mask, LEAST)
         self.loss_mask = torch.rand(n) < 0.7 if self.draw([True, False]) else None
         with torch.no_grad():
             self.logp = (self.policy(torch.float32)[0] + 0.2 * torch.randn(n)).float()
@@ -128,7 +128,9 @@ class Case:
         parts = zip(logits.split(self.sizes, -1), former.split(self.sizes, -1), self.actions.T, strict=True)
         logp = entropy = kl = 0
         for part, former_part, action in parts:
-            now, before = (Categorical(logits=each, validate_args=False) for each in (part, former_part))
+            # Categorical by itself gives each of several least logits the log-probability 0.
+            normalized = (each.log_softmax(-1) for each in (part, former_part))
+            now, before = (Categorical(logits=each, validate_args=False) for each in normalized)
             logp, entropy = logp + now.log_prob(action), entropy + now.entropy()
             kl = kl + kl_divergence(before, now)
         return logp, entropy, kl, values
@@ -251,15 +253,30 @@ def test_probabilities_of_zero(variant):
 def test_masked_logits_have_no_derivative(variant, kind):
     """Nor have those of a row whose own action is masked, or of one without any legal choice."""
     case = Case(4, kind=kind, n=90)
-    case.action_mask = torch.rand(case.n_rows, case.n_logits) < 0.6
+    case.action_mask = torch.ones(case.n_rows, case.n_logits, dtype=torch.bool)
     without, own, n_first = case.order[:30], case.order[30:60], case.sizes[0]
     case.action_mask[own, :n_first] = torch.arange(n_first) != case.actions[own, :1]
     case.action_mask[without, :n_first] = False
-    case.former, case.loss_mask, case.options["kl_coeff"] = None, None, 0.0
+    case.former = torch.randn(case.n_rows, case.n_logits).masked_fill(~case.action_mask, LEAST)
+    case.loss_mask, case.options["kl_coeff"] = None, 0.7
     with torch.no_grad():
         case.logp = case.policy(torch.float32)[0]  # so that no ratio is clipped
-    assert n_first > 1 and (case.logp[own] < -1e38).all() and (case.logp[without] > -100).any()
-    assert_close(case.by_hand(variant)[0], case.by_autograd()[0])
+    want, _ = case.by_autograd()
+    assert n_first > 1 and (case.logp[own] == LEAST).all() and all(torch.isfinite(each).all() for each in want)
+    assert_close(case.by_hand(variant)[0], want)
+
+
+@pytest.mark.parametrize("log_std", [-0.5, 0.5])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_standard_deviations_at_their_bound_have_a_derivative(variant, log_std):
+    """As those that torch.clamp() leaves alone."""
+    case = Case(6, kind="free gaussian", n=100)
+    case.bound = 0.5
+    with torch.no_grad():
+        case.log_std.fill_(log_std)
+    want, _ = case.by_autograd()
+    assert want[-1].all()
+    assert_close(case.by_hand(variant)[0], want)
 
 
 def test_values_may_be_left_out():
