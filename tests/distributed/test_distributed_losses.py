@@ -257,6 +257,15 @@ def test_resizing_fills_the_places_of_lost_runners(n):
         assert group.foreach(lambda runner: runner.config.num_env_runners)[0] == n
 
 
+def test_a_runner_in_the_place_of_a_lost_one_may_be_replaced_as_often():
+    with make_group(max_restarts=1) as group:
+        group.actors.born_dead = 1
+        lose_for_good(group, 1)
+        group.resize(3)
+        lose(group, 1)
+        assert group.num_healthy_env_runners == 3
+
+
 def test_a_place_that_can_not_be_filled_stays_empty():
     with make_group(max_restarts=0) as group:
         lose_for_good(group, 1)
@@ -279,6 +288,30 @@ def test_a_state_with_a_lost_runner_repeats_no_seed():
         parts = group.sample(num_episodes=4)
         assert indices(parts) == [0, 1, 2]
         assert not set(seeds).intersection(seed for part in parts for seed in part.batch)
+
+
+def test_an_older_state_repeats_no_seed_of_a_replacement():
+    def seeds_of_a_replacement():
+        lose(group, 1)
+        return {seed for part in group.sample(num_episodes=4) if part.runner_index == 1 for seed in part.batch}
+
+    with make_group(make_batch=seeds_of) as group:
+        state = group.get_state()
+        seeds = seeds_of_a_replacement()
+        group.set_state(state)
+        assert seeds and not seeds & seeds_of_a_replacement()
+
+
+def test_a_late_batch_leaves_connectors_that_came_after_it():
+    with make_group(make_config(env_to_module_connector=MeanStdFilter())) as group:
+        next(group.sample_ready())
+        group.actors.batches_are_late = 1000
+        group.sync_connectors()
+        group.actors.batches_are_late = 0
+        group._fleet.wait_for_all_of(group._fleet.runners)
+        counts = group.foreach(count_of_filter)
+        lose(group, 0)
+        assert group.foreach(count_of_filter) == counts == dict.fromkeys(range(3), counts[0])
 
 
 def test_a_state_is_taken_by_a_group_with_a_lost_runner():

@@ -214,6 +214,14 @@ def test_parameters_without_gradient_stay(kind, n_tensors):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
+def test_gradients_from_before_stay():
+    net = two_heads()
+    net[0](torch.ones(1, 4)).square().sum().backward()
+    before = [torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in net.parameters()]
+    flat = flat_parameters(net)
+    assert torch.equal(flat.grad, torch.cat([each.flatten() for each in before]))
+
+
 def test_gradients_that_are_set_reach_all_parameters():
     net = two_heads()
     flat = flat_parameters(net)
@@ -520,6 +528,14 @@ def test_value_norm(batches, beta):
     again = ValueNorm(beta)
     again.load_state_dict(norm.state_dict())
     assert torch.equal(again.normalize(values), norm.normalize(values))
+
+
+def test_targets_of_any_shape_count_one_by_one():
+    flat, shaped = ValueNorm(0.9), ValueNorm(0.9)
+    for targets in torch.arange(24.0).split(12):
+        flat.update(targets)
+        shaped.update(targets.reshape(3, 2, 2))
+    assert shaped.state_dict() == flat.state_dict()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -165,6 +165,21 @@ def test_frozen_and_unused_parameters():
     assert_same_updates(module, [make_batch(module)])
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_parameters_without_a_gradient_stay_with_their_moments(compiled):
+    module = make_module(Separate)
+    learner = PPOLearner(module, compiled=compiled)
+    learner.update(make_batch(module))
+    learner.vf_coeff = 0.0
+    moments = learner.optimizer.state[learner.parameters]
+    kept = [learner.parameters.detach(), moments["exp_avg"], moments["exp_avg_sq"]]
+    before, n_pi = [each.clone() for each in kept], sum(each.numel() for each in module.pi.parameters())
+    learner.update(make_batch(module, seed=1))
+    for now, then in zip(kept, before, strict=True):
+        assert torch.equal(now[n_pi:], then[n_pi:])
+        assert not torch.equal(now[:n_pi], then[:n_pi])
+
+
 # The rest.
 
 

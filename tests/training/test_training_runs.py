@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import time
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -187,7 +188,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
     file = folder / "checkpoint-800" / "learner" / "state.json"
     file.write_bytes(file.read_bytes()[:-20])
     warnings = []
-    run("ippo", RUNS["ippo"], folder, resume=True, warn=warnings.append)
+    run("ippo", RUNS["ippo"], folder, interrupt_after=800, resume=True, warn=warnings.append)
+    run("ippo", RUNS["ippo"], folder, resume=True, warn=warnings.append)  # from another checkpoint of that name
     assert len(warnings) == 1 and "resuming from checkpoint-400" in warnings[0]
     assert_equal_runs(folder, tmp_path / "whole")
 
@@ -206,6 +208,16 @@ def test_more_steps_than_at_first_follow_the_longer_schedule(tmp_path):
     resumed.load_state_dict(schedule.state_dict())
     resumed.step()
     assert resumed.get_last_lr() == [pytest.approx(1 - 0.98 * 4 / 12)]
+
+
+def test_seconds_count_from_the_beginning_of_the_run(tmp_path, monkeypatch):
+    ticks, found = count(), []
+    monkeypatch.setattr("fastmarl.training.loop.time.process_time", lambda: float(next(ticks)))
+    for how in ({"interrupt_after": 400}, {"resume": True}):
+        run(
+            "ippo", RUNS["ippo"], tmp_path, on_metrics=lambda step, metrics: found.append(metrics["cpu_seconds"]), **how
+        )
+    assert found == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_folder_is_for_one_run_at_a_time(tmp_path):
