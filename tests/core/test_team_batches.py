@@ -123,6 +123,15 @@ def test_a_replay_keeps_the_latest_decisions_and_is_saved():
     assert 20 < len(replay) <= 50
 
 
+def test_agents_without_masks_may_do_anything_where_others_had_some():
+    replay = TeamReplay(50)
+    for i, (batch, *_) in enumerate(batches_of(0)):
+        replay.add({name: column for name, column in batch.items() if i == 0 or "mask" not in str(name).lower()})
+    rows = replay.sample(500)
+    for mask, active in (("action_mask", "active"), ("new_action_mask", "new_active")):
+        assert rows[active].any() and rows[mask][rows[active]].all(), mask
+
+
 def test_an_empty_replay_can_not_be_drawn_from():
     with pytest.raises(BatchError, match="no complete decision"):
         TeamReplay(5).sample(1)

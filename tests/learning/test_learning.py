@@ -219,7 +219,7 @@ def test_gradients_from_before_stay():
     net[0](torch.ones(1, 4)).square().sum().backward()
     before = [torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in net.parameters()]
     flat = flat_parameters(net)
-    assert torch.equal(flat.grad, torch.cat([each.flatten() for each in before]))
+    assert torch.equal(flat.gradient, torch.cat([each.flatten() for each in before]))
 
 
 def test_gradients_that_are_set_reach_all_parameters():

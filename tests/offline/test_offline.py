@@ -267,6 +267,13 @@ def test_steps_are_numbered_from_the_beginning_of_their_episode(tmp_path):
         assert table["t"].to_pylist() == expected * 2, folder_name
 
 
+def test_env_states_that_come_back_can_be_written_to(tmp_path):
+    write(tmp_path, [episode({"a": ONE}, env_states=np.zeros((3, 2)))])
+    (got,) = read(tmp_path)
+    got.get_env_states()[1] = 5
+    assert got.get_env_states().tolist() == [[0, 0], [5, 5], [0, 0]]
+
+
 def test_numbers_of_numpy_are_options(tmp_path):
     chunks = [episode({"a": ONE}, f"e{i}") for i in range(3)]
     write(tmp_path, chunks, max_rows_per_file=np.int64(2), timeout_s=np.int8(9))

@@ -29,7 +29,12 @@ from fastmarl import connectors
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import EnvToModuleConnector, ModuleToEnvConnector
 from fastmarl.core.connectors.env_to_module import CONNECTOR_OPTIONS
-from fastmarl.errors import CheckpointError, ConfigError, UnknownModuleError
+from fastmarl.errors import (
+    CheckpointError,
+    ConfigError,
+    ModuleOutputError,
+    UnknownModuleError,
+)
 from fastmarl.play.loaded_policy import parts_from
 from fastmarl.runner.state import saved_policy as saved
 from fastmarl.testing import CountingEnv
@@ -302,16 +307,22 @@ def test_agents_are_kept_apart_until_they_are_reset(kind, tmp_path, rng):
     assert [policy.act(obs, "alone", reward=1.5) for obs in story] == alone
 
 
-def test_a_reset_forgets_rewards_from_before_the_first_observation(tmp_path):
+@pytest.mark.parametrize("ends", ["reset of it", "reset of all", "error"])
+def test_rewards_from_before_an_agents_first_observation_are_forgotten(ends, tmp_path):
     policy = policy_of("previous", tmp_path, "runner")
-    want = [policy.act_batch({"a": OBS}, rewards={"a": 1.5})["a"] for _ in range(5)]
+
+    def acts():
+        return [policy.act_batch({"a": OBS}, rewards={"a": 1.5})["a"] for _ in range(5)]
+
+    want = acts()
     policy.reset()
-    for reset in ("a", None):
-        policy.act_batch({"b": OBS}, rewards={"a": 100.0, "c": 100.0})
-        policy.reset(reset)
-        got = [policy.act_batch({"a": OBS}, rewards={"a": 1.5})["a"] for _ in range(5)]
-        assert got == want, reset
-        policy.reset("a")
+    if ends == "error":
+        with pytest.raises(ModuleOutputError):
+            policy.act_batch({"b": OBS * np.nan}, rewards={"a": 100.0})
+    else:
+        policy.act_batch({"b": OBS}, rewards={"a": 100.0})
+        policy.reset("a" if ends == "reset of it" else None)
+    assert acts() == want
 
 
 @pytest.mark.parametrize("kind", ["frames", "LSTM", "masks in infos", "own memory"])
@@ -351,6 +362,9 @@ def test_one_policy_holds_all_modules(tmp_path):
     restored.reset()
     restored.act_batch(one)
     assert len(asked) == 2 * len(one)
+    restored.reset(next(iter(one)))
+    restored.act_batch(one)
+    assert asked[2 * len(one) :] == asked[:1]
     unmapped = fastmarl.Policy.from_checkpoint(path)
     agent = next(iter(one))
     policy.reset()

@@ -51,6 +51,16 @@ def test_an_episode_that_is_not_read_is_not_made():
     assert sum(episode.custom_data["n"] for episode in episodes if episode.env_t_started == 0) > 0
 
 
+def test_a_returned_chunk_keeps_its_custom_data():
+    def note(*, episode, **kwargs):
+        episode.custom_data.setdefault("env_ts", []).append(episode.env_t)
+
+    runner = make_runner(on_episode_step=note)
+    chunks = [chunk for _ in range(3) for chunk in runner.sample(num_timesteps=4)]
+    assert any(chunk.env_t_started for chunk in chunks)
+    assert [chunk.custom_data["env_ts"] for chunk in chunks] == [[*range(1, chunk.env_t + 1)] for chunk in chunks]
+
+
 @pytest.mark.parametrize("event", ["on_episode_start", "on_episode_step", "on_episode_end"])
 def test_sample_returns_the_very_episodes_that_callbacks_were_given(event):
     given = []

@@ -356,6 +356,16 @@ def test_late_rewards_are_fine_if_the_options_allow_them():
     assert check_env(env, respawn=True, late_rewards="drop")
 
 
+def test_a_reward_that_comes_with_a_new_life_is_fine():
+    class Pays(DyingAgentsEnv):
+        def step(self, actions):
+            obs, _, *others = super().step(actions)
+            return obs, dict.fromkeys(obs, 1.0), *others
+
+    report = check_env(lambda env_config: Pays({"again": [(0, 2), (4, 99)], "all": [(0, 99)]}), respawn=True)
+    assert report.ok, str(report)
+
+
 def test_overwritten_arrays_are_restored():
     env = AliasingEnv()
     table = np.ones(4, np.float32)
