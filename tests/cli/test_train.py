@@ -152,9 +152,11 @@ class Raising(Terminal):
 def test_a_signal_saves_the_run_and_says_how_to_go_on(monkeypatch, capsys, number):
     monkeypatch.setattr("fastmarl.cli.arguments.open_terminal", Raising)
     monkeypatch.setattr(Raising, "number", number)
+    handler = signal.getsignal(number)
     run = SimpleNamespace(log=lambda values, step: None, finish=lambda: None)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
     assert main("train", "ippo", "--env", "ready", "--folder", "run", "--wandb", "my project", *SMALL) == 128 + number
+    assert signal.getsignal(number) is handler
     err = capsys.readouterr().err
     assert err == (
         "fastmarl: interrupted after 100 env steps; saved in run/checkpoint-100; "

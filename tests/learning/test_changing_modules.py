@@ -118,6 +118,15 @@ def by_default():
     return detaching(lambda self: helper(), lambda net: setattr(helper, "__defaults__", (True,)))()
 
 
+def by_keyword():
+    held = {"is_on": False}
+
+    def own(*, held=held):
+        return held["is_on"]
+
+    return detaching(lambda self: own(), lambda net: held.update(is_on=True))()
+
+
 def by_code():
     def own():
         return False
@@ -197,6 +206,7 @@ DERIVATIVES = {
     "a nonlocal variable": by_nonlocal,
     "a variable of another file": by_file,
     "a default": by_default,
+    "an object that is a keyword's default": by_keyword,
     "a function's code": by_code,
     "a class attribute": by_class_attribute,
     "a method of the class": changed(replaced_method),

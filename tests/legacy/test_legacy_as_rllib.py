@@ -222,6 +222,20 @@ def test_logged_values_are_reported_with_the_episodes(make):
         assert [each.custom_metrics for each in worker.get_metrics()] == [{"logged": 2.0, "of/a": 3.0, "kept": 4.0}] * 4
 
 
+def test_values_logged_before_any_episode_has_ended_are_reported_with_the_first(make):
+    def log(*, metrics_logger, episode, **kwargs):
+        if not logged:
+            metrics_logger.log_value("logged", 2.0)
+        logged.append(episode)
+
+    logged, found = [], []
+    worker = make(**clocks(callbacks_on_episode_step=log, rollout_fragment_length=4))
+    for _ in range(4):
+        worker.sample()
+        found += [each.custom_metrics for each in worker.get_metrics()]
+    assert found and found == [{"logged": 2.0}] * len(found)
+
+
 def test_a_callback_must_take_the_arguments(make):
     with pytest.raises(ConfigError, match=r"on_sample_end is called with the keywords .*worker"):
         make(callbacks_on_sample_end=lambda env_runner, metrics_logger, samples: None)

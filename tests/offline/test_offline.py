@@ -314,6 +314,15 @@ def test_changes_after_writing_are_not_in_the_file(tmp_path):
     assert_same_episodes(read(tmp_path), want)
 
 
+def test_rewards_that_wait_change_no_more_once_they_are_to_be_written(tmp_path):
+    chunk = episode({"a": ONE}, hanging_rewards={"a": 1.0})
+    with ParquetWriter(tmp_path) as file_writer:
+        parcel = file_writer.prepared([chunk])
+        chunk.chunk.hanging_rewards["a"] = 2.0
+        file_writer.write_once(parcel)
+    assert [each.chunk.hanging_rewards for each in read(tmp_path)] == [{"a": 1.0}]
+
+
 @pytest.mark.parametrize("is_over", [False, True])
 def test_custom_data_of_an_unread_chunk_may_come_after_writing(is_over, tmp_path):
     with spread(1) as runner, ParquetWriter(tmp_path) as file_writer:

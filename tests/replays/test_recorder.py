@@ -125,6 +125,25 @@ def test_actions_of_no_numbers_are_recorded(tmp_path):
     assert_all_replayed(tmp_path, record(tmp_path, NothingToChoose, steps=40))
 
 
+class Blinking(CartPole):
+    """Its first agent is not observed in every other step."""
+
+    def step(self, actions, out):
+        super().step(actions, out)
+        group = out.groups["poles"]
+        group.present[:, 0] &= (self._t % 2 == 0) | group.terminated[:, 0]
+
+
+def test_agents_of_a_batch_that_wait_are_replayed(tmp_path):
+    def make(config):
+        return Blinking(config.num_envs, num_agents=2)
+
+    sampled = record(tmp_path, make, steps=100)
+    waits = [part.env_ts().tolist() for chunks in sampled.values() for part in chunks[0].agent_episodes.values()]
+    assert [0, 2, 4] in [env_ts[:3] for env_ts in waits] and [0, 1, 2] in [env_ts[:3] for env_ts in waits]
+    assert_all_replayed(tmp_path, sampled, env=make)
+
+
 class TellsItsContext(Levels):
     """Shows its agents where their env is."""
 

@@ -224,6 +224,14 @@ def test_adam_with_a_learning_rate_that_changes():
     assert_steps_are_the_same([(9, 4), (5,)], change=change)
 
 
+def test_adam_of_parameters_that_have_made_different_numbers_of_steps():
+    def change(optimizer, k):
+        if k == 0:
+            optimizer.param_groups[0]["params"][1].grad = None
+
+    assert_steps_are_the_same([(9, 4), (5,)], change=change)
+
+
 def test_adam_hooks_are_called():
     calls = []
 
