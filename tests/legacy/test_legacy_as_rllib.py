@@ -225,7 +225,7 @@ def test_logged_values_are_reported_with_the_episodes(make):
 def test_values_logged_before_any_episode_has_ended_are_reported_with_the_first(make):
     def log(*, metrics_logger, episode, **kwargs):
         if not logged:
-            metrics_logger.log_value("logged", 2.0)
+            metrics_logger.log_value("logged", 2.0, reduce="max")
         logged.append(episode)
 
     logged, found = [], []

@@ -391,10 +391,17 @@ def test_the_fast_sampler_draws_from_the_same_distribution():
 
 
 class Payer(RLlibClock):
-    """Agent "b" is observed in every fourth step, "late" from step 3 to 6; until its end each gets 1 in every step."""
+    """Agent "b" is observed in every fourth step, "late" from step 3 to 6; until its end each gets 1 in every step.
+
+    `env_config["flags"]`: agents that have a flag in every step.
+    """
 
     possible_agents = ["a", "b", "late"]  # noqa: RUF012
     length = 12
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.flags = dict.fromkeys(config["flags"], False)
 
     def sees(self, t):
         return ["a", *(["b"] if t % 4 == 0 else []), *(["late"] if 3 <= t <= 6 else [])]
@@ -405,19 +412,25 @@ class Payer(RLlibClock):
     def ends(self, t):
         return ["late"] if t == 6 else []
 
+    def step(self, actions):
+        obs, rewards, terminateds, truncateds, infos = super().step(actions)
+        return obs, rewards, self.flags | terminateds, truncateds, infos
 
+
+@pytest.mark.parametrize("flags", [(), ("a", "b", "late")], ids=str)
 @pytest.mark.parametrize("runner_class", [MultiAgentEnvRunner, CorrectedLoop])
-def test_58_hanging_rewards_count_once(runner_class):
+def test_58_hanging_rewards_count_once(runner_class, flags):
     config = (
         PPOConfig()
-        .environment(Payer, disable_env_checking=True)
+        .environment(Payer, env_config={"flags": flags}, disable_env_checking=True)
         .multi_agent(policies=["p"], policy_mapping_fn=lambda agent_id, *args, **kwargs: "p")
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
     )
     runner = runner_class(config=config)
     returns = {}
-    for n in (2, 3, 2, 5):
+    for n in (2, 3, 2, 5, 7, 5):
         [chunk] = runner.sample(num_timesteps=n)
         returns[chunk.env_t_started, chunk.env_t] = chunk.get_return(), chunk.get_return(True)
     # "b" brings 4 when it is observed, "late" 1 a step from the fourth on; its earlier rewards count until it ends.
-    assert returns == {(0, 2): (2, 6), (2, 5): (9, 11), (5, 7): (3, 6), (7, 12): (13, 13)}
+    whole = {(0, 7): (14, 17), (7, 12): (13, 13)}
+    assert returns == {(0, 2): (2, 6), (2, 5): (9, 11), (5, 7): (3, 6), **whole}
