@@ -47,7 +47,7 @@ class Walk(MultiAgentEnv):
 
 
 class RLlibClock(MultiAgentEnv):
-    """Observations are the number of steps so far; subclasses define who is observed, rewarded and ended, and infos."""
+    """Observations are the number of steps so far; subclasses define who is observed, rewarded and ended."""
 
     length = 10
     possible_agents: list = ["a0", "a1"]  # noqa: RUF012
@@ -57,7 +57,6 @@ class RLlibClock(MultiAgentEnv):
         self.agents = self.possible_agents = list(type(self).possible_agents)
         self.observation_spaces = dict.fromkeys(self.agents, gym.spaces.Box(-np.inf, np.inf, (4,), np.float32))
         self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
-        self.received: list[dict] = []
         self.t = 0
 
     def sees(self, t: int) -> list:
@@ -69,18 +68,14 @@ class RLlibClock(MultiAgentEnv):
     def ends(self, t: int) -> list:
         return []
 
-    def infos(self, t: int) -> dict:
-        return {}
-
     def observe(self) -> dict:
         return {agent: np.full(4, self.t, np.float32) for agent in self.sees(self.t)}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         self.t = 0
-        return self.observe(), self.infos(0)
+        return self.observe(), {}
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        self.received.append(dict(actions))
         self.t += 1
         terminateds = dict.fromkeys(self.ends(self.t), True) | {"__all__": self.t == self.length}
-        return self.observe(), self.pays(self.t), terminateds, {"__all__": False}, self.infos(self.t)
+        return self.observe(), self.pays(self.t), terminateds, {"__all__": False}, {}
