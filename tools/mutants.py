@@ -35,6 +35,7 @@ TREE = ROOT / "build/mutants"
 RESULTS = ROOT / "build/mutants.json"
 LIMIT_S = 600
 FAST = "not slow and not needs and not exhaustive"
+SLOW = "(slow or needs) and not exhaustive"
 SUITE = "not exhaustive"
 OUTCOMES = ("fast", "slow", "survived", "equivalent", "broken")
 # One function for Cython and C: the number of the slip that is on, read once in each extension.
@@ -182,13 +183,11 @@ def run_tests(slip: Slip | None, tests: list[str], marks: str, log: Path) -> Non
     sys.path[:0] = [str(TREE)]
     os.environ.update(PYTHONPATH=str(TREE), OMP_NUM_THREADS="1", FASTMARL_SLIP=str(slip.number if slip else 0))
     if slip is not None and not slip.is_native:
-        os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(
-            prefix="fastmarl-mutants-"
-        )  # what numba compiles has the slip in it
+        if "njit" in (ROOT / slip.file).read_text():  # what numba has compiled before has no slip in it
+            os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(dir=log.parent)
         sys.meta_path.insert(0, _Finder(slip))
-    os._exit(
-        pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks, "--rootdir", str(TREE), *tests])
-    )
+    options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(TREE)]
+    os._exit(pytest.main([*options, "-m", marks, *tests]))
 
 
 def status_of(slip: Slip | None, tests: list[str], marks: str, log: Path) -> int:
@@ -214,8 +213,9 @@ def outcome_of(slip: Slip) -> str:
     """Return one of OUTCOMES; a process that dies or hangs under a slip counts as a test that failed."""
     log = TREE / "logs" / f"{slip.name.replace('/', '-').replace(' ', '_')}.log"
     log.unlink(missing_ok=True)
-    fast = [test for test in slip.tests if not test.startswith("tests/rllib")]
-    for tests, marks, name in ((fast, FAST, "fast"), (list(slip.tests), SUITE, "slow")):
+    of_rllib = [test for test in slip.tests if test.startswith("tests/rllib")]
+    others = [test for test in slip.tests if test not in of_rllib]
+    for tests, marks, name in ((others, FAST, "fast"), (others, SLOW, "slow"), (of_rllib, SUITE, "slow")):
         status = status_of(slip, tests, marks, log) if tests else 5
         if status in (2, 3, 4, 70):  # an error while tests were collected, in pytest or in its command line
             return "broken"

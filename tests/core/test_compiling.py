@@ -108,6 +108,7 @@ def test_interrupts_without_a_handler_stay_without(other, handler):
 
 
 def test_compiling_in_another_thread_defers_nothing(handler):
+    new_kernels()[1](ONE)  # numba first compiles functions of its own
     interrupting = Interrupting(0)
     thread = threading.Thread(target=compiled_under, args=(interrupting, lambda: new_kernels()[1](ONE)))
     thread.start()

@@ -135,7 +135,9 @@ def test_a_stashed_policy_that_the_map_has_room_for_is_sampled_fast():
         assert worker.is_accelerated and worker.slow_path_reasons == []
 
 
-@pytest.mark.parametrize("seed", [3, *further([9, 11, 13, 18])])
+# With these seeds RLlib's worker returns the same twice. With others it draws missing last observations from the space
+# of a restored policy, whose generator no seed determines.
+@pytest.mark.parametrize("seed", [9, *further([0, 5, 14, 18])])
 def test_random_cases_with_stashed_policies(seed):
     case = stashing_case(seed)
     lines = [*differences(play(case), play(case, RolloutWorker))]
