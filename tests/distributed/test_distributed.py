@@ -52,6 +52,21 @@ def test_calls_in_flight_are_those_of_a_plain_list(operations, data):
             assert in_flight.count_of(other) == sum(call.runner == other for call in plain)
 
 
+def test_the_time_of_a_call_starts_when_the_one_before_it_is_taken(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("fastmarl.distributed.calls.monotonic", lambda: now)
+    in_flight = CallsInFlight(lambda *arguments: [])
+    first, second = (Call(number, "runner", "sample", 10.0, number) for number in range(2))
+    in_flight.add(first)
+    in_flight.add(second)
+    now = 8.0
+    in_flight.remove(first)
+    now = 17.0
+    assert in_flight.overdue(is_idle=True) == []
+    now = 18.5
+    assert in_flight.overdue(is_idle=True) == [second]
+
+
 def test_many_references_take_few_waits():
     """Whatever waits for them looks at all of them each time."""
     n_waits = 0
