@@ -35,7 +35,7 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
         "format": FORMAT,
         "env": env_name(config.env if limit is None else limit.env),
         **({} if limit is None else {"max_steps": limit.max_steps}),
-        "env_config": _literal(dict(config.env_config)),
+        "env_config": as_literal(dict(config.env_config)),
         "env_class": ".".join(_env_class(env)),
         "seed": config.seed,
         "worker_index": config.worker_index,
@@ -51,7 +51,7 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
     }
 
 
-def _literal(env_config: dict[str, Any]) -> str | None:
+def as_literal(env_config: dict[str, Any]) -> str | None:
     """Return the options as a Python literal, or None if they are not plain data."""
     try:
         if not is_plain(env_config, *IN_LITERALS):

@@ -28,7 +28,7 @@ from fastmarl.legacy import (
 )
 from fastmarl.legacy.batches.packing import pack, unpickled
 from fastmarl.legacy.files.json_format import checksums_file, from_json, to_json
-from fastmarl.legacy.files.json_reader import _lines_of
+from fastmarl.legacy.files.json_reader import lines_of
 from fastmarl.offline import ParquetReader
 
 
@@ -273,7 +273,7 @@ def test_a_flipped_bit_of_a_zip_is_no_error(tmp_path, method):
     file.unlink()
     file.mkdir()
     with pytest.raises(IsADirectoryError):
-        next(_lines_of(file))
+        next(lines_of(file))
 
 
 class Evil:

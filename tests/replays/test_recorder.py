@@ -33,7 +33,7 @@ from fastmarl.envs.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
 from fastmarl.replays import Recording, Replay, writer
 from fastmarl.replays.blocks import HEAD_BYTES, blocks_in
-from fastmarl.replays.meta import _literal, env_config_in
+from fastmarl.replays.meta import as_literal, env_config_in
 from fastmarl.runner.loop import sampling
 
 WORKERS = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}
@@ -778,7 +778,7 @@ class Unprintable:
     0, -0.0, 1e300, True, None, "it's", b"x", 1j, [], {1: {"2": (3,)}}, set(), shrunk(), nested(20),
 ])  # fmt: skip
 def test_options_that_are_plain_data_are_recorded(value):
-    made = env_config_in({"env_config": _literal({"value": value})})["value"]
+    made = env_config_in({"env_config": as_literal({"value": value})})["value"]
     assert made == value
     assert type(made) is type(value)
 
@@ -789,7 +789,7 @@ def test_options_that_are_plain_data_are_recorded(value):
     np.float64(1.0), Unprintable(), in_a_circle(),
 ], ids=count())  # fmt: skip
 def test_options_that_a_literal_would_change_are_not_recorded(value):
-    assert _literal({"value": value}) is None
+    assert as_literal({"value": value}) is None
 
 
 # On the command line.

@@ -84,7 +84,7 @@ class JsonReader(InputReader):
     def read_all_files(self) -> Iterator[Any]:
         """Yield the batches of all files once, in the order of the files."""
         for path in self.files:
-            for number, line in _lines_of(path):
+            for number, line in lines_of(path):
                 batch = self._parsed(path, number, line)
                 if batch is not None:
                     yield batch
@@ -102,7 +102,7 @@ class JsonReader(InputReader):
         path = self._first_file()
         while True:
             number = 0
-            for number, line in _lines_of(path):
+            for number, line in lines_of(path):
                 yield path, number, line
             if not number:
                 yield path, 0, b""
@@ -167,7 +167,7 @@ def _files_of(inputs: Any) -> list[Path]:
     return found
 
 
-def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, line) of a file, or of all files in a zip up to where it is damaged."""
     if path.suffix != ".zip":
         yield from _checked_lines(path)
