@@ -172,12 +172,6 @@ def test_envs_without_checkpoint_support_begin_new_episodes(tmp_path):
 
 
 def test_attributes_that_a_wrapper_passes_on_do_not_count_as_its_own():
-    class Wrapper(fastmarl.MultiAgentEnv):
-        def __init__(self, env):
-            self.env = env
-
-        supports_checkpoint = property(lambda self: False)
-
     class PassingOn:
         def __init__(self, env):
             self.env = env

@@ -3,74 +3,35 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
+from support.scripted import Says, Step, scripted
 
 import fastmarl
-from fastmarl import RLModuleSpec
 from fastmarl.batches import aligned
 
 SPACES = {
-    "an array": (gym.spaces.Box(0, 9, (2,), np.float32), lambda n: np.full(2, n, np.float32)),
-    "an object": (gym.spaces.Text(9), str),
-    "objects": (gym.spaces.Sequence(gym.spaces.Discrete(9)), lambda n: (n, n)),
+    "an array": (gym.spaces.Box(0, 9, (2,), np.float32), lambda agent, t: np.full(2, t, np.float32)),
+    "an object": (gym.spaces.Text(9), lambda agent, t: str(t)),
+    "objects": (gym.spaces.Sequence(gym.spaces.Discrete(9)), lambda agent, t: (t, t)),
 }
 FIRST, LATER = np.array([1, 0, 1], np.int8), np.array([0, 1, 1], np.int8)
 
 
-class TwoSteps(fastmarl.MultiAgentEnv):
-    """One agent, truncated in its second step, with or without a last observation and its mask."""
-
-    def __init__(self, config):
-        self.possible_agents = self.agents = ["a"]
-        self.space, self.value = SPACES[config["space"]]
-        self.observation_spaces, self.action_spaces = {"a": self.space}, {"a": gym.spaces.Discrete(3)}
-        self.at_the_end = config["at_the_end"]
-
-    def reset(self, *, seed=None, options=None):
-        self.n = 0
-        return {"a": self.value(0)}, {"a": {"action_mask": FIRST}}
-
-    def step(self, actions):
-        self.n += 1
-        if self.n < 2:
-            return (
-                {"a": self.value(1)},
-                {"a": 1.0},
-                {"__all__": False},
-                {"__all__": False},
-                {"a": {"action_mask": LATER}},
-            )
-        obs, infos = self.at_the_end(self.value)
-        return obs, {"a": 1.0}, {"__all__": False}, {"__all__": True}, infos
-
-
-class Unmasked(fastmarl.RLModule):
-    def _forward(self, batch, **kwargs):
-        return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 3)}
-
-
-def of_another(value):
-    return {"a": value(2)}, {"a": {"action_mask": FIRST}}
-
-
-def of_another_without(value):
-    return {"a": value(2)}, {}
-
-
-def missing(value):
-    return {}, {}
+def masked(mask):
+    return {"a": {"action_mask": mask}}
 
 
 @pytest.mark.filterwarnings("ignore:.*parts that are not arrays")
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize(("at_the_end", "expected"), [
-    (of_another, FIRST),
-    (of_another_without, [1, 1, 1]),
-    (missing, LATER),  # the last observation is repeated, and so is its mask
-])  # fmt: skip
-def test_final_masks_belong_to_the_final_observations(space, at_the_end, expected):
+@pytest.mark.parametrize(("end", "expected"), [
+    (Step("a", truncated=True, infos=masked(FIRST)), FIRST),
+    (Step("a", truncated=True), [1, 1, 1]),
+    (Step("", truncated=True), LATER),  # the last observation is repeated, and so is its mask
+], ids=["another mask", "no mask", "no observation"])  # fmt: skip
+def test_final_masks_belong_to_the_final_observations(space, end, expected):
+    obs_space, see = SPACES[space]
+    script = [Step("a", infos=masked(FIRST)), Step("a", infos=masked(LATER)), end]
     config = fastmarl.EnvRunnerConfig(
-        env=TwoSteps, env_config={"space": space, "at_the_end": at_the_end}, rl_module_spec=RLModuleSpec(Unmasked)
+        env=scripted(script, space=obs_space, see=see), policies={"p": Says(action_dist_inputs=[0.0] * 3)}
     )
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         (batch,) = aligned(runner.sample(num_episodes=1)).values()

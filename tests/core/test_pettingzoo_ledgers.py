@@ -10,7 +10,7 @@ from fastmarl.errors import EnvCheckError
 from fastmarl.testing import check_env
 
 needed("pettingzoo")
-from support.hostile_envs import PARALLEL, TURN_BASED, Frame, Scripted, Turns  # noqa: E402
+from support.hostile_envs import PARALLEL, TURN_BASED, Frame, Framed, Turns  # noqa: E402
 
 pytestmark = pytest.mark.needs("pettingzoo")
 
@@ -130,7 +130,7 @@ def test_a_runner_records_all_issued_values(make):
 def test_an_agent_that_is_observed_after_its_flag_takes_part_again():
     """Else its end would count as one of the two that end the episode."""
     again, over = Frame("ab"), Frame("ab", "", "ab")
-    env = as_multi_agent_env(Scripted(Frame("ab"), Frame("ab", "a"), again, Frame("ab", "b", obs="ab"), again, over))
+    env = as_multi_agent_env(Framed(Frame("ab"), Frame("ab", "a"), again, Frame("ab", "b", obs="ab"), again, over))
     env.reset()
     ends = [env.step({})[2:4] for _ in range(5)]
     assert [(terminateds["__all__"], truncateds.get("__all__", False)) for terminateds, truncateds in ends] == [
@@ -142,13 +142,13 @@ def test_an_agent_that_is_observed_after_its_flag_takes_part_again():
 def test_an_env_that_says_it_goes_on_does_so_without_living_agents():
     """As RLlib's envs do between two generations."""
     frames = Frame("ab"), Frame("ab", "ab", end=(False, False)), Frame("ab", end=(True, False))
-    env = as_multi_agent_env(Scripted(*frames))
+    env = as_multi_agent_env(Framed(*frames))
     env.reset()
     assert [env.step({})[2]["__all__"] for _ in range(2)] == [False, True]
 
 
 def test_the_state_has_the_agents_that_have_ended():
-    class Saved(Scripted):
+    class Saved(Framed):
         supports_checkpoint = True
 
         def get_state(self):

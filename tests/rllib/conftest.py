@@ -41,7 +41,7 @@ def connectors_look_at_one_frame():
 
 @pytest.fixture
 def rllib_closes_its_files(monkeypatch):
-    """Which it doesn't: the warnings would come in another test."""
+    """Close what RLlib's readers and writers leave open; the warnings would come in another test."""
     opened = []
 
     def keep_files_of(kind, method):

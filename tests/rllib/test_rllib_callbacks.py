@@ -12,6 +12,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from support.exhaustive import further
+from support.rllib_walk import RLlibClock
 
 from fastmarl.errors import RunnerBusyError, RunningEpisodeError
 from fastmarl.rllib import MultiAgentEnvRunner
@@ -49,6 +50,38 @@ def test_an_episode_that_is_not_read_is_not_made():
     assert all(issubclass(kind, MultiAgentEpisode) for *_, kind in seen)
     assert all(type(episode) is MultiAgentEnvRunner.episode_class for episode in episodes)
     assert sum(episode.custom_data["n"] for episode in episodes if episode.env_t_started == 0) > 0
+
+
+class NumpyFlags(RLlibClock):
+    """Agent "a1" joins in step 2 and waits until step 5; flags are np.bool_."""
+
+    def sees(self, t):
+        return ["a0", "a1"] if t in (2, 5, 10) else ["a0"]
+
+    def pays(self, t):
+        return {"a0": 1.0}
+
+    def step(self, actions):
+        obs, rewards, *flags, infos = super().step(actions)
+        return obs, rewards, *({"__all__": np.bool_(flag["__all__"])} for flag in flags), infos
+
+
+def test_flags_of_agents_that_have_not_stepped_yet_are_python_bools():
+    """As in RLlib, until their first step."""
+    found = []
+    for runner_class in (RLlibEnvRunner, MultiAgentEnvRunner):
+        noted = []
+
+        def note(*, episode, noted=noted, **kwargs):
+            noted.append([
+                (agent_id, repr(part.is_terminated), repr(part.is_truncated), repr(part.is_done))
+                for agent_id, part in episode.agent_episodes.items()
+            ])  # fmt: skip
+
+        make_runner(runner_class=runner_class, num_envs=1, env=NumpyFlags, on_episode_step=note).sample(num_timesteps=9)
+        found.append(noted)
+    assert found[1] == found[0]
+    assert found[0][3][1] == ("a1", "False", "False", "False") and found[0][3][0][1] == "np.False_"
 
 
 def test_a_returned_chunk_keeps_its_custom_data():

@@ -39,6 +39,7 @@ def assert_they_wait(pids):
     end = time.monotonic() + 60
     while True:
         before = _run_by_thread(pids)
+        assert before, "no process is there"
         time.sleep(0.2)
         if (now := _run_by_thread(pids)) == before:
             return

@@ -37,7 +37,7 @@ class Frame:
         self.obs, self.rewards, self.flags, self.end = obs, rewards, flags, end
 
 
-class Scripted(ParallelEnv):
+class Framed(ParallelEnv):
     """A ParallelEnv that plays frames, and the last of them over and over.
 
     Args:
@@ -80,40 +80,40 @@ class Scripted(ParallelEnv):
 
 FIRST, GO_ON = Frame("ab"), Frame("ab")
 PARALLEL: dict[str, Callable[[], ParallelEnv]] = {
-    "as PettingZoo has it": lambda: Scripted(FIRST, GO_ON, Frame("", "ab")),
-    "one by one": lambda: Scripted(FIRST, GO_ON, Frame("b", "a"), Frame("b"), Frame("", "", "b")),
-    "terminated and truncated at once": lambda: Scripted(FIRST, GO_ON, Frame("", "a", "b")),
-    "flags of NumPy": lambda: Scripted(FIRST, GO_ON, Frame("b", "a"), Frame("", "", "b"), flag=np.bool_),
-    "keeps agents, terminated": lambda: Scripted(FIRST, GO_ON, Frame("ab", "ab"), GO_ON),
-    "keeps agents, truncated": lambda: Scripted(FIRST, GO_ON, Frame("ab", "", "ab"), GO_ON),
-    "keeps agents that end one by one": lambda: Scripted(
+    "as PettingZoo has it": lambda: Framed(FIRST, GO_ON, Frame("", "ab")),
+    "one by one": lambda: Framed(FIRST, GO_ON, Frame("b", "a"), Frame("b"), Frame("", "", "b")),
+    "terminated and truncated at once": lambda: Framed(FIRST, GO_ON, Frame("", "a", "b")),
+    "flags of NumPy": lambda: Framed(FIRST, GO_ON, Frame("b", "a"), Frame("", "", "b"), flag=np.bool_),
+    "keeps agents, terminated": lambda: Framed(FIRST, GO_ON, Frame("ab", "ab"), GO_ON),
+    "keeps agents, truncated": lambda: Framed(FIRST, GO_ON, Frame("ab", "", "ab"), GO_ON),
+    "keeps agents that end one by one": lambda: Framed(
         FIRST, Frame("ab", "a"), Frame("ab", obs="b", rewards="b"), Frame("ab", "", "b", obs="b", rewards="b"), GO_ON
     ),
-    "keeps agents, flags again and again": lambda: Scripted(
+    "keeps agents, flags again and again": lambda: Framed(
         FIRST, Frame("ab", "a"), Frame("ab", "a", obs="b", rewards="b"), Frame("ab", "a", "b", obs="b", rewards="b")
     ),
-    "__all__ in terminateds": lambda: Scripted(
+    "__all__ in terminateds": lambda: Framed(
         FIRST, Frame("ab", end=(False, False)), Frame("ab", end=(True, False)), GO_ON
     ),
-    "__all__ in truncateds": lambda: Scripted(
+    "__all__ in truncateds": lambda: Framed(
         FIRST, Frame("ab", end=(False, False)), Frame("ab", end=(False, True)), GO_ON
     ),
-    "empties agents without flags": lambda: Scripted(FIRST, GO_ON, Frame("")),
-    "flags of those that end only": lambda: Scripted(
+    "empties agents without flags": lambda: Framed(FIRST, GO_ON, Frame("")),
+    "flags of those that end only": lambda: Framed(
         FIRST, Frame("ab", flags=""), Frame("b", "a", flags="a"), Frame("b", flags=""), Frame("", "b", flags="b")
     ),
-    "flags of agents that have left": lambda: Scripted(
+    "flags of agents that have left": lambda: Framed(
         FIRST, Frame("b", "a"), Frame("b", "a", flags="ab"), Frame("", "a", "b", flags="ab")
     ),
-    "rewards of agents that have left": lambda: Scripted(
+    "rewards of agents that have left": lambda: Framed(
         FIRST, Frame("b", "a"), Frame("b", rewards="ab"), Frame("", "b", rewards="ab")
     ),
-    "agents that come later": lambda: Scripted(FIRST, Frame("abc", obs="abc"), Frame("abc"), Frame("", "ab", "c")),
-    "the next generation": lambda: Scripted(FIRST, Frame("c", "ab", obs="abc"), Frame("c"), Frame("", "c")),
-    "steps of nobody": lambda: Scripted(FIRST, Frame("ab", obs="", rewards="", flags=""), GO_ON, Frame("", "ab")),
-    "an agent that vanishes": lambda: Scripted(FIRST, Frame("b", obs="b"), Frame("b"), Frame("", "b")),
-    "the same dicts of flags": lambda: Scripted(FIRST, GO_ON, GO_ON, Frame("", "ab"), reuses=True),
-    "no last observations": lambda: Scripted(FIRST, GO_ON, Frame("", "", "ab", obs="")),
+    "agents that come later": lambda: Framed(FIRST, Frame("abc", obs="abc"), Frame("abc"), Frame("", "ab", "c")),
+    "the next generation": lambda: Framed(FIRST, Frame("c", "ab", obs="abc"), Frame("c"), Frame("", "c")),
+    "steps of nobody": lambda: Framed(FIRST, Frame("ab", obs="", rewards="", flags=""), GO_ON, Frame("", "ab")),
+    "an agent that vanishes": lambda: Framed(FIRST, Frame("b", obs="b"), Frame("b"), Frame("", "b")),
+    "the same dicts of flags": lambda: Framed(FIRST, GO_ON, GO_ON, Frame("", "ab"), reuses=True),
+    "no last observations": lambda: Framed(FIRST, GO_ON, Frame("", "", "ab", obs="")),
 }
 
 
