@@ -10,6 +10,7 @@ cdef extern from "dense.h" nogil:
     const int ROWS
     const int PLAIN, AVX2, AVX512
     const int LINEAR, TANH, RELU, SILU, GELU, ELU
+    const int LSTM, GRU
     ctypedef struct dense_layer:
         float *weight                       # const in C; so are the biases
         float *bias
@@ -20,6 +21,17 @@ cdef extern from "dense.h" nogil:
         float alpha
         int source
         float *y
+        dense_cell *cell
+    ctypedef struct dense_cell:
+        int kind
+        dense_layer from_source
+        dense_layer from_state
+        float *h
+        float *c
+        float *given_h                      # const in C; so is given_c
+        float *given_c
+        float *next_h
+        float *next_c
     ctypedef struct dense_net:
         int variant
         int n_layers
@@ -27,11 +39,12 @@ cdef extern from "dense.h" nogil:
         Py_ssize_t n_obs
         float *turned_obs
     int best_variant()
-    void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n)
+    void dense_steps(const dense_net *net, const float *obs, Py_ssize_t first, Py_ssize_t n)
     void dense_floats(const void *source, bint is_signed, Py_ssize_t n, float scale, float *out)
-    void dense_outputs(const dense_layer *layer, Py_ssize_t n, float *out, Py_ssize_t stride)
+    void dense_outputs(const float *y, Py_ssize_t size, Py_ssize_t n, float *out, Py_ssize_t stride)
 
 ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
+CELLS = {"lstm": LSTM, "gru": GRU}
 _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
 """Instruction sets that this processor supports."""
@@ -43,9 +56,10 @@ cdef class DenseNet:
 
     Args:
         n_obs: number of values in an observation.
-        layers: (source, weight, bias, activation, alpha, eps) of each: index of the layer whose outputs it gets (-1:
+        layers: (source, weight, bias, activation, alpha, eps, cell) of each: index of the layer whose outputs it gets (-1:
             the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; parameter of "elu";
-            None, or eps of a layer normalisation, whose weight is float32 [n_in] or None.
+            None, or eps of a layer normalisation, whose weight is float32 [n_in] or None; None, or (a key of CELLS,
+            weight, bias) of the state, in torch's order of gates, of which the layer's own n_out counts each.
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: no values).
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.
@@ -71,12 +85,11 @@ cdef class DenseNet:
         self._net.variant = VARIANTS[variant or BEST]
         self._net.n_layers, self._net.n_obs = len(layers), n_obs
         self._net.layers = <dense_layer*>calloc(max(1, len(layers)), sizeof(dense_layer))
-        self._net.turned_obs = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float))
-        self._as_floats, self._scale = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float)), scale
-        if self._net.layers == NULL or self._net.turned_obs == NULL or self._as_floats == NULL:
+        if self._net.layers == NULL:
             raise MemoryError
-        for i, (source, weight, bias, activation, alpha, eps) in enumerate(layers):
-            self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha, eps)
+        self._net.turned_obs, self._as_floats, self._scale = self._rows(n_obs), self._rows(n_obs), scale
+        for i, (source, weight, bias, activation, alpha, eps, cell) in enumerate(layers):
+            self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha, eps, cell)
         if not 0 <= logits < len(layers) or not -1 <= values < len(layers):
             raise ValueError(f"logits and values must be layers, got {logits} and {values} of {len(layers)}")
         if values >= 0 and self._net.layers[values].n_out != 1:
@@ -93,40 +106,68 @@ cdef class DenseNet:
         self._n = -1
         self._room = np.empty((0, 1), np.float32)
 
-    cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha, eps):
+    cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha, eps, cell):
         cdef dense_layer *layer = self._net.layers + i
         if not -1 <= source < i:
             raise ValueError(f"layer {i} must have a layer before it as its source, or -1, got {source}")
         layer.n_in = self._net.n_obs if source < 0 else self._net.layers[source].n_out
-        layer.n_out = len(weight) if eps is None else layer.n_in
+        layer.source, layer.activation, layer.alpha = source, activation, alpha
         layer.eps = -1 if eps is None else eps
         if eps is not None and not layer.eps >= 0:
             raise ValueError(f"eps of layer {i} must be at least 0, got {eps}")
-        cdef tuple shape = (layer.n_out,)
-        if eps is None:
-            shape = (layer.n_out, layer.n_in)
-        layer.weight = NULL if weight is None else <float*>cnp.PyArray_DATA(_floats(weight, shape))
-        layer.bias = NULL if bias is None else <float*>cnp.PyArray_DATA(_floats(bias, (layer.n_out,)))
-        layer.source, layer.activation, layer.alpha = source, activation, alpha
-        layer.y = <float*>calloc(max(1, layer.n_out) * ROWS, sizeof(float))
-        if layer.y == NULL:
-            raise MemoryError
-        self._weights.append((weight, bias))
+        if cell is not None:
+            self._add_cell(layer, weight, bias, cell)
+        elif eps is not None:
+            layer.n_out = layer.n_in
+            layer.weight, layer.bias = self._kept(weight, (layer.n_in,)), self._kept(bias, (layer.n_in,))
+        else:
+            layer.n_out = len(weight)
+            layer.weight = self._kept(weight, (layer.n_out, layer.n_in))
+            layer.bias = self._kept(bias, (layer.n_out,))
+        layer.y = self._rows(layer.n_out)
+
+    cdef _add_cell(self, dense_layer *layer, weight, bias, tuple memory):
+        cdef dense_cell *cell
+        cdef Py_ssize_t n_gates
+        kind, state_weight, state_bias = memory
+        layer.n_out = state_weight.shape[1]
+        struct = np.zeros(sizeof(dense_cell), np.uint8)
+        self._weights.append(struct)
+        layer.cell = cell = <dense_cell*>cnp.PyArray_DATA(<cnp.ndarray>struct)
+        cell.kind = CELLS[kind]
+        n_gates = (4 if cell.kind == LSTM else 3) * layer.n_out
+        cell.from_source.n_in, cell.from_state.n_in = layer.n_in, layer.n_out
+        cell.from_source.weight = self._kept(weight, (n_gates, layer.n_in))
+        cell.from_source.bias = self._kept(bias, (n_gates,))
+        cell.from_state.weight = self._kept(state_weight, (n_gates, layer.n_out))
+        cell.from_state.bias = self._kept(state_bias, (n_gates,))
+        cell.from_source.n_out, cell.from_source.y = n_gates, self._rows(n_gates)
+        cell.from_state.n_out, cell.from_state.y = n_gates, self._rows(n_gates)
+        cell.h, cell.c = self._rows(layer.n_out), self._rows(layer.n_out)
+
+    cdef float *_kept(self, array, tuple shape) except? NULL:
+        """Return the numbers of an array, which stays alive; NULL for None."""
+        if array is None:
+            return NULL
+        self._weights.append(array)
+        return <float*>cnp.PyArray_DATA(_floats(array, shape))
+
+    cdef float *_rows(self, Py_ssize_t n) except NULL:
+        """Make room for ROWS rows of n numbers, and a vector beyond them."""
+        array = np.zeros((n + 1) * ROWS, np.float32)
+        self._weights.append(array)
+        return <float*>cnp.PyArray_DATA(<cnp.ndarray>array)
 
     def __dealloc__(self):
-        cdef int i
-        if self._net.layers != NULL:
-            for i in range(self._net.n_layers):
-                free(self._net.layers[i].y)
         free(self._net.layers)
-        free(self._net.turned_obs)
-        free(self._as_floats)
 
-    def forward(self, cnp.ndarray obs):
+    def forward(self, cnp.ndarray obs, list states=None, list next_states=None):
         """Compute the network.
 
         Args:
             obs: [n, ...], n_obs values each; C-contiguous, of float32, uint8 or int8.
+            states, next_states: of each LSTM (h, c) and GRU (h), in order, float32 [n, size], C-contiguous: the states
+                before this step, and arrays for those after it.
 
         Returns:
             (logits float32 [n, k], values float32 [n] or None), which the next call overwrites.
@@ -135,6 +176,7 @@ cdef class DenseNet:
         cdef int kind = _kind(obs, n * size)
         if n != self._n:
             self._make_room(n)
+        self._set_states(n, iter(states or ()), iter(next_states or ()))
         cdef const char *rows = <char*>cnp.PyArray_DATA(obs)
         cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
         cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
@@ -146,6 +188,20 @@ cdef class DenseNet:
             if clips:
                 self._clip(logits, n, bound)
         return self._out_logits, self._out_values
+
+    cdef int _set_states(self, Py_ssize_t n, states, next_states) except -1:
+        cdef dense_cell *cell
+        cdef Py_ssize_t i, size
+        for i in range(self._net.n_layers):
+            cell, size = self._net.layers[i].cell, self._net.layers[i].n_out
+            if cell == NULL:
+                continue
+            cell.given_h, cell.next_h = _state(states, n, size), _state(next_states, n, size)
+            if cell.kind == LSTM:
+                cell.given_c, cell.next_c = _state(states, n, size), _state(next_states, n, size)
+        if next(states, None) is not None or next(next_states, None) is not None:
+            raise ValueError("there are more states than the network has")
+        return 0
 
     cdef int _make_room(self, Py_ssize_t n) except -1:
         """Make room for the outputs of n rows, reusing memory that is large enough."""
@@ -176,10 +232,11 @@ cdef class DenseNet:
             else:
                 dense_floats(obs + first * size, kind == cnp.NPY_INT8, rows * size, self._scale, self._as_floats)
                 floats = self._as_floats
-            dense_rows(&self._net, floats, rows)
-            dense_outputs(self._net.layers + self._logits, rows, logits + first * self._n_logits, self._n_logits)
+            dense_steps(&self._net, floats, first, rows)
+            dense_outputs(self._net.layers[self._logits].y, self._n_means, rows, logits + first * self._n_logits,
+                          self._n_logits)
             if values != NULL:
-                dense_outputs(self._net.layers + self._values, rows, values + first, 1)
+                dense_outputs(self._net.layers[self._values].y, 1, rows, values + first, 1)
             first += rows
         if log_std != NULL:
             for row in range(n):
@@ -201,6 +258,14 @@ cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):
     if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY_RO(array) and (<object>array).shape == shape:
         return array
     raise ValueError(f"expected float32 {shape}, C-contiguous, got {array.dtype} {(<object>array).shape}")
+
+
+cdef float *_state(states, Py_ssize_t n, Py_ssize_t size) except? NULL:
+    """Return the numbers of the next state, [n, size]."""
+    array = next(states, None)
+    if array is not None:
+        return <float*>cnp.PyArray_DATA(_floats(array, (n, size)))
+    raise ValueError(f"expected a state of float32 {(n, size)}, got none")
 
 
 cdef int _kind(cnp.ndarray obs, Py_ssize_t size) except -1:

@@ -1,4 +1,4 @@
-"""PPO's gradient of dense networks on one core, without autograd; ppo.h describes the computation.
+"""PPO's gradient of dense and recurrent networks on one core, without autograd; ppo.h describes the computation.
 
 Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as in RLlib's PPOTorchLearner and `ppo_loss()`.
 Numbers that are not finite make derivatives not finite: as in autograd, products are taken even where a factor is 0.
@@ -13,6 +13,7 @@ cnp.import_array()
 cdef extern from "ppo.h" nogil:
     const int PLAIN, AVX2, AVX512
     const int LINEAR, TANH, RELU, SILU, GELU, ELU
+    const int LSTM, GRU
     const int CATEGORICAL, GAUSSIAN
     const int COUNTS, ACTIONS, N_SUMS
     ctypedef struct ppo_layer:
@@ -35,6 +36,26 @@ cdef extern from "ppo.h" nogil:
         float *before
         float *sum_weight
         float *sum_bias
+        ppo_cell *cell
+    ctypedef struct ppo_cell:
+        int kind
+        int n_gates
+        float *weight                       # const in C; so are bias, given_h and given_c
+        float *bias
+        float *d_weight
+        float *d_bias
+        Py_ssize_t gap
+        Py_ssize_t row
+        float *turned
+        float *straight
+        float *sum_weight
+        float *gates
+        float *c
+        float *first_h
+        float *first_c
+        float *d_c
+        float *given_h
+        float *given_c
     ctypedef struct ppo_loss:
         int kind
         Py_ssize_t n_choices
@@ -56,6 +77,7 @@ cdef extern from "ppo.h" nogil:
         Py_ssize_t obs_stride
         Py_ssize_t block
         float *x
+        Py_ssize_t *index
         float *zeros
         int logits
         int values
@@ -69,6 +91,7 @@ cdef extern from "ppo.h" nogil:
         Py_ssize_t width
         Py_ssize_t *order
         Py_ssize_t n
+        Py_ssize_t length
         float weight
         double *sums
     int best_variant()
@@ -76,6 +99,7 @@ cdef extern from "ppo.h" nogil:
     void ppo_gradient(ppo_net *net, const ppo_minibatch *batch)
 
 _ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
+_CELLS = {"lstm": LSTM, "gru": GRU}
 _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
 """Instruction sets that this processor supports."""
@@ -93,9 +117,11 @@ cdef class PPOGradient:
 
     Args:
         n_obs: number of values in an observation.
-        layers: (source, weight, bias, activation, alpha, d_weight, d_bias) of each: index of the layer whose outputs it
-            gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; "linear", "tanh", "relu",
-            "silu", "gelu" or "elu"; parameter of "elu"; arrays for the gradients, of the same shapes, or None.
+        layers: (source, weight, bias, activation, alpha, d_weight, d_bias, cell) of each: index of the layer whose
+            outputs it gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; "linear", "tanh",
+            "relu", "silu", "gelu" or "elu"; parameter of "elu"; arrays for the gradients, of the same shapes, or None;
+            None, or for an LSTM or GRU ("lstm" or "gru", weight, bias, d_weight, d_bias) of its state, in torch's order
+            of gates, of which the layer's n_out counts each.
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: no values).
         sizes: number of options of each choice of a categorical policy; None: a Gaussian policy, whose logits are
             means, then logarithms of standard deviations.
@@ -109,7 +135,8 @@ cdef class PPOGradient:
         ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
     """
     cdef ppo_net _net
-    cdef list _arrays                       # keeps the arrays alive that are pointed to
+    cdef list _arrays, _room                # keep the arrays alive that are pointed to
+    cdef Py_ssize_t _length                 # of the sequences for which there is room
     cdef readonly Py_ssize_t width          # of `rows`
 
     def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, *, sizes=None, log_std=None,
@@ -122,25 +149,52 @@ cdef class PPOGradient:
             raise MemoryError
         if not 0 <= logits < len(layers) or not -1 <= values < len(layers) or logits == values:
             raise ValueError(f"logits and values must be layers, got {logits} and {values} of {len(layers)}")
-        for i, (source, weight, bias, activation, alpha, d_weight, d_bias) in enumerate(layers):
-            self._add(i, source, weight, bias, activation, alpha, d_weight, d_bias)
+        for i, (source, weight, bias, activation, alpha, d_weight, d_bias, cell) in enumerate(layers):
+            self._add(i, source, weight, bias, activation, alpha, d_weight, d_bias, cell)
         if values >= 0 and self._net.layers[values].n_out != 1:
             raise ValueError(f"values must have one output, got {self._net.layers[values].n_out}")
         self._net.logits, self._net.values = logits, values
         self._set_loss(sizes, log_std, d_log_std, bound, has_mask, has_former)
-        self._make_room()
+        widest = self._net.obs_stride
+        for i in range(self._net.n_layers):
+            widest = max(widest, self._net.layers[i].stride)
+        self._net.zeros = self._floats(widest)
+        self._net.lanes = self._floats(ppo_lanes(self._net.loss.n_logits, self._net.loss.n_choices))
 
-    cdef _add(self, Py_ssize_t i, int source, weight, bias, activation, float alpha, d_weight, d_bias):
+    cdef _add(self, Py_ssize_t i, int source, weight, bias, activation, float alpha, d_weight, d_bias, cell):
         cdef ppo_layer *layer = self._net.layers + i
         if not -1 <= source < i:
             raise ValueError(f"layer {i} must have a layer before it as its source, or -1, got {source}")
         layer.n_in = self._net.n_obs if source < 0 else self._net.layers[source].n_out
         layer.in_stride = self._net.obs_stride if source < 0 else self._net.layers[source].stride
-        layer.n_out, layer.stride = len(weight), _stride(len(weight))
+        layer.n_out = len(weight) if cell is None else cell[1].shape[1]
+        layer.stride = row = _stride(layer.n_out)
         layer.source, layer.activation, layer.alpha = source, _ACTIVATIONS[activation], alpha
-        layer.weight = self._kept(weight, (layer.n_out, layer.n_in))
-        layer.d_weight = self._kept(d_weight, (layer.n_out, layer.n_in))
-        layer.bias, layer.d_bias = self._kept(bias, (layer.n_out,)), self._kept(d_bias, (layer.n_out,))
+        if cell is not None:
+            self._add_cell(layer, cell)
+            row = layer.cell.row
+        rows = layer.n_out * (1 if cell is None else layer.cell.n_gates)
+        layer.weight = self._kept(weight, (rows, layer.n_in))
+        layer.d_weight = self._kept(d_weight, (rows, layer.n_in))
+        layer.bias, layer.d_bias = self._kept(bias, (rows,)), self._kept(d_bias, (rows,))
+        layer.turned, layer.sum_weight = self._floats(layer.n_in * row), self._floats(rows * layer.in_stride)
+        layer.straight = NULL if source < 0 else self._floats(rows * layer.in_stride)
+        layer.row_bias, layer.sum_bias = self._floats(row), self._floats(row)
+
+    cdef _add_cell(self, ppo_layer *layer, tuple memory):
+        cdef ppo_cell *cell
+        cdef Py_ssize_t n = layer.n_out, rows
+        kind, weight, bias, d_weight, d_bias = memory
+        struct = np.zeros(sizeof(ppo_cell), np.uint8)
+        self._arrays.append(struct)
+        layer.cell = cell = <ppo_cell*>cnp.PyArray_DATA(<cnp.ndarray>struct)
+        cell.kind = _CELLS[kind]
+        cell.n_gates = 4 if cell.kind == LSTM else 3
+        cell.gap, cell.row, rows = layer.stride, _stride(4 * layer.stride), cell.n_gates * n
+        cell.weight, cell.d_weight = self._kept(weight, (rows, n)), self._kept(d_weight, (rows, n))
+        cell.bias, cell.d_bias = self._kept(bias, (rows,)), self._kept(d_bias, (rows,))
+        cell.turned = self._floats(n * cell.row)
+        cell.straight, cell.sum_weight = self._floats(rows * layer.stride), self._floats(rows * layer.stride)
 
     cdef _set_loss(self, sizes, log_std, d_log_std, bound, bint has_mask, bint has_former):
         cdef ppo_loss *loss = &self._net.loss
@@ -164,34 +218,41 @@ cdef class PPOGradient:
             loss.n_choices, loss.sizes = len(options), <Py_ssize_t*>cnp.PyArray_DATA(options)
         self.width = ACTIONS + loss.n_choices + loss.n_logits * (has_mask + has_former)
 
-    cdef _make_room(self):
-        """Allocate memory for blocks of rows."""
+    cdef int _make_room(self, Py_ssize_t length) except -1:
+        """Allocate memory for blocks of sequences of this length."""
         cdef ppo_layer *layer
-        cdef Py_ssize_t i, n_floats = self._net.obs_stride, widest = self._net.obs_stride
+        cdef ppo_cell *cell
+        cdef Py_ssize_t i, n, n_floats = self._net.obs_stride
         for i in range(self._net.n_layers):
             layer = self._net.layers + i
-            n_floats += 2 * layer.stride
-            widest = max(widest, layer.stride)
-        self._net.block = max(24, min(480, ROOM // n_floats // 24 * 24))
-        self._net.x, self._net.zeros = self._floats(self._net.block * self._net.obs_stride), self._floats(widest)
-        self._net.lanes = self._floats(ppo_lanes(self._net.loss.n_logits, self._net.loss.n_choices))
+            n_floats += 2 * layer.stride + (0 if layer.cell == NULL else layer.cell.row + layer.stride)
+        n = max(24 if length == 1 else 12, min(480, ROOM // (n_floats * length) // 24 * 24))
+        self._length, self._room = 0, []
+        self._net.block = n * length
+        self._net.x = self._rows(self._net.block, self._net.obs_stride)
+        index = np.zeros(self._net.block, np.intp)
+        self._room.append(index)
+        self._net.index = <Py_ssize_t*>cnp.PyArray_DATA(<cnp.ndarray>index)
         for i in range(self._net.n_layers):
             layer = self._net.layers + i
-            layer.turned = self._floats(layer.n_in * layer.stride)
-            layer.straight = NULL if layer.source < 0 else self._floats(layer.n_out * layer.in_stride)
-            layer.row_bias, layer.sum_bias = self._floats(layer.stride), self._floats(layer.stride)
-            layer.y = self._floats(self._net.block * layer.stride)
-            layer.d = self._floats(self._net.block * layer.stride)
+            cell = layer.cell
+            layer.y, layer.d = self._rows(self._net.block, layer.stride), self._rows(self._net.block, layer.stride)
             if layer.activation in (SILU, GELU, ELU):
-                layer.before = self._floats(self._net.block * layer.stride)
-            layer.sum_weight = self._floats(layer.n_out * layer.in_stride)
+                layer.before = self._rows(self._net.block, layer.stride)
+            if cell != NULL:
+                cell.gates, cell.c = self._rows(self._net.block, cell.row), self._rows(self._net.block, layer.stride)
+                cell.first_h, cell.first_c = self._rows(n, layer.stride), self._rows(n, layer.stride)
+                cell.d_c = self._rows(n, layer.stride)
+        self._length = length
+        return 0
+
+    cdef float *_rows(self, Py_ssize_t n, Py_ssize_t stride) except NULL:
+        """Allocate n rows of a block."""
+        return _zeros(n * stride, self._room)
 
     cdef float *_floats(self, Py_ssize_t n) except NULL:
-        """Allocate zeros that begin at a cache line."""
-        array = np.zeros(n + LINE, np.float32)
-        self._arrays.append(array)
-        cdef size_t address = <size_t>cnp.PyArray_DATA(<cnp.ndarray>array)
-        return <float*>((address + 63) // 64 * 64)
+        """Allocate memory that is kept."""
+        return _zeros(n, self._arrays)
 
     cdef float *_kept(self, array, tuple shape):
         if array is None:
@@ -202,33 +263,54 @@ cdef class PPOGradient:
     def __dealloc__(self):
         free(self._net.layers)
 
-    def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, float clip, float value_coeff,
-                float entropy_coeff, value_clip=None, float kl_coeff=0):
+    def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, Py_ssize_t length=1, list states=None,
+                float clip, float value_coeff, float entropy_coeff, value_clip=None, float kl_coeff=0):
         """Overwrite the gradients with those of a minibatch; return sums for statistics, in the order of SUMS.
 
         Args:
-            obs: float32 [N, n_obs].
-            rows: float32 [N, width]: log-probability, advantage, value target, 1 if it counts (else 0), action, mask,
-                former logits. Discrete actions are indices below the number of options, which the caller must check.
-            order: int64 [n], indices of the minibatch's rows, below N, which the caller must check.
+            obs: float32 [N length, n_obs].
+            rows: float32 [N length, width]: log-probability, advantage, value target, 1 if it counts (else 0), action,
+                mask, former logits. Discrete actions are indices below the number of options, which the caller must
+                check.
+            order: int64 [n], indices of the minibatch's sequences, below N, which the caller must check.
+            length: number of rows of each sequence; rows are sequences of 1 for networks without memory.
+            states: of each LSTM (h, c) and GRU (h), in order, float32 [N, size]: the states before each sequence.
             clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
         """
         cdef ppo_minibatch batch
         cdef ppo_loss *loss = &self._net.loss
         cdef Py_ssize_t n_rows = len(rows), i, n_counted = 0
         cdef double[::1] sums = np.zeros(N_SUMS)
+        if length < 1 or n_rows % length:
+            raise ValueError(f"expected sequences of {length} rows, got {n_rows} rows")
         batch.obs = <float*>cnp.PyArray_DATA(_checked(obs, cnp.NPY_FLOAT32, (n_rows, self._net.n_obs)))
         batch.rows = <float*>cnp.PyArray_DATA(_checked(rows, cnp.NPY_FLOAT32, (n_rows, self.width)))
         batch.order = <Py_ssize_t*>cnp.PyArray_DATA(_checked(order, cnp.NPY_INTP, (len(order),)))
-        batch.n, batch.width, batch.sums = len(order), self.width, &sums[0]
+        batch.n, batch.length, batch.width, batch.sums = len(order), length, self.width, &sums[0]
+        self._set_states(n_rows // length, iter(states or ()))
+        if length != self._length:
+            self._make_room(length)
         loss.clip, loss.value_coeff, loss.entropy_coeff, loss.kl_coeff = clip, value_coeff, entropy_coeff, kl_coeff
         loss.most_error = INFINITY if value_clip is None else value_clip
         with nogil:
-            for i in range(batch.n):
-                n_counted += batch.rows[batch.order[i] * self.width + COUNTS] != 0
+            for i in range(batch.n * length):
+                n_counted += batch.rows[(batch.order[i // length] * length + i % length) * self.width + COUNTS] != 0
             batch.weight = 1 / <float>max(1, n_counted)
             ppo_gradient(&self._net, &batch)
         return np.asarray(sums)
+
+    cdef int _set_states(self, Py_ssize_t n, states) except -1:
+        cdef ppo_cell *cell
+        cdef Py_ssize_t i, size
+        for i in range(self._net.n_layers):
+            cell, size = self._net.layers[i].cell, self._net.layers[i].n_out
+            if cell != NULL:
+                cell.given_h = _state(states, n, size)
+                if cell.kind == LSTM:
+                    cell.given_c = _state(states, n, size)
+        if next(states, None) is not None:
+            raise ValueError("there are more states than the network has")
+        return 0
 
     def outputs(self, Py_ssize_t n):
         """Return the outputs of the n <= 24 rows of the last call.
@@ -251,6 +333,22 @@ cdef _rows_of(const ppo_layer *layer, Py_ssize_t n):
         for j in range(layer.n_out):
             rows[i, j] = layer.y[i * layer.stride + j]
     return np.asarray(rows)
+
+
+cdef float *_state(states, Py_ssize_t n, Py_ssize_t size) except? NULL:
+    """Return the numbers of the next state, [n, size]."""
+    array = next(states, None)
+    if array is not None:
+        return <float*>cnp.PyArray_DATA(_checked(array, cnp.NPY_FLOAT32, (n, size)))
+    raise ValueError(f"expected a state of float32 {(n, size)}, got none")
+
+
+cdef float *_zeros(Py_ssize_t n, list kept) except NULL:
+    """Allocate zeros that begin at a cache line, in an array that is appended to a list."""
+    array = np.zeros(n + LINE, np.float32)
+    kept.append(array)
+    cdef size_t address = <size_t>cnp.PyArray_DATA(<cnp.ndarray>array)
+    return <float*>((address + 63) // 64 * 64)
 
 
 cdef Py_ssize_t _stride(Py_ssize_t n):

@@ -105,15 +105,56 @@ static void VARIANT(norm_across)(const dense_layer *layer, const float *restrict
     }
 }
 
+/* Stores the first n lanes of a vector. */
+static inline void VARIANT(store)(float *to, VARIANT(floats) v, Py_ssize_t n) {
+    if (n >= WIDTH) *(VARIANT(floats) *)to = v;
+    else
+        for (Py_ssize_t k = 0; k < n; k++) to[k] = v[k];
+}
+
+/* Computes n numbers of a cell's next state from both parts of its gates, which begin `apart` floats from each other. */
+static void VARIANT(remember)(
+    int kind, const float *restrict source, const float *restrict state, Py_ssize_t apart, const float *restrict h,
+    float *restrict c, float *restrict y, Py_ssize_t n
+) {
+#define PART(part, gate) (*(const VARIANT(floats) *)(part + gate * apart + i))
+#define GATE(gate) VARIANT(sigmoid)(PART(source, gate) + PART(state, gate))
+    for (Py_ssize_t i = 0; i < n; i += WIDTH) {
+        if (kind == LSTM) {
+            const VARIANT(floats) new = VARIANT(tanh)(PART(source, 2) + PART(state, 2));
+            const VARIANT(floats) next = GATE(1) * *(const VARIANT(floats) *)(c + i) + GATE(0) * new;
+            VARIANT(store)(c + i, next, n - i);
+            VARIANT(store)(y + i, GATE(3) * VARIANT(tanh)(next), n - i);
+        } else {
+            const VARIANT(floats) new = VARIANT(tanh)(PART(source, 2) + GATE(0) * PART(state, 2));
+            VARIANT(store)(y + i, new + GATE(1) * (*(const VARIANT(floats) *)(h + i) - new), n - i);
+        }
+    }
+#undef GATE
+#undef PART
+}
+
+static void VARIANT(few_products)(const dense_layer *layer, const float *x, Py_ssize_t n) {
+    Py_ssize_t r = 0;
+    for (; r + 2 <= n; r += 2) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 2);
+    if (r < n) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 1);
+}
+
 static void VARIANT(few_rows)(const dense_net *net, const float *obs, Py_ssize_t n) {
     for (int l = 0; l < net->n_layers; l++) {
         const dense_layer *layer = net->layers + l;
         const float *x = layer->source < 0 ? obs : net->layers[layer->source].y;
-        Py_ssize_t r = 0;
-        if (layer->eps >= 0.0f)
-            for (; r < n; r++) VARIANT(norm)(layer, x + r * layer->n_in, layer->y + r * layer->n_out);
-        for (; r + 2 <= n; r += 2) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 2);
-        if (r < n) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 1);
+        const dense_cell *cell = layer->cell;
+        if (cell) {
+            const Py_ssize_t size = layer->n_out, gates = cell->from_state.n_out;
+            VARIANT(few_products)(&cell->from_source, x, n);
+            VARIANT(few_products)(&cell->from_state, cell->h, n);
+            for (Py_ssize_t r = 0; r < n; r++)
+                VARIANT(remember)(cell->kind, cell->from_source.y + r * gates, cell->from_state.y + r * gates, size,
+                                  cell->h + r * size, cell->c + r * size, layer->y + r * size, size);
+        } else if (layer->eps >= 0.0f)
+            for (Py_ssize_t r = 0; r < n; r++) VARIANT(norm)(layer, x + r * layer->n_in, layer->y + r * layer->n_out);
+        else VARIANT(few_products)(layer, x, n);
         VARIANT(activate)(layer->y, n * layer->n_out, layer->activation, layer->alpha);
     }
 }
@@ -124,7 +165,13 @@ static void VARIANT(many_rows)(const dense_net *net, const float *obs, Py_ssize_
     for (int l = 0; l < net->n_layers; l++) {
         const dense_layer *layer = net->layers + l;
         const float *x = layer->source < 0 ? net->turned_obs : net->layers[layer->source].y;
-        if (layer->eps >= 0.0f) VARIANT(norm_across)(layer, x, layer->y);
+        const dense_cell *cell = layer->cell;
+        if (cell) {
+            VARIANT(across)(&cell->from_source, x, cell->from_source.y);
+            VARIANT(across)(&cell->from_state, cell->h, cell->from_state.y);
+            VARIANT(remember)(cell->kind, cell->from_source.y, cell->from_state.y, layer->n_out * ROWS, cell->h, cell->c,
+                              layer->y, layer->n_out * ROWS);
+        } else if (layer->eps >= 0.0f) VARIANT(norm_across)(layer, x, layer->y);
         else VARIANT(across)(layer, x, layer->y);
         VARIANT(activate)(layer->y, layer->n_out * ROWS, layer->activation, layer->alpha);
     }

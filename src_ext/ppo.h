@@ -11,6 +11,8 @@
 #define LEAST (-3.402823466e38f) /* logit of masked choices */
 #define LOG_ROOT_2_PI 0.9189385332f
 
+struct ppo_cell;
+
 typedef struct {
     const float *weight;           /* [n_out, n_in] */
     const float *bias;             /* [n_out], or NULL */
@@ -27,7 +29,24 @@ typedef struct {
     float *y, *d;                  /* [block, stride], outputs and the loss's derivatives by them */
     float *before;                 /* [block, stride], outputs before the activation, or NULL if y suffices */
     float *sum_weight, *sum_bias;  /* [n_out, in_stride] and [stride]: gradients of the blocks so far */
+    struct ppo_cell *cell;         /* NULL: no memory */
 } ppo_layer;
+
+/* The memory of a layer, an LSTM or a GRU, whose outputs are its h. Its gates lie side by side, `gap` floats apart. The
+   layer's weight is that of all gates for its source, [n_gates * n_out, n_in], and with `row` in place of `stride` its
+   memory for weights and biases is, too. */
+typedef struct ppo_cell {
+    int kind, n_gates;
+    const float *weight, *bias;    /* of the state: [n_gates * n_out, n_out] and [n_gates * n_out] */
+    float *d_weight, *d_bias;
+    Py_ssize_t gap, row;
+    float *turned, *straight;      /* [n_out, row] and [n_gates * n_out, stride] */
+    float *sum_weight;             /* [n_gates * n_out, stride] */
+    float *gates;                  /* [block, row], gates, and then the loss's derivatives before their activations */
+    float *c;                      /* [block, stride], of an LSTM */
+    float *first_h, *first_c, *d_c; /* [block, stride] for one step */
+    const float *given_h, *given_c; /* [., n_out], states before each sequence */
+} ppo_cell;
 
 enum {CATEGORICAL, GAUSSIAN};
 /* Columns of `rows`, before the actions. */
@@ -50,6 +69,7 @@ typedef struct {
     ppo_layer *layers;
     Py_ssize_t n_obs, obs_stride, block;  /* `block`: rows at a time */
     float *x;                             /* [block, obs_stride] */
+    Py_ssize_t *index;                    /* [block], numbers of the block's rows */
     float *zeros;                         /* [widest stride] */
     int logits, values;                   /* layers; -1: no values */
     const float *log_std;                 /* [n_choices] of a GAUSSIAN whose logits are only means; or NULL */
@@ -62,8 +82,8 @@ typedef struct {
     const float *obs;        /* [., n_obs] */
     const float *rows;       /* [., width]: LOGP, ADVANTAGE, TARGET, COUNTS, actions, mask, former logits */
     Py_ssize_t width;
-    const Py_ssize_t *order; /* [n], indices of rows */
-    Py_ssize_t n;
+    const Py_ssize_t *order; /* [n], indices of sequences */
+    Py_ssize_t n, length;    /* rows of a sequence; 1 without memory */
     float weight;            /* weight of each row that counts */
     double *sums;            /* [N_SUMS] */
 } ppo_minibatch;

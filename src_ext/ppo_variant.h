@@ -317,8 +317,8 @@ static inline VARIANT(floats) VARIANT(gathered)(const float *const *rows, Py_ssi
     return found;
 }
 
-/* Computes the loss's derivatives by the outputs of one block: n rows with the indices `order`. */
-static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, const Py_ssize_t *order, Py_ssize_t n) {
+/* Computes the loss's derivatives by the outputs of a block of n rows. */
+static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, Py_ssize_t n) {
     const ppo_loss *loss = &net->loss;
     const ppo_layer *head = net->layers + net->logits, *value_head = net->values < 0 ? NULL : net->layers + net->values;
     const Py_ssize_t n_logits = loss->n_logits, n_choices = loss->n_choices, n_out = head->n_out;
@@ -338,7 +338,7 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
         const int used = n - i < WIDTH ? (int)(n - i) : WIDTH;
         for (int lane = 0; lane < WIDTH; lane++) {
             const Py_ssize_t r = i + (lane < used ? lane : used - 1);
-            rows[lane] = batch->rows + order[r] * batch->width;
+            rows[lane] = batch->rows + net->index[r] * batch->width;
             outputs[lane] = head->y + r * head->stride;
         }
         g.counts = VARIANT(gathered)(rows, COUNTS);
@@ -375,10 +375,16 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, c
         for (int lane = 0; lane < WIDTH; lane++) batch->sums[ERROR_ + k] += moments[k][lane];
 }
 
+#include "cells_variant.h"
+
 /* Copies the weights to the layouts of the products, and clears the sums. */
 static void VARIANT(prepare)(const ppo_net *net) {
     for (int l = 0; l < net->n_layers; l++) {
         const ppo_layer *layer = net->layers + l;
+        if (layer->cell) {
+            VARIANT(prepare_cell)(layer);
+            continue;
+        }
         for (Py_ssize_t o = 0; o < layer->n_out; o++) {
             const float *row = layer->weight + o * layer->n_in;
             for (Py_ssize_t i = 0; i < layer->n_in; i++) layer->turned[i * layer->stride + o] = row[i];
@@ -394,28 +400,53 @@ static void VARIANT(prepare)(const ppo_net *net) {
 static void VARIANT(finish)(const ppo_net *net) {
     for (int l = 0; l < net->n_layers; l++) {
         const ppo_layer *layer = net->layers + l;
+        if (layer->cell) {
+            VARIANT(finish_cell)(layer);
+            continue;
+        }
         for (Py_ssize_t o = 0; layer->d_weight && o < layer->n_out; o++)
             memcpy(layer->d_weight + o * layer->n_in, layer->sum_weight + o * layer->in_stride, layer->n_in * sizeof(float));
         if (layer->d_bias) memcpy(layer->d_bias, layer->sum_bias, layer->n_out * sizeof(float));
     }
 }
 
+/* Gathers the observations and the first states of n sequences. */
+static void VARIANT(gather)(const ppo_net *net, const ppo_minibatch *batch, const Py_ssize_t *order, Py_ssize_t n) {
+    for (Py_ssize_t t = 0; t < batch->length; t++)
+        for (Py_ssize_t s = 0; s < n; s++) {
+            const Py_ssize_t r = t * n + s, from = net->index[r] = order[s] * batch->length + t;
+            memcpy(net->x + r * net->obs_stride, batch->obs + from * net->n_obs, net->n_obs * sizeof(float));
+        }
+    for (int l = 0; l < net->n_layers; l++) {
+        const ppo_layer *layer = net->layers + l;
+        const ppo_cell *cell = layer->cell;
+        const Py_ssize_t size = layer->n_out;
+        for (Py_ssize_t s = 0; cell && s < n; s++) {
+            memcpy(cell->first_h + s * layer->stride, cell->given_h + order[s] * size, size * sizeof(float));
+            if (cell->kind == LSTM)
+                memcpy(cell->first_c + s * layer->stride, cell->given_c + order[s] * size, size * sizeof(float));
+        }
+    }
+}
+
 static void VARIANT(gradient)(ppo_net *net, const ppo_minibatch *batch) {
+    const Py_ssize_t at_a_time = net->block / batch->length;
     VARIANT(prepare)(net);
-    for (Py_ssize_t begin = 0; begin < batch->n; begin += net->block) {
-        const Py_ssize_t rows = batch->n - begin < net->block ? batch->n - begin : net->block;
-        const Py_ssize_t *order = batch->order + begin;
-        for (Py_ssize_t r = 0; r < rows; r++)
-            memcpy(net->x + r * net->obs_stride, batch->obs + order[r] * net->n_obs, net->n_obs * sizeof(float));
-        for (int l = 0; l < net->n_layers; l++) VARIANT(forward)(net, net->layers + l, rows);
-        VARIANT(loss_rows)(net, batch, order, rows);
+    for (Py_ssize_t begin = 0; begin < batch->n; begin += at_a_time) {
+        const Py_ssize_t n = batch->n - begin < at_a_time ? batch->n - begin : at_a_time, rows = n * batch->length;
+        VARIANT(gather)(net, batch, batch->order + begin, n);
+        for (int l = 0; l < net->n_layers; l++)
+            if (net->layers[l].cell) VARIANT(cell_forward)(net, net->layers + l, n, batch->length);
+            else VARIANT(forward)(net, net->layers + l, rows);
+        VARIANT(loss_rows)(net, batch, rows);
         for (int l = net->n_layers - 1; l >= 0; l--) {
             const ppo_layer *layer = net->layers + l;
             /* True if its source already has derivatives from the loss or a later layer. */
             int is_more = layer->source >= 0 && (layer->source == net->logits || layer->source == net->values);
             for (int after = l + 1; after < net->n_layers; after++)
                 is_more |= net->layers[after].source == layer->source;
-            VARIANT(backward)(net, layer, rows, is_more);
+            if (layer->cell) VARIANT(cell_backward)(net, layer, n, batch->length, is_more);
+            else VARIANT(backward)(net, layer, rows, is_more);
         }
     }
     VARIANT(finish)(net);

@@ -7,6 +7,7 @@
 
 enum {PLAIN, AVX2, AVX512};
 enum {LINEAR, TANH, RELU, SILU, GELU, ELU}; /* activations */
+enum {LSTM = 1, GRU};                       /* cells with memory */
 
 #if defined(__x86_64__) && !defined(__clang__)
 #define HAS_VARIANTS 1

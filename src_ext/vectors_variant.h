@@ -69,6 +69,13 @@ static inline VARIANT(floats) VARIANT(log)(VARIANT(floats) x) {
     return (n * 0.693359375f + ((p * t * s + s) * 2.0f - n * 2.12194440e-4f)) + (x - x);
 }
 
+static inline VARIANT(floats) VARIANT(sigmoid)(VARIANT(floats) x) { return 1.0f / (2.0f + VARIANT(expm1)(-x)); }
+
+static inline VARIANT(floats) VARIANT(tanh)(VARIANT(floats) x) {
+    const VARIANT(floats) zero = {0}, e = VARIANT(expm1)(2.0f * WHERE(x > 10.0f, zero + 10.0f, x));
+    return e / (e + 2.0f);
+}
+
 /* Cumulative normal distribution. Below 0 it is t exp(-x^2 / 2 + p(t)), t = 1 / (1 - 0.27 x),
    with a polynomial p fitted at Chebyshev points of x in [-14, 0]; the relative error is at most 6e-8. */
 static inline VARIANT(floats) VARIANT(normal_cdf)(VARIANT(floats) x) {
@@ -90,11 +97,9 @@ static inline VARIANT(floats) VARIANT(normal_cdf)(VARIANT(floats) x) {
 
 static inline VARIANT(floats) VARIANT(activated)(VARIANT(floats) x, int activation, float alpha) {
     const VARIANT(floats) zero = {0};
-    VARIANT(floats) e;
     switch (activation) {
     case TANH:
-        e = VARIANT(expm1)(2.0f * WHERE(x > 10.0f, zero + 10.0f, x));
-        return e / (e + 2.0f);
+        return VARIANT(tanh)(x);
     case RELU:
         return WHERE(x < 0.0f, zero, x);
     case SILU:

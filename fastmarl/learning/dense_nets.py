@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.native._ppo import BEST, PPOGradient
-from fastmarl.core.nets.dense_layers import OBSERVATIONS, Layer, NotDenseError
+from fastmarl.core.nets.dense_layers import OBSERVATIONS, Cell, Layer, NotDenseError
+from fastmarl.core.spaces.structs import Path
 
 MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # with more, torch is faster on one thread
 MOST_OPTIONS = 2**24  # per choice: rows store actions as float32
@@ -38,7 +39,7 @@ class DenseNet(NamedTuple):
     @property
     def parameters(self) -> list[Tensor]:
         """All parameters that may be trained."""
-        given = [self.log_std, *(each for layer in self.layers for each in (layer.weight, layer.bias))]
+        given = [self.log_std, *(each for layer in self.layers for each in layer.weights)]
         return [each for each in given if each is not None]
 
     @property
@@ -46,6 +47,11 @@ class DenseNet(NamedTuple):
         """Number of inputs of the policy's distribution."""
         n_out = len(self.layers[self.logits].weight)  # type: ignore[arg-type]
         return n_out if self.log_std is None else 2 * n_out
+
+    @property
+    def states(self) -> list[Path]:
+        """Paths of the states that are read, in the order of their layers."""
+        return [path for layer in self.layers if layer.cell for path in layer.cell.states]
 
 
 def gradient_of(
@@ -81,9 +87,12 @@ def gradient_of(
     def gradient(parameter: Tensor | None) -> Any:
         return None if parameter is None else _array(gradients.get(parameter))
 
+    def memory(cell: Cell | None) -> Any:
+        return cell and (cell.kind, _array(cell.weight), _array(cell.bias), gradient(cell.weight), gradient(cell.bias))
+
     layers = [
         (each.source, _array(each.weight), _array(each.bias), each.activation, each.alpha, gradient(each.weight),
-         gradient(each.bias))
+         gradient(each.bias), memory(each.cell))
         for each in net.layers
     ]  # fmt: skip
     return PPOGradient(

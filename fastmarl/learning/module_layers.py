@@ -16,6 +16,7 @@ from fastmarl.core.modules.distributions.continuous import DiagGaussian
 from fastmarl.core.modules.distributions.discrete import Categorical, MultiCategorical
 from fastmarl.core.modules.encoders import Entries, Flat, OneHot
 from fastmarl.core.nets.dense_layers import (
+    CELLS,
     OBSERVATIONS,
     DenseLayers,
     NotDenseError,
@@ -24,10 +25,11 @@ from fastmarl.core.nets.dense_layers import (
     parts_of,
     weights_of,
 )
+from fastmarl.core.nets.native import steps_and_cell
 from fastmarl.learning.dense_nets import DenseNet
 from fastmarl.learning.traced_layers import read_layers
 
-METHODS = ("_forward", "_forward_train", "get_train_action_dist_cls", "get_exploration_action_dist_cls")
+METHODS = ("_forward", "_forward_train", "_remember", "get_train_action_dist_cls", "get_exploration_action_dist_cls")
 ENCODERS = (Flat, OneHot, Entries)  # without parameters
 
 
@@ -50,7 +52,14 @@ class ModuleLayers(NamedTuple):
         def other(weights: Tensor | None) -> Any:
             return None if weights is None else parameters[weights]
 
-        layers = [each._replace(weight=other(each.weight), bias=other(each.bias)) for each in self.net.layers]
+        layers = [
+            each._replace(
+                weight=other(each.weight),
+                bias=other(each.bias),
+                cell=each.cell and each.cell._replace(weight=other(each.cell.weight), bias=other(each.cell.bias)),
+            )
+            for each in self.net.layers
+        ]
         return self._replace(net=self.net._replace(layers=layers, log_std=other(self.net.log_std)))
 
 
@@ -66,8 +75,6 @@ def layers_of_module(module: RLModule, inputs: Mapping[str, Any] | None = None) 
     """
     if module.action_space is None:
         raise NotDenseError("its action space is unknown")
-    if module.is_stateful():
-        raise NotDenseError("it has memory")
     if own := [name for name in (*METHODS, "forward_train") if name in vars(module)]:
         raise NotDenseError(f"it has a {own[0]}() of its own")
     if type(module).forward_train is not RLModule.forward_train:
@@ -121,32 +128,43 @@ def _sizes(module: RLModule, net: DenseNet) -> list[int] | None:
 
 
 def _default_layers(module: Any) -> ModuleLayers:
-    encoder, trunk = _split(layers_in_order(module.trunk))
-    vf_encoder, vf_trunk = (encoder, trunk) if module.vf_trunk is None else _split(layers_in_order(module.vf_trunk))
-    if (encoder is None) != (vf_encoder is None):
-        raise NotDenseError("policy and value read observations by different encoders")
-    first = next((part for part in (*trunk, *layers_in_order(module.pi)) if type(part) is nn.Linear), None)
-    if first is None:
-        raise NotDenseError("it has no linear layer")
+    steps, cell = steps_and_cell(module.trunk)
+    encoder, trunk = _split(steps)
+    n_obs = _n_inputs([*trunk, *([] if cell is None else [cell]), *layers_in_order(module.pi)])
     if module._mask_key is not None and not module.masks_actions:
         raise NotDenseError(f"{type(module).__name__} may change the logits after they were masked")
-    layers = DenseLayers(first.in_features)
+    layers = DenseLayers(n_obs)
     policy = layers_in_order(module.pi)
     log_std = policy.pop() if type(policy[-1]) is FreeLogStd else None
-    features = layers.add(trunk)
+    features = layers.add_trunk(trunk, cell, () if module.vf_trunk is None else ("actor",))
     logits = layers.add(policy, features)
     values = OBSERVATIONS
     if module.vf is not None:
-        vf_features = features if module.vf_trunk is None else layers.add(vf_trunk)
-        values = layers.add(layers_in_order(module.vf), vf_features)
+        if module.vf_trunk is not None:
+            vf_steps, vf_cell = steps_and_cell(module.vf_trunk)
+            vf_encoder, vf_trunk = _split(vf_steps)
+            if (encoder is None) != (vf_encoder is None):
+                raise NotDenseError("policy and value read observations by different encoders")
+            features = layers.add_trunk(vf_trunk, vf_cell, ("critic",))
+        values = layers.add(layers_in_order(module.vf), features)
     row = None if log_std is None else weights_of(log_std, "log_std", (layers.n_out(logits),))
-    net = DenseNet(first.in_features, layers.layers, logits, values, None, row)
+    net = DenseNet(n_obs, layers.layers, logits, values, None, row)
 
     def observe(obs: Any) -> Tensor:
         seen = obs if module._observation_key is None else obs[module._observation_key]
         return seen if encoder is None else encoder(seen)
 
     return ModuleLayers(net, observe, module._mask_key)
+
+
+def _n_inputs(layers: list[Any]) -> int:
+    """Return the number of inputs of the first layer that depends on it."""
+    for part in layers:
+        if type(part) is nn.Linear:
+            return part.in_features
+        if type(part) in CELLS:
+            return part.input_size
+    raise NotDenseError("it has no linear layer")
 
 
 def _split(layers: list[nn.Module]) -> tuple[nn.Module | None, list[nn.Module]]:

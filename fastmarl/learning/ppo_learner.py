@@ -14,7 +14,8 @@ from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.learning.adam import FusedAdam, can_fuse
-from fastmarl.learning.compiled_gradient import CompiledGradients, CompiledRows, LossOptions
+from fastmarl.learning.compiled_gradient import CompiledGradients
+from fastmarl.learning.compiled_rows import CompiledRows, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
 from fastmarl.learning.one_module import one_module
@@ -34,9 +35,9 @@ class PPOLearner:
     ```
 
     The loss is `ppo_loss()`. For dense networks on the CPU its gradient is compiled, which is several times faster than
-    autograd. This covers default networks without convolutions and memory, and modules of your own whose forward pass
-    consists of linear layers and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic; Discrete,
-    MultiDiscrete and Box actions; action masks and loss masks. Autograd handles all other modules.
+    autograd. This covers default networks without convolutions, and modules of your own whose forward pass consists of
+    linear layers, LSTMs and GRUs of one layer, and tanh, ReLU, SiLU, GELU or ELU, with a shared or a separate critic;
+    Discrete, MultiDiscrete and Box actions; action masks and loss masks. Autograd handles all other modules.
 
     A module of your own is read from a pass of a copy. It is read again when an attribute, a method or a variable that
     it uses has changed, and its gradient is compared with autograd's for a few rows in each update, or after every 4096

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastmarl.core.modules.base import RLModule
-from fastmarl.core.nets.dense_layers import OBSERVATIONS, DenseLayers, Layer, NotDenseError, check_weights
+from fastmarl.core.nets.dense_layers import OBSERVATIONS, Cell, DenseLayers, Layer, NotDenseError, check_weights
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.learning.dense_nets import DenseNet
+from fastmarl.learning.traced_cells import CellCalls, TracedCells, Value
 
 aten = torch.ops.aten
 ACTIVATIONS = {
@@ -19,19 +20,6 @@ ACTIVATIONS = {
     aten.elu.default: nn.ELU, aten.tanh_.default: nn.Tanh, aten.relu_.default: nn.ReLU, aten.silu_.default: nn.SiLU,
     aten.gelu_.default: nn.GELU, aten.elu_.default: nn.ELU,
 }  # fmt: skip
-
-
-class Value:
-    """The result of a layer.
-
-    Attributes:
-        layer: Index of the layer.
-        is_read: Another layer or an output depends on it.
-        is_replaced: The layer got an activation, whose result is another tensor.
-    """
-
-    def __init__(self, layer: int):
-        self.layer, self.is_read, self.is_replaced = layer, False, False
 
 
 class Gaussian(NamedTuple):
@@ -46,7 +34,8 @@ def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, 
 
     Args:
         module: Module that does nothing else than to compute its outputs, or a copy of it.
-        inputs: Columns for `_forward_train()`, with at least 2 rows.
+        inputs: Columns for `_forward_train()`, with at least 2 rows; or with at least 2 sequences of other lengths than
+            their number, and states.
 
     Returns:
         The layers, and the path of the array among the observations that they read.
@@ -54,9 +43,9 @@ def read_layers(module: RLModule, inputs: Mapping[str, Any]) -> tuple[DenseNet, 
     Raises:
         NotDenseError: If the pass has other operations, or fails.
     """
-    reader = _Reader(inputs[Columns.OBS])
+    reader = _Reader(inputs[Columns.OBS], inputs.get(Columns.STATE_IN, {}))
     try:
-        with torch.enable_grad(), reader:
+        with torch.enable_grad(), reader, CellCalls(reader.call_cell):
             outputs = module._forward_train(dict(inputs))
     except Exception as error:  # module code may raise anything
         if reader.reason is None:
@@ -75,36 +64,70 @@ class _Reader(TorchDispatchMode):
         reason: Why the pass consists of more than layers; None if it does not.
     """
 
-    def __init__(self, obs: Any):
+    def __init__(self, obs: Any, states: Any):
         super().__init__()
         self.reason: str | None = None
+        self._is_paused = False
         self._paths = {id(leaf): path for path, leaf in flatten_struct(obs)}
+        self._shape: torch.Size = flatten_struct(obs)[0][1].shape[: 2 if flatten_struct(states) else 1]  # [B, T] or [B]
         self._known: dict[int, Any] = {}  # Value, Gaussian, index of a squeezed layer, or a Parameter that is spread
         self._turned: dict[int, Tensor] = {}  # transposed weights
-        self._kept: list[Any] = [obs]  # no other tensor gets the id of a known one
+        self._cells = TracedCells(states, self._shape, self._known, self._append_cell)
+        self._kept: list[Any] = [(obs, states)]  # no other tensor gets the id of a known one
         self._obs_path: tuple[Any, ...] = ()
         self._layers: DenseLayers | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if self.reason is None:  # otherwise the pass goes on, so that it has all of its side effects
-            self._kept.append((args, out))
-            try:
-                self._check(func)
-                OPERATIONS[func](self, func, out, *args, **(kwargs or {}))
-            except NotDenseError as error:
-                self.reason = str(error)
+        if not self._is_paused:
+            self._take(OPERATIONS.get(func), func, out, *args, **(kwargs or {}))
         return out
+
+    def call_cell(self, func: Any, *args: Any) -> Any:
+        """Call torch.lstm(), torch.gru(), or one of their cells, and take it as one operation."""
+        self._is_paused = True
+        try:
+            out = func(*args)
+        finally:
+            self._is_paused = False
+        self._take(_Reader.remember, func, out, *args)
+        return out
+
+    def remember(self, func: Any, out: Any, *args: Any) -> None:
+        self._cells.take(func, out, *args)
+
+    def stack(self, func: Any, out: Tensor, parts: list[Tensor], dim: int = 0) -> None:
+        self._cells.stack(func, out, parts, dim)
+
+    def _append_cell(self, source: Tensor, weight: Tensor, bias: Tensor | None, cell: Cell) -> int:
+        """Append a cell that reads `source`; return its index."""
+        before = self._read_any(source)
+        assert self._layers is not None
+        return self._layers.append(Layer(before, weight, bias, cell=cell), cell.weight.shape[1])
+
+    def _take(self, operation: Callable[..., None] | None, func: Any, out: Any, *args: Any, **kwargs: Any) -> None:
+        if self.reason is not None:  # the pass goes on, so that it has all of its side effects
+            return
+        self._kept.append((args, out))
+        try:
+            self._check(func)
+            if operation is None:
+                raise NotDenseError(f"its forward pass has {func}")
+            operation(self, func, out, *args, **kwargs)
+        except NotDenseError as error:
+            self.reason = str(error)
 
     def _check(self, func: Any) -> None:
         if torch.is_autocast_enabled("cpu"):
             raise NotDenseError("its forward pass uses torch.autocast()")
         if not torch.is_grad_enabled():
             raise NotDenseError(f"its forward pass has {func} under torch.no_grad(), or in a torch.autograd.Function")
-        if func not in OPERATIONS:
-            raise NotDenseError(f"its forward pass has {func}")
 
     def turn(self, func: Any, out: Tensor, weight: Tensor, *dims: Any) -> None:
+        """Take a transposed weight, or a tensor whose first axes change places."""
+        if weight.dim() == 3:
+            self._cells.change_axes(func, out, weight, *dims)
+            return
         if weight.dim() != 2 or out.shape != weight.shape[::-1] or out.stride() != weight.stride()[::-1]:
             raise NotDenseError(f"its forward pass has {func}")
         check_weights(weight, tuple(weight.shape), "the weight of a layer")
@@ -121,14 +144,18 @@ class _Reader(TorchDispatchMode):
         weight = self._turned.get(id(turned))
         if weight is None:
             raise NotDenseError("a layer in it has no weight")
-        before = self._read(source) if id(source) not in self._paths else self._read_observations(source)
+        before = self._read_any(source)
         assert self._layers is not None
         self._known[id(out)] = Value(self._layers.append(Layer(before, weight, bias), len(weight)))
+
+    def _read_any(self, source: Tensor) -> int:
+        """Return the index of the layer whose result this is, or OBSERVATIONS."""
+        return self._read_observations(source) if id(source) in self._paths else self._read(source)
 
     def _read_observations(self, source: Tensor) -> int:
         path = self._paths[id(source)]
         if self._layers is None:
-            self._obs_path, self._layers = path, DenseLayers(source.shape[1])
+            self._obs_path, self._layers = path, DenseLayers(source.shape[-1])
         elif path != self._obs_path:
             raise NotDenseError("its layers do not read the same array of the observations")
         return OBSERVATIONS
@@ -150,7 +177,8 @@ class _Reader(TorchDispatchMode):
         value, kind = self._known.get(id(source)), ACTIVATIONS[func]
         if not isinstance(value, Value) or self._layers is None:
             raise NotDenseError(f"a {kind.__name__} in it does not follow a layer")
-        if value.is_read or value.is_replaced or self._layers.layers[value.layer].activation != "linear":
+        layer = self._layers.layers[value.layer]
+        if value.is_read or value.is_replaced or layer.activation != "linear" or layer.cell is not None:
             raise NotDenseError(f"a {kind.__name__} in it is not the only one to read a linear layer")
         part = kind(*args, **kwargs) if len(args) < 2 else None
         if part is None or getattr(part, "approximate", "none") != "none":
@@ -160,27 +188,54 @@ class _Reader(TorchDispatchMode):
             value.is_replaced = True
             self._known[id(out)] = Value(value.layer)
 
+    def add_bias(self, func: Any, out: Tensor, source: Tensor, bias: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Take the second half of a layer whose inputs do not lie in a row, as those of a cell."""
+        value = self._known.get(id(source))
+        if not isinstance(value, Value) or args or kwargs or value.is_read or value.is_replaced or self._layers is None:
+            raise NotDenseError(f"its forward pass has {func}")
+        layer = self._layers.layers[value.layer]
+        if layer.bias is not None or layer.activation != "linear" or layer.cell is not None:
+            raise NotDenseError(f"its forward pass has {func}")
+        check_weights(bias, (self._layers.n_out(value.layer),), "the bias of a layer")
+        self._layers.layers[value.layer] = layer._replace(bias=bias)
+        value.is_replaced = True
+        self._known[id(out)] = Value(value.layer)
+
     def view(self, func: Any, out: Tensor, source: Tensor, *args: Any, **kwargs: Any) -> None:
         """Take a view, which is known if it shows the same numbers; other views must not be used."""
-        value, is_same = self._known.get(id(source)), out.shape == source.shape and out.stride() == source.stride()
+        value, is_same = self._known.get(id(source)), self._is_same(func, out, source)
+        if self._cells.view(func, out, source, *args):
+            return
         if id(source) in self._paths and is_same:
             self._paths[id(out)] = self._paths[id(source)]
-        elif (
-            isinstance(value, Value)
-            and not is_same
-            and source.shape == (len(source), 1)
-            and out.shape == (len(source),)
-        ):
+        elif isinstance(value, Value) and not is_same and (*out.shape, 1) == source.shape:
             self._known[id(out)] = self._read(source)
         elif is_same and value is not None:
             self._known[id(out)] = value
         elif isinstance(source, nn.Parameter) or isinstance(value, nn.Parameter):
             row: Any = source if isinstance(source, nn.Parameter) else value
-            if row.dim() != 1 or out.shape[-1] != len(row) or out.dim() > 2 or out.stride(-1) != row.stride(-1):
+            if row.dim() != 1 or out.shape[-1] != len(row) or out.dim() > 3 or out.stride(-1) != row.stride(-1):
                 raise NotDenseError(f"its forward pass has {func} of a parameter")
             self._known[id(out)] = row
         else:
             raise NotDenseError(f"its forward pass has {func}")
+
+    def _is_same(self, func: Any, out: Tensor, source: Tensor) -> bool:
+        """Return True if both have the same rows: as they are, or all steps of sequences in a row."""
+        if out.shape == source.shape and out.stride() == source.stride():
+            return True
+        shapes = {out.shape[:-1], source.shape[:-1]}
+        in_order = func in RESHAPES and out.is_contiguous() and source.is_contiguous()
+        return in_order and out.shape[-1] == source.shape[-1] and shapes == {self._shape, (self._shape.numel(),)}
+
+    def copy(self, func: Any, out: Tensor, source: Tensor, **kwargs: Any) -> None:
+        """Take a copy of a cell's outputs in another order of memory, or of a state."""
+        value = self._known.get(id(source))
+        is_cell = isinstance(value, Value) and self._layers is not None and self._layers.layers[value.layer].cell
+        if not is_cell and not self._cells.view(func, out, source):
+            raise NotDenseError(f"its forward pass has {func}")
+        if is_cell:
+            self._known[id(out)] = value
 
     def ignore(self, func: Any, out: Any, *args: Any, **kwargs: Any) -> None:
         """Take an operation by which autograd saves a result; what a module makes of it is not known."""
@@ -188,9 +243,9 @@ class _Reader(TorchDispatchMode):
     def join(self, func: Any, out: Tensor, parts: list[Tensor], dim: int = 0) -> None:
         means, log_std = (*parts, None)[:2] if len(parts) == 2 else (None, None)
         row = self._known.get(id(log_std))
-        if not isinstance(row, nn.Parameter) or dim not in (-1, 1) or not isinstance(log_std, Tensor):
+        if not isinstance(row, nn.Parameter) or dim not in (-1, out.dim() - 1) or not isinstance(log_std, Tensor):
             raise NotDenseError(f"its forward pass has {func}")
-        check_weights(row, log_std.shape[1:], "the row of standard deviations")
+        check_weights(row, log_std.shape[-1:], "the row of standard deviations")
         self._known[id(out)] = Gaussian(self._read(means), row)
 
     def net(self, outputs: Mapping[str, Any]) -> tuple[DenseNet, tuple[Any, ...]]:
@@ -220,8 +275,9 @@ class _Reader(TorchDispatchMode):
         return [each for each in results if isinstance(each, Tensor)]
 
 
+RESHAPES = (aten.view.default, aten._unsafe_view.default)
 VIEWS = (
-    aten.view.default, aten._unsafe_view.default, aten.select.int, aten.squeeze.default, aten.squeeze.dim,
+    *RESHAPES, aten.select.int, aten.squeeze.default, aten.squeeze.dim,
     aten.squeeze.dims, aten.unsqueeze.default, aten.expand.default, aten.alias.default, aten.slice.Tensor,
 )  # fmt: skip
 OPERATIONS: dict[Any, Callable[..., None]] = {
@@ -229,7 +285,10 @@ OPERATIONS: dict[Any, Callable[..., None]] = {
     aten.addmm.default: _Reader.bias_and_multiply,
     aten.mm.default: _Reader.multiply,
     aten.detach.default: _Reader.ignore,
+    aten.add.Tensor: _Reader.add_bias,
     aten.cat.default: _Reader.join,
+    aten.clone.default: _Reader.copy,
+    aten.stack.default: _Reader.stack,
     **dict.fromkeys(ACTIVATIONS, _Reader.activate),
     **dict.fromkeys(VIEWS, _Reader.view),
 }

@@ -59,6 +59,14 @@ class Counted(DefaultRLModule):
         return super()._forward(batch)
 
 
+class Remembers(DefaultRLModule):
+    """Has a method of its own, so that torch runs it."""
+
+    def _remember(self, obs, state):
+        return super()._remember(obs, state)
+
+
+REMEMBERS = {**LSTM, "rl_module_spec": fastmarl.RLModuleSpec(module_class=Remembers)}
 COMPILED = {"torch_compile_worker": True, "torch_compile_worker_dynamo_backend": "eager"}  # only traced: that is quick
 
 
@@ -71,7 +79,7 @@ def _fresh_dynamo():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_fresh_dynamo")
-@pytest.mark.parametrize("options", [LSTM, {"rl_module_spec": fastmarl.RLModuleSpec(module_class=Counted)}])
+@pytest.mark.parametrize("options", [REMEMBERS, {"rl_module_spec": fastmarl.RLModuleSpec(module_class=Counted)}])
 def test_compiled_modules_act_as_others(options):
     compiled, called = make_runner(**options, **COMPILED), make_runner(**options)
     assert compiled.inference_backends["default_policy"].startswith("torch.compile: ")
@@ -105,14 +113,14 @@ def test_native_inference_goes_before_it():
 
 @pytest.mark.usefixtures("_fresh_dynamo")
 def test_a_method_that_was_replaced_is_called_as_it_is():
-    runner = make_runner(**LSTM, **COMPILED)
+    runner = make_runner(**REMEMBERS, **COMPILED)
     module = runner.module["default_policy"]
     seen = []
     forward = module.forward_exploration
     module.forward_exploration = lambda batch, **kwargs: seen.append(len(batch["obs"])) or forward(batch, **kwargs)
     runner.sample(num_timesteps=8)
     assert len(seen) == 4
-    assert runner.inference_backends == {"default_policy": "torch: it has memory"}
+    assert runner.inference_backends == {"default_policy": "torch: Remembers has a forward_exploration() of its own"}
 
 
 @torch._dynamo.register_backend(name="fails")
@@ -123,7 +131,7 @@ def fail(graph, example_inputs):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_fresh_dynamo")
 def test_failures_to_compile_raise_with_advice():
-    options = {**LSTM, "torch_compile_worker": True}
+    options = {**REMEMBERS, "torch_compile_worker": True}
     runner = make_runner(**options, torch_compile_worker_dynamo_backend="fails")
     with pytest.raises(Exception, match="no compiler found") as raised:
         runner.sample(num_timesteps=2)

@@ -15,6 +15,7 @@ from fastmarl.core.modules.encoders import Entries, Flat
 from fastmarl.core.nets import dense_layers
 from fastmarl.core.nets.native import NativeModule
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.testing import DyingAgentsEnv
 
@@ -24,6 +25,7 @@ DISCRETE = gym.spaces.Discrete(3)
 ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
 
 
+BYTES = gym.spaces.Box(0, 255, (4,), np.uint8)
 MULTI = gym.spaces.MultiDiscrete([3, 2])
 ENTRIES = gym.spaces.Dict(
     position=BOX, grid=gym.spaces.Box(-9, 9, (2, 3), np.float32), lights=gym.spaces.MultiBinary(4)
@@ -74,14 +76,18 @@ def check_same(module, compiled, n=7):
     space = module.observation_space
     leaves = leaves_of(space, n)
     obs = RowLayout(space).nest([torch.from_numpy(leaf.copy()) for leaf in leaves])
+    states = map_struct(lambda leaf: torch.randn(n, *leaf.shape), module.get_initial_state())
+    batch = {"obs": map_struct(lambda leaf: leaf[:, None], obs), "state_in": states} if states else {"obs": obs}
     with torch.inference_mode():
-        expected = module.forward_exploration({"obs": obs}, t=0)
-    logits, values = compiled.forward(leaves)
-    assert_close(logits, expected["action_dist_inputs"].numpy())
+        expected = module.forward_exploration(batch, t=0)
+    logits, values, next_states = compiled.forward(leaves, [leaf.numpy() for _, leaf in flatten_struct(states)])
+    assert_close(logits, expected["action_dist_inputs"].numpy().reshape(n, -1))
     if "vf_preds" in expected:
-        assert_close(values, expected["vf_preds"].numpy())
+        assert_close(values, expected["vf_preds"].numpy().reshape(n))
     else:
         assert values is None
+    for state, (_, wanted) in zip(next_states, flatten_struct(expected.get("state_out", {})), strict=True):
+        assert_close(state, wanted.numpy())
 
 
 def assert_close(got, expected):
@@ -118,6 +124,11 @@ def assert_close(got, expected):
         {"space": masked_by(gym.spaces.MultiBinary(2)), "action_space": ACTIONS},
         {"space": gym.spaces.Dict(a=BOX, action_mask=MASKS[1])},
         {"space": ENTRIES, "inference_only": True},
+        {"use_lstm": True, "lstm_cell_size": 7},
+        {"use_lstm": True, "lstm_cell_size": 17, "vf_share_layers": False, "space": masked_by(MASKS[0])},
+        {"use_gru": True, "gru_cell_size": 16, "fcnet_hiddens": (), "action_space": ACTIONS, "free_log_std": True},
+        {"use_gru": True, "gru_cell_size": 1, "vf_share_layers": False, "space": ENTRIES, "inference_only": True},
+        {"use_gru": True, "gru_cell_size": 3, "vf_share_layers": False, "space": BYTES},
         {"space": gym.spaces.Tuple((BOX, ENTRIES, gym.spaces.Box(-9, 9, (), np.int64)))},
     ],
     ids=str,
@@ -233,8 +244,31 @@ class HookedEntry(DefaultRLModule):
         self.trunk[0].encoders[0].register_forward_hook(lambda *_: None)
 
 
+class BeginsElsewhere(DefaultRLModule):
+    def get_initial_state(self):
+        return {"h": np.ones(256, np.float32)}
+
+
+class TwoLayers(DefaultRLModule):
+    def setup(self):
+        super().setup()
+        self.trunk.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+
+
+class OtherWeights(DefaultRLModule):
+    def setup(self):
+        super().setup()
+        self.trunk.lstm._flat_weights = [nn.Parameter(each.detach().clone()) for each in self.trunk.lstm._flat_weights]
+
+
+class HookedCell(DefaultRLModule):
+    def setup(self):
+        super().setup()
+        self.trunk.lstm.register_forward_hook(lambda *_: None)
+
+
 WITH_TEXT = gym.spaces.Dict({**ENTRIES.spaces, "told": gym.spaces.Text(3)})
-IMAGES, BYTES = (gym.spaces.Box(0, 255, shape, np.uint8) for shape in ((20, 20, 3), (4,)))
+IMAGES = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +278,10 @@ IMAGES, BYTES = (gym.spaces.Box(0, 255, shape, np.uint8) for shape in ((20, 20, 
         (lambda: make_module(Scheduled), "has a forward_exploration()"),
         (lambda: make_module(Looked), "has a __getattr__()"),
         (lambda: Foreign(BOX, DISCRETE), "Foreign is not a DefaultRLModule"),
-        (lambda: make_module(use_lstm=True), "memory"),
+        (lambda: make_module(BeginsElsewhere, use_gru=True), "has a get_initial_state() of its own"),
+        (lambda: make_module(TwoLayers, use_lstm=True), "LSTM(8, 256, num_layers=2"),
+        (lambda: make_module(OtherWeights, use_lstm=True), "computes with other weights than its parameters"),
+        (lambda: make_module(HookedCell, use_lstm=True), "LSTM has hooks"),
         (lambda: make_module(space=IMAGES), "does not flatten observations"),
         (lambda: make_module(space=gym.spaces.Box(0, 9, (3,), np.int64)), "not a Box of floats or bytes"),
         (lambda: make_module(Approximate), "GELU"),
@@ -550,6 +587,7 @@ class NarrowsMasks(EnvToModuleConnector):
         {"env": sines(action_space=gym.spaces.Tuple((DISCRETE, ACTIONS)))},
         {"env_to_module_connector": FrameStacking(num_frames=2)},
         {"model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}},
+        {"model_config": {"fcnet_hiddens": [8], "use_gru": True, "gru_cell_size": 4, "vf_share_layers": False}},
         {"rl_module_spec": fastmarl.RLModuleSpec(inference_only=True)},
         {"env": "fastmarl.gridworld", "env_config": GRID},
         {"env": "fastmarl.gridworld", "env_config": GRID, "env_to_module_connector": FrameStacking(num_frames=2)},
@@ -565,6 +603,7 @@ class NarrowsMasks(EnvToModuleConnector):
         "tuple",
         "stacked",
         "lstm",
+        "gru",
         "inference_only",
         "grid",
         "grid, stacked",
@@ -575,8 +614,7 @@ class NarrowsMasks(EnvToModuleConnector):
 )
 def test_a_runner_samples_the_same_with_torch_and_without(options, explore):
     with_torch, without = make_runner(**options, native_inference=False), make_runner(**options)
-    is_native = "use_lstm" not in options.get("model_config", {})
-    assert without.inference_backends == {"default_policy": "native" if is_native else "torch: it has memory"}
+    assert without.inference_backends == {"default_policy": "native"}
     assert with_torch.inference_backends == {"default_policy": "torch: native_inference is False"}
     for _ in range(2):
         assert_same(recorded(without, explore=explore), recorded(with_torch, explore=explore))

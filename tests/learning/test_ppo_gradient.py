@@ -317,7 +317,7 @@ def test_shared_and_normalising_layers_have_no_compiled_gradient():
 
 
 WEIGHT, BIAS = np.zeros((5, 4), np.float32), np.zeros(5, np.float32)
-LAYER = (-1, WEIGHT, BIAS, "tanh", 1.0, None, None)
+LAYER = (-1, WEIGHT, BIAS, "tanh", 1.0, None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,10 @@ class ModuleInference:
         if self._outputs is not None:
             self.rows = self._outputs.rows(block, first, end, explore=explore)
         if end - first <= self._native.max_rows:
-            if self._connectors is None:
-                return [leaf[first:end] for leaf in block.obs]
-            made = self._connectors.batch(block, first, end, explore=explore)
-            return [np.ascontiguousarray(*of) for of in zip(made, self._dtypes, strict=True)]
+            obs, states = self._inputs(block, first, end, explore=explore)
+            if self._connectors is not None:
+                obs = [np.ascontiguousarray(*of) for of in zip(obs, self._dtypes, strict=True)]
+            return [*obs, *states]
         obs, states = self._inputs(block, first, end, explore=explore)
         self._columns = leaves_of({} if self._connectors is None else self._connectors.columns)
         arrays = [*obs, *states, *self._columns.values()]
@@ -208,7 +208,7 @@ class ModuleInference:
             ModuleOutputError: If an output has another number of rows, or NaN or infinity; there are neither actions
                 nor logits; or the logits don't fit the action space, or leave no choice.
         """
-        if isinstance(batch, list) and (answered := self._native.forward(batch)) is not None:
+        if isinstance(batch, list) and (answered := self._native_forward(batch)) is not None:
             arrays = self._native_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
             arrays = batch.outputs(self)
@@ -231,13 +231,23 @@ class ModuleInference:
             obs: [n, ...] of the layout's dtype, C-contiguous: the module's whole observations. Masks are not applied.
         """
         draws = self._draws[False]
-        answered = self._native.forward([obs]) if draws is not None and len(obs) <= self._native.max_rows else None
+        can_answer = draws is not None and self.lane_state is None and len(obs) <= self._native.max_rows
+        answered = self._native.forward([obs]) if can_answer else None
         if draws is None or answered is None or answered[0].shape[1] != self._checks.n_logits[False]:
             return None
         return None if first_unfit(answered[0], LEAST, MOST) >= 0 else draws.likeliest(answered[0])
 
+    def _native_forward(self, batch: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]] | None:
+        n_leaves = len(self._layout.leaves)
+        return self._native.forward(batch[:n_leaves], batch[n_leaves:])
+
     def _native_outputs(
-        self, logits: np.ndarray, values: np.ndarray | None, explore: bool, legal: np.ndarray | None
+        self,
+        logits: np.ndarray,
+        values: np.ndarray | None,
+        states: list[np.ndarray],
+        explore: bool,
+        legal: np.ndarray | None,
     ) -> dict[Key, np.ndarray]:
         if logits.shape[1] != self._checks.n_logits[explore]:
             self._checks.check_logits(logits.shape, explore)
@@ -246,6 +256,8 @@ class ModuleInference:
         arrays: dict[Key, np.ndarray] = {LOGITS: logits}
         if values is not None:
             arrays[Columns.VF_PREDS] = values
+        if self.lane_state is not None:
+            arrays |= self.lane_state.columns_out(states)
         if not self._chooses_late:
             self._add_actions(arrays, explore)
         return arrays

@@ -1,4 +1,4 @@
-"""Default networks, used when no module is given: MLP, CNN and LSTM, by spaces and options."""
+"""Default networks, used when no module is given: MLP, CNN, LSTM and GRU, by spaces and options."""
 
 from typing import Any
 
@@ -34,8 +34,8 @@ class DefaultRLModule(RLModule):
     MultiDiscrete space: where the mask is 0, the logit is the least finite number. If such a Dict has a single other
     entry named "observation", "observations" or "obs", the networks read that entry alone.
 
-    Outputs are "action_dist_inputs" [B, k] and, unless `inference_only`, "vf_preds" float32 [B]. With an LSTM these are
-    [B, T, k] and [B, T], and there is "state_out".
+    Outputs are "action_dist_inputs" [B, k] and, unless `inference_only`, "vf_preds" float32 [B]. With an LSTM or
+    a GRU these are [B, T, k] and [B, T], and there is "state_out".
 
     Raises:
         ConfigError: If spaces are missing or unsupported, or `model_config` (a `DefaultModelConfig`, or a dict of its
@@ -58,7 +58,7 @@ class DefaultRLModule(RLModule):
         seen: Any = self.observation_space
         if self._observation_key is not None:
             seen = seen[self._observation_key]
-        self._cell_size = config.lstm_cell_size if config.use_lstm else 0
+        self._state_sizes = _state_sizes(config)
         self.trunk, size = _make_trunk(seen, config)
         self.pi = _make_policy_head(size, n_logits, config, self.action_space)
         self.vf_trunk: nn.Module | None = None
@@ -70,18 +70,16 @@ class DefaultRLModule(RLModule):
         self.float()  # the dtype of observations, whatever torch's default dtype is
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {}, or with an LSTM {"h", "c"}, float32 [cell size]; by "actor" and "critic" if not shared."""
-        if not self._cell_size:
-            return {}
-        if self.vf_trunk is None:
+        """Return {}, or float32 [size] for "h" and, of an LSTM, "c"; by "actor" and "critic" where each has one."""
+        if self.vf_trunk is None or not self.is_stateful():
             return self._initial_cell()
         return {"actor": self._initial_cell(), "critic": self._initial_cell()}
 
     def _initial_cell(self) -> dict[str, np.ndarray]:
-        return {"h": np.zeros(self._cell_size, np.float32), "c": np.zeros(self._cell_size, np.float32)}
+        return {name: np.zeros(size, np.float32) for name, size in self._state_sizes.items()}
 
     def is_stateful(self) -> bool:
-        return self._cell_size > 0
+        return bool(self._state_sizes)
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         obs = batch[Columns.OBS]
@@ -89,7 +87,7 @@ class DefaultRLModule(RLModule):
         if self._observation_key is not None:
             obs = obs[self._observation_key]
         outputs: dict[str, Any] = {}
-        if self._cell_size:
+        if self._state_sizes:
             features, vf_features, outputs[Columns.STATE_OUT] = self._remember(obs, batch[Columns.STATE_IN])
         else:
             features = call(self.trunk, obs)
@@ -110,20 +108,42 @@ class DefaultRLModule(RLModule):
         return features, vf_features, {"actor": actor, "critic": critic}
 
 
-class LSTMTrunk(nn.Module):
-    """Layers for single steps, then an LSTM over time: ([B, T, ...], state [B, cell]) -> ([B, T, cell], state)."""
+class RecurrentTrunk(nn.Module):
+    """Layers for single steps, then a cell over time: ([B, T, ...], state of [B, size]) -> ([B, T, size], state)."""
 
-    def __init__(self, steps: nn.Module, size: int, cell_size: int):
+    def __init__(self, steps: nn.Module):
         super().__init__()
         self.steps = steps
-        self.lstm = nn.LSTM(size, cell_size, batch_first=True)
+
+    def _inputs(self, obs: Any) -> Tensor:
+        """Return the cell's inputs, [B, T, n]."""
+        _, first = flatten_struct(obs)[0]
+        features: Tensor = self.steps(map_struct(lambda leaf: leaf.flatten(0, 1), obs))
+        return features.unflatten(0, first.shape[:2])
+
+
+class LSTMTrunk(RecurrentTrunk):
+    """Its state is {"h", "c"}."""
+
+    def __init__(self, steps: nn.Module, n_in: int, size: int):
+        super().__init__(steps)
+        self.lstm = nn.LSTM(n_in, size, batch_first=True)
 
     def forward(self, obs: Any, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        _, first = flatten_struct(obs)[0]
-        features = self.steps(map_struct(lambda leaf: leaf.flatten(0, 1), obs))
-        features = features.unflatten(0, first.shape[:2])
-        features, (h, c) = self.lstm(features, (state["h"].unsqueeze(0), state["c"].unsqueeze(0)))
+        features, (h, c) = self.lstm(self._inputs(obs), (state["h"].unsqueeze(0), state["c"].unsqueeze(0)))
         return features, {"h": h.squeeze(0), "c": c.squeeze(0)}
+
+
+class GRUTrunk(RecurrentTrunk):
+    """Its state is {"h"}."""
+
+    def __init__(self, steps: nn.Module, n_in: int, size: int):
+        super().__init__(steps)
+        self.gru = nn.GRU(n_in, size, batch_first=True)
+
+    def forward(self, obs: Any, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        features, h = self.gru(self._inputs(obs), state["h"].unsqueeze(0))
+        return features, {"h": h.squeeze(0)}
 
 
 class FreeLogStd(nn.Module):
@@ -145,7 +165,16 @@ def _make_trunk(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module
     size = config.fcnet_hiddens[-1] if config.fcnet_hiddens else size
     if config.use_lstm:
         return LSTMTrunk(Chain(*layers), size, config.lstm_cell_size), config.lstm_cell_size
+    if config.use_gru:
+        return GRUTrunk(Chain(*layers), size, config.gru_cell_size), config.gru_cell_size
     return Chain(*layers), size
+
+
+def _state_sizes(config: DefaultModelConfig) -> dict[str, int]:
+    """Return the sizes of a trunk's recurrent states."""
+    if config.use_lstm:
+        return {"h": config.lstm_cell_size, "c": config.lstm_cell_size}
+    return {"h": config.gru_cell_size} if config.use_gru else {}
 
 
 def _make_policy_head(size: int, n_logits: int, config: DefaultModelConfig, action_space: gym.Space) -> nn.Module:

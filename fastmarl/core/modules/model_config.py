@@ -48,6 +48,10 @@ class DefaultModelConfig:
     """Put an LSTM between the fully connected layers and the heads."""
     lstm_cell_size: int = 256
     """Size of the LSTM's state."""
+    use_gru: bool = False
+    """Put a GRU in the place of the LSTM."""
+    gru_cell_size: int = 256
+    """Size of the GRU's state."""
 
     def __post_init__(self) -> None:
         for name in ("fcnet_activation", "conv_activation", "head_fcnet_activation"):
@@ -60,8 +64,11 @@ class DefaultModelConfig:
         for layer in self.conv_filters or ():
             if not (_is_list(layer, 3) and is_positive(layer[0]) and all(_is_size(size) for size in layer[1:])):
                 raise ConfigError(f"each of conv_filters must be [out channels, kernel, stride], got {layer!r}")
-        if not is_positive(self.lstm_cell_size):
-            raise ConfigError(f"lstm_cell_size must be a positive integer, got {self.lstm_cell_size!r}")
+        for name in ("lstm_cell_size", "gru_cell_size"):
+            if not is_positive(getattr(self, name)):
+                raise ConfigError(f"{name} must be a positive integer, got {getattr(self, name)!r}")
+        if self.use_lstm and self.use_gru:
+            raise ConfigError("use_lstm and use_gru are both True; the default nets have one kind of memory")
 
     @classmethod
     def of(cls, model_config: Any) -> "DefaultModelConfig":

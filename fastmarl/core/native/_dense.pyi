@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 
 ACTIVATIONS: dict[str, int]
+CELLS: dict[str, int]
 VARIANTS: dict[str, int]
 BEST: str
 
@@ -10,7 +11,7 @@ class DenseNet:
     def __init__(
         self,
         n_obs: int,
-        layers: list[tuple[int, np.ndarray | None, np.ndarray | None, str, float, float | None]],
+        layers: list[tuple[int, np.ndarray | None, np.ndarray | None, str, float, float | None, Any]],
         logits: int,
         values: int,
         log_std: np.ndarray | None,
@@ -18,4 +19,6 @@ class DenseNet:
         scale: float = 1.0,
         bound: np.ndarray | None = None,
     ) -> None: ...
-    def forward(self, obs: np.ndarray) -> tuple[np.ndarray, Any]: ...
+    def forward(
+        self, obs: np.ndarray, states: list[np.ndarray] | None = None, next_states: list[np.ndarray] | None = None
+    ) -> tuple[np.ndarray, Any]: ...

@@ -2,7 +2,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Layer = tuple[int, Floats, Floats | None, str, float, Floats | None, Floats | None]
+Cell = tuple[str, Floats, Floats | None, Floats | None, Floats | None]
+Layer = tuple[int, Floats, Floats | None, str, float, Floats | None, Floats | None, Cell | None]
 
 VARIANTS: dict[str, int]
 BEST: str
@@ -31,6 +32,8 @@ class PPOGradient:
         rows: Floats,
         order: NDArray[np.int64],
         *,
+        length: int = 1,
+        states: list[Floats] | None = None,
         clip: float,
         value_coeff: float,
         entropy_coeff: float,

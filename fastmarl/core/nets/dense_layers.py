@@ -12,14 +12,31 @@ from torch import nn
 
 from fastmarl.core.modules.layers import Chain
 from fastmarl.core.native._dense import BEST, DenseNet
+from fastmarl.core.spaces.structs import Path
 
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
+CELLS = {nn.LSTM: "lstm", nn.GRU: "gru"}
 NATIVE = "native"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OBSERVATIONS = -1  # stands for a layer's index
 # Multiplications in one pass, above which torch is faster: if it has several threads, or without wide vectors here.
 MOST_AGAINST_THREADS = 4_000_000
 MOST_PLAIN = 300_000
+
+
+class Cell(NamedTuple):
+    """The memory of an LSTM or a GRU.
+
+    Attributes:
+        kind: "lstm" or "gru".
+        weight, bias: Of the state, as in torch.
+        states: Paths of h and, in an LSTM, c among the module's states.
+    """
+
+    kind: str
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    states: tuple[Path, ...]
 
 
 class Layer(NamedTuple):
@@ -31,6 +48,12 @@ class Layer(NamedTuple):
     activation: str = "linear"
     alpha: float = 1.0  # of ELU
     eps: float | None = None  # of a layer normalisation
+    cell: Cell | None = None
+
+    @property
+    def weights(self) -> list[torch.Tensor | None]:
+        """Weights and biases, also those of the state; None for those that the layer lacks."""
+        return [self.weight, self.bias, *([self.cell.weight, self.cell.bias] if self.cell else [])]
 
 
 class NotDenseError(Exception):
@@ -93,6 +116,43 @@ class DenseLayers:
         eps = part.eps if is_norm else None
         self.append(Layer(source, weight, weights_of(part, "bias", (n_out,)), eps=eps), n_out)
 
+    def add_trunk(self, steps: list[nn.Module], cell: nn.Module | None, path: Path) -> int:
+        """Append layers that follow the observations, and an LSTM or GRU; return the index of the last one.
+
+        Args:
+            steps, cell: See `steps_and_cell()`.
+            path: Path of the cell's states, "h" and "c".
+        """
+        last = self.add(steps)
+        return last if cell is None else self.add_cell(cell, last, path)
+
+    def add_cell(self, part: Any, source: int, path: Path) -> int:
+        """Append an nn.LSTM or nn.GRU of one layer that follows the layer `source`; return its index.
+
+        Its states are "h" and "c" at `path`.
+
+        Raises:
+            NotDenseError: If it is another layer.
+        """
+        if type(part) not in CELLS or part.num_layers != 1 or part.bidirectional or part.proj_size:
+            raise NotDenseError(f"no compiled kernel for layer {part}")
+        kind, n_in, n_out = CELLS[type(part)], self.n_out(source), part.hidden_size
+        n_gates = (4 if kind == "lstm" else 3) * n_out
+        weight, state_weight = (
+            weights_of(part, f"weight_{name}_l0", (n_gates, n)) for name, n in (("ih", n_in), ("hh", n_out))
+        )
+        bias, state_bias = (
+            weights_of(part, f"bias_{name}_l0", (n_gates,)) if part.bias else None for name in ("ih", "hh")
+        )
+        if weight is None or state_weight is None:
+            raise NotDenseError(f"{kind.upper()} has no weights")
+        states = tuple((*path, name) for name in ("hc" if kind == "lstm" else "h"))
+        layer = Layer(source, weight, bias, cell=Cell(kind, state_weight, state_bias, states))
+        used = (weight, state_weight, bias, state_bias) if part.bias else (weight, state_weight)
+        if [*map(id, part._flat_weights)] != [*map(id, used)]:
+            raise NotDenseError(f"{type(part).__name__} computes with other weights than its parameters")
+        return self.append(layer, n_out)
+
     def append(self, layer: Layer, n_out: int) -> int:
         """Append a layer; return its index."""
         self.layers.append(layer)
@@ -105,12 +165,19 @@ class DenseLayers:
 
     def key(self) -> tuple:
         """Return a value that stays equal while only numbers in weights change."""
-        layers = [(layer.source, memory_of(layer.weight), memory_of(layer.bias), *layer[3:]) for layer in self.layers]
+        layers = [
+            (layer.source, *map(memory_of, layer.weights), *layer[3:6], layer.cell and layer.cell.kind)
+            for layer in self.layers
+        ]
         return *layers, self.scale, self.logits, self.values, memory_of(self.log_std), memory_of(self.bound)
 
     def compiled(self) -> DenseNet:
         """Make the compiled network of these layers."""
-        layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self.layers]
+        layers = [
+            (layer.source, _array(layer.weight), _array(layer.bias), *layer[3:6],
+             layer.cell and (layer.cell.kind, _array(layer.cell.weight), _array(layer.cell.bias)))
+            for layer in self.layers
+        ]  # fmt: skip
         row, limit = _array(self.log_std), _array(self.bound)
         return DenseNet(self._n_obs, layers, self.logits, self.values, row, scale=self.scale, bound=limit)
 
@@ -122,7 +189,7 @@ class DenseLayers:
             most = MOST_AGAINST_THREADS
         else:
             return 2**62
-        multiplications = sum(0 if weight is None else weight.numel() for _, weight, *_ in self.layers)
+        multiplications = sum(each.numel() for layer in self.layers for each in layer.weights if each is not None)
         return most // max(1, multiplications)
 
 

@@ -6,7 +6,7 @@ layers, layer normalisations and known activations without hooks. All others run
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fastmarl.core.modules.base import RLModule
-from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd
+from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd, GRUTrunk, LSTMTrunk
 from fastmarl.core.modules.encoders import Entries, Flat
 from fastmarl.core.native._masks import rule_out
 from fastmarl.core.native._weights import WeightsWatch
@@ -167,6 +167,7 @@ METHODS = {
         "__getattr__",
     )
 }
+OF_MEMORY = {name: getattr(DefaultRLModule, name) for name in ("_remember", "get_initial_state", "is_stateful")}
 
 
 class NativeModule(NativeNet):
@@ -190,6 +191,7 @@ class NativeModule(NativeNet):
         self._watch: WeightsWatch | None = None
         self._rows: InputRows | None = None
         self._masks: list[tuple[int, int]] = []  # leaves, and their numbers of values in a row
+        self._next: list[np.ndarray] = []  # states after the last step
         self.renew()
 
     def renew(self) -> None:
@@ -211,26 +213,31 @@ class NativeModule(NativeNet):
         self._watch = WeightsWatch(_parts_of(self._module))  # before addresses are read: others may move weights
         self._take(layers)
 
-    def forward(self, leaves: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Compute logits and values, which the next call overwrites.
+    def forward(
+        self, leaves: list[np.ndarray], states: Sequence[np.ndarray] = ()
+    ) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]] | None:
+        """Compute logits, values and the next recurrent states, which the next call overwrites.
 
         Args:
             leaves: Leaves of observations, [n, ...] of the layout's dtypes, C-contiguous, n <= max_rows.
+            states: Leaves of recurrent states, float32 [n, size], C-contiguous.
 
         Returns:
-            (logits float32 [n, k], values float32 [n] or None), or None if the module has changed so that torch
-            must run it.
+            (logits float32 [n, k], values float32 [n] or None, states like those given), or None if the module has
+            changed so that torch must run it.
         """
         if self._watch is None or not self._watch.holds():
             self.renew()
         if self._net is None or self._rows is None:
             return None
-        logits, values = self._net.forward(self._rows.of(leaves))
+        if [state.shape for state in states] != [state.shape for state in self._next]:
+            self._next = [np.empty_like(state) for state in states]
+        logits, values = self._net.forward(self._rows.of(leaves), [*states], self._next)
         first = 0
         for index, size in self._masks:
             rule_out(logits, leaves[index], first)
             first += size
-        return logits, values
+        return logits, values, self._next
 
 
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
@@ -243,8 +250,6 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
         return f"inference_dtype is {dtype}"
     if not isinstance(module, DefaultRLModule):
         return f"{type(module._net()).__name__} is not a DefaultRLModule"
-    if module.is_stateful():
-        return "it has memory"
     if any(leaf.dtype == object for leaf in layout.leaves):
         return "the observations have parts that are not arrays"
     return ""
@@ -257,14 +262,15 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
         NotDenseError: If a layer or method is not known.
     """
     kind, own = type(module), vars(module)
-    for name, method in METHODS.items():
+    for name, method in (METHODS | OF_MEMORY).items():
         if name in own or getattr(kind, name) is not method:
             raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
     path: Path = () if module._observation_key is None else (module._observation_key,)
-    inputs, trunk = take_inputs(layers_in_order(module.trunk), layout, path)
+    steps, cell = steps_and_cell(module.trunk)
+    inputs, trunk = take_inputs(steps, layout, path)
     layers = DenseLayers(sum(inputs.sizes))
     layers.scale = inputs.scale
-    features = layers.add(trunk)
+    features = layers.add_trunk(trunk, cell, () if module.vf_trunk is None else ("actor",))
     policy = layers_in_order(module.pi)
     log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
     layers.logits = layers.add(policy, features)
@@ -272,15 +278,30 @@ def _layers_of(module: Any, layout: RowLayout) -> tuple[DenseLayers, Inputs, lis
         layers.log_std = weights_of(log_std, "log_std", (layers.n_out(layers.logits),))
     if module.vf is not None:
         if module.vf_trunk is not None:
-            vf_inputs, vf_trunk = take_inputs(layers_in_order(module.vf_trunk), layout, path)
+            vf_steps, vf_cell = steps_and_cell(module.vf_trunk)
+            vf_inputs, vf_trunk = take_inputs(vf_steps, layout, path)
             if vf_inputs != inputs:
                 raise NotDenseError("its value function reads the observations in another way")
-            features = layers.add(vf_trunk)
+            features = layers.add_trunk(vf_trunk, vf_cell, ("critic",))
         layers.values = layers.add(layers_in_order(module.vf), features)
     if layers.logits < 0 or (module.vf is not None and (layers.values < 0 or layers.n_out(layers.values) != 1)):
         raise NotDenseError("its heads are not linear layers, with one output for the value")
     n_logits = layers.n_out(layers.logits) * (1 if log_std is None else 2)
     return layers, inputs, mask_leaves(layout, module._mask_key, n_logits)
+
+
+def steps_and_cell(trunk: Any) -> tuple[list[nn.Module], nn.Module | None]:
+    """Return the layers of a default network's trunk for single steps, and its LSTM or GRU; None: it has no memory.
+
+    Raises:
+        NotDenseError: If calling a layer may run other code than its class's forward().
+    """
+    if type(trunk) not in (LSTMTrunk, GRUTrunk):
+        return layers_in_order(trunk), None
+    (cell,) = layers_in_order(trunk.lstm if type(trunk) is LSTMTrunk else trunk.gru)
+    if is_watched(trunk):
+        raise NotDenseError(f"{type(trunk).__name__} has hooks, or is compiled")
+    return layers_in_order(trunk.steps), cell
 
 
 def _parts_of(module: Any) -> list[nn.Module]:

@@ -100,6 +100,10 @@ class LaneState:
             rows = np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype)
             rows_to_lanes(rows, lanes, values.reshape(len(values), -1))
 
+    def columns_out(self, leaves: list[np.ndarray]) -> dict[Key, np.ndarray]:
+        """Return the states after a step by the keys of the module's outputs."""
+        return {key if len(key) > 1 else key[0]: leaf for key, leaf in zip(self._keys, leaves, strict=True)}
+
     def columns_read(self, outputs: Iterable[Key]) -> dict[Key, np.ndarray]:
         """Return the states that were read for this batch, by keys that differ from those of the module's outputs."""
         keys = [own_key(Recorded.STATE_IN, outputs, key[1:]) for key in self._keys]

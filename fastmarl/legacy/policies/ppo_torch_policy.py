@@ -17,7 +17,8 @@ from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
-from fastmarl.learning.compiled_gradient import CompiledGradients, LossOptions
+from fastmarl.learning.compiled_gradient import CompiledGradients
+from fastmarl.learning.compiled_rows import LossOptions
 from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 
