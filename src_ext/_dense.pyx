@@ -56,10 +56,10 @@ cdef class DenseNet:
 
     Args:
         n_obs: number of values in an observation.
-        layers: (source, weight, bias, activation, alpha, eps, cell) of each: index of the layer whose outputs it gets (-1:
-            the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; parameter of "elu";
-            None, or eps of a layer normalisation, whose weight is float32 [n_in] or None; None, or (a key of CELLS,
-            weight, bias) of the state, in torch's order of gates, of which the layer's own n_out counts each.
+        layers: (source, weight, bias, activation, alpha, eps, cell) of each: index of the layer whose outputs it gets
+            (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; parameter of
+            "elu"; None, or eps of a layer normalisation, whose weight is float32 [n_in] or None; None, or (a key of
+            CELLS, weight, bias) of the state, in torch's order of gates, of which the layer's own n_out counts each.
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: no values).
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.

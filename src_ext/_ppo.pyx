@@ -264,7 +264,7 @@ cdef class PPOGradient:
         free(self._net.layers)
 
     def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, Py_ssize_t length=1, list states=None,
-                float clip, float value_coeff, float entropy_coeff, value_clip=None, float kl_coeff=0):
+                Py_ssize_t n_counted=-1, float clip, float value_coeff, float entropy_coeff, value_clip=None, float kl_coeff=0):
         """Overwrite the gradients with those of a minibatch; return sums for statistics, in the order of SUMS.
 
         Args:
@@ -275,11 +275,12 @@ cdef class PPOGradient:
             order: int64 [n], indices of the minibatch's sequences, below N, which the caller must check.
             length: number of rows of each sequence; rows are sequences of 1 for networks without memory.
             states: of each LSTM (h, c) and GRU (h), in order, float32 [N, size]: the states before each sequence.
+            n_counted: number of rows that count in the minibatch, if these sequences are a part of it; -1: all of it.
             clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
         """
         cdef ppo_minibatch batch
         cdef ppo_loss *loss = &self._net.loss
-        cdef Py_ssize_t n_rows = len(rows), i, n_counted = 0
+        cdef Py_ssize_t n_rows = len(rows), i, n_own = 0
         cdef double[::1] sums = np.zeros(N_SUMS)
         if length < 1 or n_rows % length:
             raise ValueError(f"expected sequences of {length} rows, got {n_rows} rows")
@@ -294,8 +295,8 @@ cdef class PPOGradient:
         loss.most_error = INFINITY if value_clip is None else value_clip
         with nogil:
             for i in range(batch.n * length):
-                n_counted += batch.rows[(batch.order[i // length] * length + i % length) * self.width + COUNTS] != 0
-            batch.weight = 1 / <float>max(1, n_counted)
+                n_own += batch.rows[(batch.order[i // length] * length + i % length) * self.width + COUNTS] != 0
+            batch.weight = 1 / <float>max(1, n_own if n_counted < 0 else n_counted)
             ppo_gradient(&self._net, &batch)
         return np.asarray(sums)
 

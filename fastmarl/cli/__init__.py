@@ -21,7 +21,8 @@ from fastmarl.cli.arguments import (
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core import __version__
-from fastmarl.report.records import build, usable_cores, versions
+from fastmarl.core.processes.threads import usable_cores
+from fastmarl.report.records import build, versions
 
 
 def main(argv: Sequence[str] | None = None) -> int:

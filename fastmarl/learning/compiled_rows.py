@@ -13,6 +13,7 @@ from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import in_a_row, mask_of
 from fastmarl.core.native._ppo import SUMS, PPOGradient
 from fastmarl.core.nets.dense_layers import OBSERVATIONS, NotDenseError
+from fastmarl.core.processes.threads import WorkerThreads
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.structs import Path, map_struct
@@ -30,6 +31,8 @@ from fastmarl.learning.module_layers import ModuleLayers
 from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns
 
 FILLED = {LOGP: torch.finfo(torch.float32).max, ADVANTAGES: 0.0, TARGETS: 0.0, COUNTS: 0.0}  # in rows that don't count
+MOST_PARTS = 8  # of a minibatch
+ROWS_OF_PART = 600  # at least; each part copies the weights and adds its gradient
 SMALLEST = 1e-7  # difference that rounding explains between gradients of 0
 TOLERANCE = 1e-3  # of gradients in float32, relative to their size
 
@@ -49,14 +52,42 @@ class CompiledGradient:
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor], layers: ModuleLayers):
         self.module, self.gradients, self.layers = module, gradients, layers
-        self._nets: dict[tuple[bool, ...], PPOGradient] = {}
+        self._nets: dict[tuple[bool, bool, bool], list[PPOGradient]] = {}
+        self._of_parts: list[Any] = []  # float32 [n], all gradients of a part in a row
 
-    def net(self, *, has_values: bool, has_mask: bool, has_former: bool) -> PPOGradient:
-        """Return the compiled code for rows with or without values, masks and former logits."""
-        if (key := (has_values, has_mask, has_former)) not in self._nets:
+    def nets(self, n: int, *, has_values: bool, has_mask: bool, has_former: bool) -> list[PPOGradient]:
+        """Return the compiled code for n parts of a minibatch, with or without values, masks and former logits.
+
+        The first one writes to `gradients`, the others to memory from which `add_parts()` adds to them.
+        """
+        nets = self._nets.setdefault((has_values, has_mask, has_former), [])
+        while len(nets) < n:
+            gradients = self._gradients_of(len(nets))
             net = self.needed(has_values=has_values)
-            self._nets[key] = gradient_of(net, self.gradients, has_mask=has_mask, has_former=has_former)
-        return self._nets[key]
+            nets.append(gradient_of(net, gradients, has_mask=has_mask, has_former=has_former))
+        return nets[:n]
+
+    def _gradients_of(self, part: int) -> Mapping[Any, Tensor]:
+        if part == 0:
+            return self.gradients
+        if len(self._of_parts) < part:
+            self._of_parts.append(np.zeros(sum(each.numel() for each in self.gradients), np.float32))
+        pieces = torch.from_numpy(self._of_parts[part - 1]).split([each.numel() for each in self.gradients])
+        return {each: piece.view(each.shape) for each, piece in zip(self.gradients, pieces, strict=True)}
+
+    def add_parts(self, n: int, trained: set[Any]) -> None:
+        """Add the gradients of parts 1 to n - 1 to those of part 0, in this order."""
+        end = 0
+        for parameter, gradient in self.gradients.items():
+            begin, end = end, end + gradient.numel()
+            if parameter in trained:
+                total = gradient.detach().numpy().reshape(-1)
+                for of_part in self._of_parts[: n - 1]:
+                    total += of_part[begin:end]
+
+    def forget(self) -> None:
+        """Forget compiled code that other threads may still be running."""
+        self._nets, self._of_parts = {}, []
 
     def needed(self, *, has_values: bool) -> DenseNet:
         """Return the layers on which the loss depends."""
@@ -123,7 +154,8 @@ class CompiledRows:
         states = [self._state(path, len(batch[Columns.ACTION_LOGP])) for path in used.states]
         self._inputs = Inputs(obs.detach().contiguous().numpy(), rows.numpy(), states)
         self._mask = mask
-        self._net = gradient.net(has_values=has_values, has_mask=mask is not None, has_former=former is not None)
+        self._kind = {"has_values": has_values, "has_mask": mask is not None, "has_former": former is not None}
+        self._n_counted = (rows[:, COUNTS] != 0).reshape(shape[0], -1).sum(1).numpy()  # by sequence
         self.trained: list[Any] = [each for each in used.parameters if each in gradient.gradients]
 
     def __len__(self) -> int:
@@ -160,10 +192,14 @@ class CompiledRows:
             raise NotDenseError("its actions are nested")
         return given.reshape(n, -1)
 
-    def compute(self, numbers: Tensor) -> dict[str, float]:
-        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`."""
+    def compute(self, numbers: Tensor, threads: WorkerThreads | None = None) -> dict[str, float]:
+        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`.
+
+        Args:
+            threads: Compute parts of the minibatch, which do not depend on the number of threads; None: no parts.
+        """
         options = self._options
-        sums = self._compute(self._inputs, numbers.numpy(), options)
+        sums = self._compute(self._inputs, numbers.numpy(), options, threads)
         found = dict(zip(SUMS, sums.tolist(), strict=True))
         n = max(1.0, found["count"])
         mean = {name: value / n for name, value in found.items()}
@@ -180,13 +216,28 @@ class CompiledRows:
             stats["vf_explained_var"] = max(-1.0, 1 - of_errors / max(of_targets, sys.float_info.min))
         return stats
 
-    def _compute(self, inputs: "Inputs", order: Any, options: LossOptions) -> Any:
+    def _compute(self, inputs: "Inputs", order: Any, options: LossOptions, threads: WorkerThreads | None = None) -> Any:
         """Overwrite the gradient; returns SUMS."""
-        return self._net.compute(
-            inputs.obs, inputs.rows, order, length=self._length, states=inputs.states, clip=options.clip,
-            value_coeff=options.vf_coeff, entropy_coeff=options.entropy_coeff, value_clip=options.vf_clip,
-            kl_coeff=options.kl_coeff,
-        )  # fmt: skip
+        n_parts = 1 if threads is None else max(1, min(MOST_PARTS, len(order) * self._length // ROWS_OF_PART))
+        nets, orders = self._gradient.nets(n_parts, **self._kind), np.array_split(order, n_parts)
+        n_counted = -1 if n_parts == 1 else int(self._n_counted[order].sum())
+
+        def part(k: int) -> Any:
+            return nets[k].compute(
+                inputs.obs, inputs.rows, orders[k], length=self._length, states=inputs.states, n_counted=n_counted,
+                clip=options.clip, value_coeff=options.vf_coeff, entropy_coeff=options.entropy_coeff,
+                value_clip=options.vf_clip, kl_coeff=options.kl_coeff,
+            )  # fmt: skip
+
+        if threads is None or n_parts == 1:
+            return part(0)
+        try:
+            sums = threads.run(part, n_parts)
+        except BaseException:
+            self._gradient.forget()
+            raise
+        self._gradient.add_parts(n_parts, set(self.trained))
+        return sum(sums)
 
     def compare_with_autograd(self, most: int) -> None:
         """Raise NotDenseError unless compiled code and autograd compute the same gradient.

@@ -12,6 +12,7 @@ from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
 from fastmarl.core.objects.public import public
+from fastmarl.core.processes.threads import WorkerThreads, usable_cores
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients
@@ -60,6 +61,9 @@ class PPOLearner:
         max_grad_norm: Norm to which longer gradients are scaled down; None: no limit.
         generator: Random generator for the order of rows; None: torch's global one.
         compiled: Use compiled gradients where possible; False: always use autograd.
+        num_threads: Number of threads for compiled gradients of large minibatches; None: the cores that this process
+            may use. They end with each update, and the results do not depend on their number. Autograd uses those
+            of torch.
 
     Attributes:
         backend: "compiled", or "autograd" followed by the reason; known after the first update.
@@ -88,12 +92,14 @@ class PPOLearner:
         max_grad_norm: float | None = 0.5,
         generator: torch.Generator | None = None,
         compiled: bool = True,
+        num_threads: int | None = None,
     ):
         self.module, self._module = module, one_module(module)
         self.epochs, self.num_minibatches, self.minibatch_size = epochs, num_minibatches, minibatch_size
         self.clip, self.vf_coeff, self.vf_clip = clip, vf_coeff, vf_clip
         self.entropy_coeff, self.kl_coeff = entropy_coeff, kl_coeff
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
+        self.num_threads = num_threads
         self._check_sizes()
         self.parameters: FlatParameters = flat_parameters(module)
         self._trained = _trained(module)
@@ -128,8 +134,11 @@ class PPOLearner:
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
         self._check_parameters()
-        rows, gradient = self._rows(batch), self.parameters.gradient
-        size = self.minibatch_size or -(-n // self.num_minibatches)
+        with WorkerThreads(self.num_threads or usable_cores()) as threads:
+            return self._run_epochs(batch, n, device, self._rows(batch, threads))
+
+    def _run_epochs(self, batch: Mapping[str, Any], n: int, device: torch.device, rows: Any) -> dict[str, float]:
+        gradient, size = self.parameters.gradient, self.minibatch_size or -(-n // self.num_minibatches)
         steps = _Steps(self.optimizer, self.parameters)
         found: dict[str, list[float]] = {}
         for epoch in range(self.epochs):
@@ -147,10 +156,9 @@ class PPOLearner:
         return {name: fmean(values) for name, values in found.items()}
 
     def _check_sizes(self) -> None:
-        sizes = self.epochs, self.num_minibatches, self.minibatch_size
-        if any(size is not None and size < 1 for size in sizes):
-            raise ConfigError("epochs, num_minibatches and minibatch_size must be at least 1, got "
-                              f"{sizes[0]}, {sizes[1]} and {sizes[2]}")  # fmt: skip
+        for name in ("epochs", "num_minibatches", "minibatch_size", "num_threads"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ConfigError(f"{name} must be at least 1, got {size}")
         check_coefficients(**self._options()._asdict(), max_grad_norm=self.max_grad_norm)
 
     def _options(self) -> LossOptions:
@@ -168,7 +176,7 @@ class PPOLearner:
                                   f"{tuple(value.shape)}, the parameters have {tuple(self.parameters.shape)}"
                                   )  # fmt: skip
 
-    def _rows(self, batch: Mapping[str, Any]) -> Any:
+    def _rows(self, batch: Mapping[str, Any], threads: WorkerThreads) -> Any:
         """Prepare the batch for the backend that computes its gradients."""
         options = self._options()
         try:
@@ -177,7 +185,7 @@ class PPOLearner:
             rows = self._gradients.rows(batch, options)
             self.parameters.mark_reached(rows.trained)
             self.backend = COMPILED
-            return _CompiledRows(rows, self.parameters.unreached())
+            return _CompiledRows(rows, threads, self.parameters.unreached())
         except NotDenseError as reason:
             self.backend = f"autograd: {reason}"
             return _AutogradRows(self._module, self.parameters, batch, options)
@@ -240,8 +248,12 @@ class _CompiledRows:
         unreached: Places of the parameters without a gradient.
     """
 
-    def __init__(self, rows: CompiledRows, unreached: list[slice]):
-        self.compute, self.unreached = rows.compute, unreached
+    def __init__(self, rows: CompiledRows, threads: WorkerThreads, unreached: list[slice]):
+        self._rows, self._threads, self.unreached = rows, threads, unreached
+
+    def compute(self, numbers: Tensor) -> dict[str, float]:
+        """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`."""
+        return self._rows.compute(numbers, self._threads)
 
 
 class _AutogradRows:

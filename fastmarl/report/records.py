@@ -15,6 +15,7 @@ from typing import Any
 
 from fastmarl.core import __version__
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.processes.threads import usable_cores
 
 Row = dict[str, Any]
 Figures = dict[str, list[Row]]  # section -> its rows
@@ -147,11 +148,6 @@ def build() -> str:
 
     checked, sanitized = "checked (bounds, None, initialisation)", "sanitized (addresses, undefined behaviour)"
     return checked if _build.CHECKED else sanitized if _build.SANITIZED else "release"
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

@@ -34,6 +34,7 @@ class PPOGradient:
         *,
         length: int = 1,
         states: list[Floats] | None = None,
+        n_counted: int = -1,
         clip: float,
         value_coeff: float,
         entropy_coeff: float,
