@@ -1,11 +1,14 @@
 """PPOTorchLearner's updates by autograd, and its processing of gradients, equal those of RLlib's learner."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
+from support.exhaustive import further
 from support.ppo_learners import (
     RECURRENT,
     assert_close,
@@ -113,11 +116,18 @@ def normalise(module):
 
 
 CHANGES = (put_own_parts, hook_layer, hook_parameter, hook_backward, freeze, replace_method, normalise)
+
+
+def by_turns(values):
+    """Each value with one kind of learner, and as a further case with the other."""
+    pairs = [(value, [*KINDS][i % 2]) for i, value in enumerate(values)]
+    return [*pairs, *further((value, kind) for value in values for kind in KINDS if (value, kind) not in pairs)]
+
+
 MIXINS = (OwnLoss, OwnGradients, OwnUpdate, NoGradients, *map(changed, CHANGES))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mixin", MIXINS, ids=lambda mixin: mixin.__name__)
+@pytest.mark.parametrize(("mixin", "kind"), by_turns(MIXINS), ids=lambda value: getattr(value, "__name__", None))
 def test_customised_learners_are_equal_without_our_gradient(mixin, kind, computed):
     calls = sampled({})[:2]
     theirs, ours = (type("Own", (mixin, each), {}) for each in (RLlibLearner, KINDS[kind]))
@@ -125,11 +135,11 @@ def test_customised_learners_are_equal_without_our_gradient(mixin, kind, compute
     assert not computed
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "options",
-    [{"model": RECURRENT}, {"use_critic": False, "use_gae": False}, {"num_epochs": 1, "minibatch_size": None}],
-    ids=["LSTM", "no critic", "one batch"],
+    ("options", "kind"),
+    by_turns(
+        [{"model": RECURRENT}, {"use_critic": False, "use_gae": False}, {"num_epochs": 1, "minibatch_size": None}]
+    ),
 )
 def test_other_configs_are_equal(options, kind, computed):
     calls = sampled(options)[:2]
@@ -170,10 +180,13 @@ def poisoned(kind, column, bad, is_masked):
     return Poisoned
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("is_masked", [False, True])
-@pytest.mark.parametrize("column", [Columns.OBS, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS])
+COLUMNS = (Columns.OBS, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS)
+ROWS = [*product(COLUMNS, (False, True), (float("nan"), float("inf")), KINDS)]
+
+
+@pytest.mark.parametrize(
+    ("column", "is_masked", "bad", "kind"), [*ROWS[::3], *further(row for i, row in enumerate(ROWS) if i % 3)]
+)
 def test_rows_that_are_not_finite(column, is_masked, bad, kind, computed):
     calls = sampled({})[:1]
     want, got = (updated(poisoned(each, column, bad, is_masked), {}, calls) for each in (RLlibLearner, KINDS[kind]))
