@@ -83,6 +83,6 @@ def test_they_come_out_of_another_process():
     config = fastmarl.EnvRunnerConfig(
         env=Newcomers, restart_failed_sub_environments=True, rollout_fragment_length=6, seed=1
     )
-    with BackgroundSampler(config, processes=1) as sampler:
+    with BackgroundSampler(config, processes=1, start_method="fork") as sampler:
         for _ in range(2):
             assert len(sampler.next()["default_policy"]["rewards"]) == 6

@@ -18,7 +18,7 @@ def test_a_group_in_this_process_is_freed_by_reference_counts_alone():
 @pytest.mark.slow
 def test_processes_of_a_freed_background_sampler_end():
     with uncollected():
-        sampler = BackgroundSampler(CONFIG)
+        sampler = BackgroundSampler(CONFIG, start_method="fork")
         next(iter(sampler))
         assert multiprocessing.active_children()
         sampler = None

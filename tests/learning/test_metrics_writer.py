@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from support.anew import exit_code_of
 from support.full_disk import largest_file, no_room
 
 import fastmarl
@@ -177,20 +178,15 @@ def test_a_runner_s_metrics_are_taken_as_they_are(path):
     assert float(second["stage_time_ms/env"]) == metrics["stage_time_ms"]["env"]
 
 
-KILLED = """
-import os, signal, sys
-from fastmarl.learning import MetricsWriter
-writer = MetricsWriter(csv_path=sys.argv[1])
-for step in range(1, 6):
-    writer.write(step, {"a": step, f"new at {step // 3}": 1})
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+def write_until_killed(path):
+    writer = MetricsWriter(csv_path=path)
+    for step in range(1, 6):
+        writer.write(step, {"a": step, f"new at {step // 3}": 1})
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_lines_are_complete_when_the_process_is_killed(path):
-    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert exit_code_of(write_until_killed, path) == -signal.SIGKILL
     assert [(row["step"], row["a"]) for row in rows_of(path)] == [(str(step), str(step)) for step in range(1, 6)]
 
 

@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import GraphInstance
+from support.anew import exit_code_of
 from support.batches import assert_same_bits
 from support.exactly import assert_same_episodes
 from support.full_disk import largest_file, no_room
@@ -555,24 +556,18 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
     assert not list(tmp_path.glob("data/*/.*"))
 
 
-KILLED = """
-import os, signal, sys
-import fastmarl
-from fastmarl.offline import ParquetWriter
-config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=3, seed=1)
-runner, writer = fastmarl.MultiAgentEnvRunner(config), ParquetWriter(sys.argv[1], max_rows_per_file=300)
-for i in range(40):
-    writer.write(runner.sample(num_timesteps=75))  # each call fills a part but the last ones
-    if i == 20:
-        writer.flush()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+def write_until_killed(path):
+    runner, file_writer = spread(), ParquetWriter(path, max_rows_per_file=300)
+    for i in range(40):
+        file_writer.write(runner.sample(num_timesteps=75))  # each call fills a part but the last ones
+        if i == 20:
+            file_writer.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
 def test_a_kill_loses_no_complete_file(tmp_path):
-    done = run_script(KILLED, tmp_path)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert exit_code_of(write_until_killed, tmp_path) == -signal.SIGKILL
     with spread() as runner:
         calls = [runner.sample(num_timesteps=75) for _ in range(40)]
     names = sorted(tmp_path.glob("parts/worker*"))
@@ -857,7 +852,7 @@ def test_a_runner_writes_the_episodes_that_it_returns(tmp_path):
 @pytest.mark.slow
 def test_processes_that_sample_write_files_of_their_own(tmp_path):
     config = fastmarl.EnvRunnerConfig(env=SPREAD, rollout_fragment_length=25, output=str(tmp_path))
-    with BackgroundSampler(config, processes=2, max_policy_lag=0) as sampler:
+    with BackgroundSampler(config, processes=2, max_policy_lag=0, start_method="fork") as sampler:
         rows = [sampler.next()["default_policy"]["rewards"] for _ in range(3)]
     assert sum(map(len, rows)) == ParquetReader(tmp_path).num_rows() == 450
     names = sorted(file.name for file in tmp_path.glob("data/default_policy/*"))

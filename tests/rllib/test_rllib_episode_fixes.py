@@ -3,8 +3,6 @@
 import copy
 import pickle
 import random
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
@@ -20,6 +18,7 @@ from ray.rllib.utils.error import MultiAgentEnvError
 from ray.rllib.utils.minibatch_utils import ShardEpisodesIterator
 from ray.rllib.utils.replay_buffers.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 from rllib.differential.compare import Comparison
+from support.anew import with_new_modules
 from support.random_cases import number_of_cases
 
 from fastmarl.errors import ConfigError
@@ -818,11 +817,15 @@ def test_classes_with_options_pickle_by_import(dumps):
     episode = grow(begin(ALL_FIXES), 2)
     assert pickle.loads(dumps(runner)) is runner
     assert type(pickle.loads(dumps(episode))) is ALL_FIXES
-    code = "import pickle, sys; *sent, learner = pickle.load(sys.stdin.buffer)\n"
-    code += "print(*(each.__name__ for each in sent), learner.update_mode)"
     sent = dumps((runner, ALL_FIXES, PPOTorchLearner.options(update="fast")))
-    answer = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, timeout=300, check=True)
-    assert answer.stdout.decode().split() == [runner.__name__, ALL_FIXES.__name__, "fast"]
+    answer = with_new_modules("fastmarl.rllib", names_of_received, sent)
+    assert answer == [runner.__name__, ALL_FIXES.__name__, "fast"]
+
+
+def names_of_received(sent):
+    *classes, learner = pickle.loads(sent)
+    assert learner is not PPOTorchLearner.options(update="fast"), "of this module, which was imported before"
+    return [*(each.__name__ for each in classes), learner.update_mode]
 
 
 def test_runners_of_ones_own_are_sent_by_value():
