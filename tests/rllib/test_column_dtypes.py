@@ -1,11 +1,14 @@
 """A column has a dtype that holds all its values, whichever of them came first."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from rllib.differential.cases import TURNS, WAITING, both, case, world
 from rllib.differential.configs import LSTM
 from rllib.differential.known import CorrectedLoop, unexpected
 from rllib.differential.runs import Case, Sample, play
+from support.exhaustive import further, params
 
 from fastmarl.rllib import MultiAgentEnvRunner
 from fastmarl.rllib.episodes import MultiAgentEpisode
@@ -26,10 +29,14 @@ def modes(order: str, **setup) -> Case:
     return case(world(3, max_steps=200, **setup.pop("rules")), ORDERS[order], **setup)
 
 
-@pytest.mark.parametrize("rules", [{}, TURNS, WAITING], ids=["together", "turns", "waiting"])
-@pytest.mark.parametrize("order", ORDERS)
+ALL_RULES = {"together": {}, "turns": TURNS, "waiting": WAITING}
+IN_ORDERS = [*product(ALL_RULES, ORDERS)]
+FEW = {*product(ALL_RULES, ["greedy, exploring"]), *product(["waiting"], ORDERS)}
+
+
+@pytest.mark.parametrize(("rules", "order"), params(IN_ORDERS, FEW))
 def test_log_probabilities_of_a_recurrent_module_stay_floats(order, rules):
-    chosen = modes(order, rules=rules, model_config=LSTM)
+    chosen = modes(order, rules=ALL_RULES[rules], model_config=LSTM)
     got, corrected = play(chosen, MultiAgentEnvRunner), play(chosen, CorrectedLoop)
     assert (got.error, corrected.error, got.is_accelerated) == (None, None, True)
     calls = [sampled for sampled in got.returned if isinstance(sampled, list)]
@@ -68,7 +75,7 @@ def test_agents_that_began_at_random_begin_with_the_initial_state():
     assert not unexpected(chosen, corrected, got)
 
 
-@pytest.mark.parametrize("callbacks", ["none", "everything"])
+@pytest.mark.parametrize("callbacks", ["none", *further(["everything"])])
 @pytest.mark.parametrize("order", ORDERS)
 def test_outputs_of_any_form_that_change_their_dtype(order, callbacks):
     """The module's "kept" is 1.5 for all agents where it explores, and an integer or a flag elsewhere."""

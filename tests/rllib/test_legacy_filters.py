@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.evaluation import rollout_worker
 from ray.rllib.utils import filter as of_rllib
+from support.exhaustive import further
 from support.legacy_api.faces import Ours, Theirs, all_to_p0, by_agent
 
 import fastmarl
@@ -141,8 +142,14 @@ def _of_boxes(moments, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["MeanStdFilter", "ConcurrentMeanStdFilter"])
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize(
+    ("space", "kind"),
+    [
+        *((space, "MeanStdFilter") for space in SPACES),
+        ("Dict", "ConcurrentMeanStdFilter"),
+        *further((space, "ConcurrentMeanStdFilter") for space in SPACES if space != "Dict"),
+    ],
+)
 def test_workers_filter_as_rllibs(space, kind, monkeypatch):
     """Batches and statistics of two policies, of one, and of workers that have exchanged filters."""
     monkeypatch.setattr(rollout_worker, "_update_env_seed_if_necessary", lambda *args: None)  # which resets once more

@@ -216,7 +216,7 @@ histories = st.lists(calls, min_size=1, max_size=5)
 
 
 @given(history=histories, num_env_runners=st.integers(0, 3), smoothing=st.integers(1, 7))
-@settings(max_examples=number_of_cases(30))
+@settings(max_examples=number_of_cases(12))
 def test_reports_are_equal(history: list[Call], num_env_runners: int, smoothing: int) -> None:
     theirs, ours = make_runner(num_env_runners, smoothing), make_runner(num_env_runners, smoothing)
     for call in [*history, Call(episodes=())]:
@@ -229,7 +229,7 @@ def test_reports_are_equal(history: list[Call], num_env_runners: int, smoothing:
 
 
 @given(history=histories)
-@settings(max_examples=40)
+@settings(max_examples=number_of_cases(12))
 def test_reports_are_equal_step_by_step(history: list[Call]) -> None:
     theirs, ours = make_runner(), make_runner()
     for call in [*history, Call(episodes=())]:
@@ -241,7 +241,7 @@ def test_reports_are_equal_step_by_step(history: list[Call]) -> None:
 
 
 @given(together=st.lists(st.tuples(calls, calls, calls), min_size=1, max_size=4), n=st.integers(1, 3))
-@settings(max_examples=40)
+@settings(max_examples=number_of_cases(12))
 def test_aggregates_are_equal(together: list[tuple[Call, ...]], n: int) -> None:
     """Reports of several runners, at the root and reduced there."""
     theirs, ours = [make_runner(n) for _ in range(n)], [make_runner(n) for _ in range(n)]
@@ -257,7 +257,7 @@ def test_aggregates_are_equal(together: list[tuple[Call, ...]], n: int) -> None:
 
 
 @given(history=histories)
-@settings(max_examples=40)
+@settings(max_examples=number_of_cases(12))
 def test_counters_stay_alive(history: list[Call]) -> None:
     """With keep_counters_alive() everything is as without it, except that no counter is NaN, here and at the root."""
     theirs, ours = make_runner(), make_runner()
@@ -376,7 +376,7 @@ numbers = st.one_of(
 
 
 @given(bursts=st.lists(st.lists(numbers, max_size=8) | st.none(), max_size=5))
-@settings(max_examples=number_of_cases(30))
+@settings(max_examples=number_of_cases(12))
 @pytest.mark.filterwarnings("ignore:All-NaN")
 def test_push_all_is_as_many_pushes(bursts: list[list | None]) -> None:
     """None stands for a report."""
@@ -391,7 +391,7 @@ def test_push_all_is_as_many_pushes(bursts: list[list | None]) -> None:
 
 
 @given(bursts=st.lists(st.integers(1, 9) | st.none(), max_size=6))
-@settings(max_examples=number_of_cases(30))
+@settings(max_examples=number_of_cases(12))
 def test_add_ones_is_as_many_pushes(bursts: list[int | None]) -> None:
     for singly, at_once in zip(make_stats(), make_stats(), strict=True):
         for burst in bursts:
@@ -414,7 +414,7 @@ def test_add_ones_to_values_logged_before(before: Any) -> None:
 
 
 @given(bursts=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 300)), max_size=4))
-@settings(max_examples=30)
+@settings(max_examples=number_of_cases(12))
 def test_push_repeated_is_nearly_as_many_pushes(bursts: list[tuple[float, int]]) -> None:
     for singly, at_once in zip(make_stats(), make_stats(), strict=True):
         for value, n in bursts:
