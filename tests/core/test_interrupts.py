@@ -22,7 +22,7 @@ from fastmarl.modules import RLModuleSpec
 
 # An interrupt that comes while Python finalises an object is dropped, with this warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-N_LINES = 6
+N_LINES = 3
 CALLS = (Call(num_timesteps=9), Call(num_timesteps=30), Call(num_timesteps=12), Call(num_timesteps=12))
 KINDS = {
     "plain": {},

@@ -6,7 +6,7 @@ from support.tapes.chunks import noted
 from support.tapes.play import Play
 from support.tapes.worlds import World
 
-CASES = RandomCases(usual=10)
+CASES = RandomCases(usual=5)
 GROUPS = 20
 
 

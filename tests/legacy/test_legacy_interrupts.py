@@ -14,7 +14,7 @@ from fastmarl.legacy import RolloutWorker, RolloutWorkerConfig
 
 # An interrupt that comes while Python finalises an object is dropped, with this warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-N_LINES = 6
+N_LINES = 3
 
 
 def return_of(reset, length):

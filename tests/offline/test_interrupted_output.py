@@ -14,7 +14,7 @@ import fastmarl
 from fastmarl.offline import ParquetReader, writer_thread
 from fastmarl.offline.writer_thread import Parcel, WriterThread
 
-N_LINES = 5
+N_LINES = 3
 
 
 def outline(episodes):

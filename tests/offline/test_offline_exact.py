@@ -16,8 +16,9 @@ from fastmarl.core.spaces.columns import Columns
 from fastmarl.offline import ParquetReader, ParquetWriter
 
 pytestmark = pytest.mark.needs("pyarrow")
-CASES = RandomCases(usual=40)
-GROUPS = max(1, CASES.n // 40)
+USUAL = 20
+CASES = RandomCases(usual=USUAL)
+GROUPS = max(1, CASES.n // USUAL)
 
 
 def played(world: World) -> list[list]:
@@ -92,7 +93,7 @@ def test_episodes_are_read_back_exactly(group, tmp_path):
         except BaseException as error:
             error.add_note(f"World({seed})")
             raise
-    if CASES.n == 40 and not CASES.first:  # else this could pass for want of trouble
+    if CASES.n == USUAL and not CASES.first:  # else this could pass for want of trouble
         assert len(seen) == 13 and min(seen.values()) > 0, dict(seen)
 
 

@@ -9,7 +9,7 @@ from support.interrupts import Interruption, in_own_thread, interrupt_lines, lin
 import fastmarl
 from fastmarl.replays import Recording
 
-N_LINES = 6
+N_LINES = 3
 LENGTH = 4
 JOINS = {"a": 0, "b": 0, "late": 2}
 SPACE = gym.spaces.Box(-1e9, 1e9, (2,), np.float32)

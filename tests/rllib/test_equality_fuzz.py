@@ -18,7 +18,7 @@ from support.random_cases import RandomCases
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
-CASES = RandomCases(usual=5)
+CASES = RandomCases(usual=3)
 BATCHES = 20
 pytestmark = pytest.mark.xdist_group("fuzz")  # one process counts them
 MOST_RAISED = 0.05

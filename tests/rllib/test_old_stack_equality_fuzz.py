@@ -7,7 +7,7 @@ from support.random_cases import RandomCases
 
 from fastmarl.rllib import RolloutWorker
 
-CASES = RandomCases(usual=10, prefix="FASTMARL_OLD_STACK")
+CASES = RandomCases(usual=6, prefix="FASTMARL_OLD_STACK")
 BATCHES = 20
 MOST_RAISED = 0.2  # 0.05 of the first 20, 0.06 of 300
 pytestmark = pytest.mark.xdist_group("old stack fuzz")  # one process counts them

@@ -12,7 +12,7 @@ from support.numbered_env import JOINS, NumberedEnv, reward_of
 from fastmarl.rllib import RolloutWorker
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
-N_LINES = 5
+N_LINES = 3
 
 
 class PaysFromTheFirstAction(NumberedEnv):

@@ -21,7 +21,7 @@ from fastmarl.rllib import MultiAgentEnvRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
-N_LINES = 6
+N_LINES = 3
 
 
 def make_config():

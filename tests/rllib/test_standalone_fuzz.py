@@ -12,7 +12,7 @@ from rllib.standalone.known import MENDED, ON_PURPOSE, unexplained
 from rllib.standalone.runs import play_ours, play_rllib
 from support.random_cases import RandomCases
 
-CASES = RandomCases(usual=6)
+CASES = RandomCases(usual=3)
 BATCHES = 12
 TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
