@@ -5,6 +5,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from support.bundled import BUNDLED
+from support.exhaustive import further
 from support.gridworld import PlainGridWorld, SplitMix64
 from support.teams import TEAMS
 from support.twins import Twins
@@ -43,13 +44,15 @@ def test_draws_are_even():
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.03
 
 
+CROWDED = {"num_agents": 12, "size": 6, "num_food": 9, "num_hazards": 5, "view": 1, "max_steps": 30}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_envs", "options"),
     [
-        (1, {}),
         (4, {}),
-        (2, {"num_agents": 12, "size": 6, "num_food": 9, "num_hazards": 5, "view": 1, "max_steps": 30}),
+        *further([(1, {}), (2, CROWDED)]),
         (3, {"num_agents": 1, "size": 3, "num_food": 0, "num_hazards": 1, "view": 4}),
         (2, {"num_agents": 2, "size": 2, "num_food": 2, "num_hazards": 0, "max_steps": 7}),
     ],
@@ -84,15 +87,19 @@ def place(world, positions, landmarks):
     [
         ("simple_spread_v3", 1, {}),
         ("simple_spread_v3", 3, {"N": 1, "max_cycles": 3}),
-        ("simple_spread_v3", 2, {"N": 7, "local_ratio": 0.0, "max_cycles": 60}),
-        ("simple_spread_v3", 3, {"continuous_actions": True, "local_ratio": 0.3}),
         ("simple_spread_v3", 1, {"N": 6, "continuous_actions": True, "local_ratio": 1.0}),
         ("simple_tag_v3", 1, {}),
-        ("simple_tag_v3", 4, {"max_cycles": 60}),
         ("simple_tag_v3", 3, {"num_good": 1, "num_adversaries": 1, "num_obstacles": 0, "max_cycles": 3}),
-        ("simple_tag_v3", 2, {"num_good": 4, "num_adversaries": 2, "num_obstacles": 5}),
-        ("simple_tag_v3", 3, {"continuous_actions": True, "max_cycles": 40}),
         ("simple_tag_v3", 1, {"num_good": 3, "num_adversaries": 5, "num_obstacles": 1, "continuous_actions": True}),
+        *further(
+            [
+                ("simple_spread_v3", 2, {"N": 7, "local_ratio": 0.0, "max_cycles": 60}),
+                ("simple_spread_v3", 3, {"continuous_actions": True, "local_ratio": 0.3}),
+                ("simple_tag_v3", 4, {"max_cycles": 60}),
+                ("simple_tag_v3", 2, {"num_good": 4, "num_adversaries": 2, "num_obstacles": 5}),
+                ("simple_tag_v3", 3, {"continuous_actions": True, "max_cycles": 40}),
+            ]
+        ),
     ],
 )
 @pytest.mark.needs("mpe2")

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from support.exhaustive import further
 from support.twins import Twins
 
 from fastmarl.envs.rware import Warehouse
@@ -25,15 +26,19 @@ gxx.x.
 @pytest.mark.parametrize(
     ("name", "options", "noise"),
     [
-        ("rware-tiny-2ag-v2", {}, 0.1),
         ("rware-tiny-4ag-easy-v2", {"reward_type": "global", "normalised_coordinates": True}, 0.1),
         ("rware-tiny-4ag-easy-v2", {"reward_type": "two_stage", "msg_bits": 2}, 0.1),
         ("rware-2s-small-6ag-hard-v2", {"column_height": 3, "max_inactivity_steps": 30}, 0.1),
-        ("rware-5s-2x1-3h-3ag-1req-twostage-v2", {"max_steps": 40}, 0.1),
         ("rware-tiny-2ag-v2", {"layout": LAYOUT, "n_agents": 6, "request_queue_size": 4, "sensor_range": 0}, 0.1),
         ("rware-tiny-2ag-v2", CROWDED | {"max_steps": None}, 0.3),
-        ("rware-medium-19ag-easy-v2", {"sensor_range": 2, "msg_bits": 1}, 1.0),
         ("rware-tiny-1ag-hard-v2", {}, 1.0),  # no requests
+        *further(
+            [
+                ("rware-tiny-2ag-v2", {}, 0.1),
+                ("rware-5s-2x1-3h-3ag-1req-twostage-v2", {"max_steps": 40}, 0.1),
+                ("rware-medium-19ag-easy-v2", {"sensor_range": 2, "msg_bits": 1}, 1.0),
+            ]
+        ),
     ],
 )
 def test_warehouses_are_rwares(name, options, noise):

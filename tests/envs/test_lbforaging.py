@@ -7,6 +7,7 @@ from unittest import mock
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.exhaustive import further
 from support.foraging import DEFAULTS, ForagingTwins, make_original, random_options
 from support.random_cases import number_of_cases
 
@@ -35,18 +36,20 @@ def assert_spaces_are_its(batch, original):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"force_coop": True},
         {"players": 3, "field_size": (10, 10), "max_num_food": 3, "force_coop": True, "penalty": 0.1},
         {"players": 4, "field_size": (5, 5), "max_num_food": 4, "normalize_reward": False, "penalty": 1 / 3},
-        {"players": 5, "field_size": (9, 9), "max_num_food": 5, "sight": 2, "max_episode_steps": 100},
         {"players": 3, "field_size": (12, 7), "max_num_food": 3, "sight": 3, "observe_agent_levels": False},
         {"sight": 0, "max_food_level": 1, "max_episode_steps": 7},
-        {"players": 1, "min_player_level": 2, "max_player_level": 3, "max_food_level": 3},
         {"players": 3, "min_player_level": [1, 0, 2], "max_player_level": [1, 2, 7], "min_food_level": [1, 3],
          "max_food_level": [4, 3]},
-        {"players": 3, "grid_observation": True, "sight": 2, "field_size": (6, 9), "force_coop": True},
         {"players": 4, "grid_observation": True, "observe_agent_levels": False, "field_size": (5, 4), "penalty": 0.5},
+        *further([
+            {},
+            {"force_coop": True},
+            {"players": 5, "field_size": (9, 9), "max_num_food": 5, "sight": 2, "max_episode_steps": 100},
+            {"players": 1, "min_player_level": 2, "max_player_level": 3, "max_food_level": 3},
+            {"players": 3, "grid_observation": True, "sight": 2, "field_size": (6, 9), "force_coop": True},
+        ]),
     ],
     ids=repr,
 )  # fmt: skip
