@@ -15,7 +15,7 @@ from fastmarl.core.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumE
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing.check import check_env
 
-STEPS = 2000
+STEPS = 1000
 TUPLES = {
     "lbforaging, 2 agents": ("lbforaging:Foraging-8x8-2p-3f-v3", {}),
     "lbforaging, 4 agents": ("lbforaging:Foraging-5x5-4p-3f-v3", {}),
@@ -139,13 +139,13 @@ def test_it_is_the_same_game(game, rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("game", params(GAMES, package_of))
 def test_check_env_finds_nothing(game):
-    report = check_env(lambda env_config: adapter_of(game)(make(game)), steps=600)
+    report = check_env(lambda env_config: adapter_of(game)(make(game)), steps=300)
     problems = report.problems
     if "lbforaging" in game:  # where its agents begin hangs on where they were in the episode before
         problems = [problem for problem in problems if problem.kind != "seed"]
     assert not problems, str(report)
     assert not report.notes, str(report)
-    assert report.episodes and report.env_steps == 600
+    assert report.episodes and report.env_steps == 300
 
 
 @pytest.mark.parametrize("game", params(["lbforaging, 2 agents", "multigrid"], package_of))

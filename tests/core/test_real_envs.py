@@ -98,22 +98,34 @@ def assert_as_logged(env, log, chunks):
     assert episode.get_return() == pytest.approx(total - hanging)
 
 
-# Random actions come by another way. From there on all is the same, so fewer steps do.
-OPTIONS = pytest.mark.parametrize(
-    ("options", "steps"), [({}, 200), ({"random_actions": True}, 80)], ids=["modules", "random"]
-)
+# Random actions come by another way. From there on all is the same, so fewer steps do, and one env for each kind of
+# space and mask.
+RANDOM = {"random_actions": True}
+RANDOM_KINDS = ("turn based", "multiwalker", "leduc_holdem", "hanabi", "mamujoco")
+
+
+def with_options(kinds, random_kinds):
+    """Parameters of each kind: options of sample(), and for how many steps."""
+    found = []
+    for param in params(kinds):
+        (kind,) = param.values
+        found.append(pytest.param(kind, {}, 200, id=f"{kind}-modules", marks=param.marks))
+        marks = param.marks if kind in random_kinds else (*param.marks, pytest.mark.exhaustive)
+        found.append(pytest.param(kind, RANDOM, 80, id=f"{kind}-random", marks=marks))
+    return found
 
 
 @pytest.mark.slow
-@OPTIONS
-@pytest.mark.parametrize("kind", params(KINDS))
+@pytest.mark.parametrize(("kind", "options", "steps"), with_options(KINDS, RANDOM_KINDS))
 def test_episodes_match_the_data_of_the_env(kind, options, steps):
     assert_episodes_are_what_was_said(Watching(kind, steps), options)
 
 
+BATCHED = ["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "rware"]
+
+
 @pytest.mark.slow
-@OPTIONS
-@pytest.mark.parametrize("kind", params(["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "rware"]))
+@pytest.mark.parametrize(("kind", "options", "steps"), with_options(BATCHED, ("simple_tag", "hanabi")))
 def test_episodes_of_a_batch_match_the_data_of_its_envs(kind, options, steps):
     assert_episodes_are_what_was_said(Watching(kind, steps, batched=True), options)
 

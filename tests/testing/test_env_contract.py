@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.differences import assert_same
-from support.real_envs import KINDS, STEPS, params, steps_of
+from support.real_envs import KINDS, MORE_STEPS, STEPS, params, steps_of
 from support.real_envs import pytestmark as pytestmark
 
 from fastmarl.core.envs.adapters import as_multi_agent_env
@@ -61,7 +61,7 @@ def test_reset_and_step_keep_the_protocol(make, kind):
     for i, (_, action_space) in enumerate(spaces.values()):
         action_space.seed(i)
     episodes, over = 0, True
-    for env_t in range(steps_of(kind, STEPS)):
+    for env_t in range(steps_of(kind, MORE_STEPS.get(kind, STEPS))):
         if over:
             result = env.reset(seed=0) if env_t == 0 else env.reset()
             check_reset_result(result, 0)
@@ -108,7 +108,7 @@ def test_the_same_seed_and_actions_bring_the_same(make):
 
 @pytest.mark.slow
 def test_check_env_finds_nothing(make, kind):
-    steps = steps_of(kind, STEPS)
+    steps = steps_of(kind, MORE_STEPS.get(kind, STEPS))
     report = check_env(make(), steps=steps)
     assert not {problem.kind for problem in report.problems} - KNOWN_FAULTS.get(kind, set()), str(report)
     assert not {note.kind for note in report.notes} - KNOWN_NOTES.get(kind, set()), str(report)
