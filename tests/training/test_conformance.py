@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, replace
 
 import pytest
-from support.exhaustive import params
+from support.exhaustive import further
 from support.ledgered.watched import WatchedIPPO, WatchedMAPPO, WatchedRecurrentIPPO
 from support.ledgered.watched_teams import WatchedEPyMARL, WatchedVDN
 from support.ledgered.worlds import WORLDS
@@ -57,6 +57,12 @@ IN_CI = {
 }
 
 
+# Whether a resumed run is equal depends on the algorithm more than on the world: one of each, in other worlds.
+RESUMED = {
+    next(cell for cell in CELLS if cell[0] == name and cell in IN_CI and cell not in REFUSED) for name in VARIANTS
+}
+
+
 class Interrupted:
     """A learner that a signal interrupts in its first update."""
 
@@ -73,8 +79,14 @@ def same_memory(monkeypatch):
     monkeypatch.setattr("fastmarl.training.loop.keep_freed_memory", bool)  # it would, in all tests to come
 
 
-@pytest.mark.parametrize(("name", "world"), params(CELLS, IN_CI))
-def test_updates_equal_the_ledger_and_resumed_runs_are_equal(name, world, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "world", "is_resumed"),
+    [
+        *((*cell, cell in RESUMED) for cell in CELLS if cell in IN_CI),
+        *further((*cell, True) for cell in CELLS if cell not in RESUMED),
+    ],
+)
+def test_updates_equal_the_ledger_and_resumed_runs_are_equal(name, world, is_resumed, tmp_path, capsys):
     variant, cls = VARIANTS[name], WORLDS[world]
     fastmarl.register_env("ledgered", cls)
     algorithm = example(variant.algorithm).ALGORITHM
@@ -96,6 +108,8 @@ def test_updates_equal_the_ledger_and_resumed_runs_are_equal(name, world, tmp_pa
         return
     assert code == 0, errors
     assert made[-1].rows_learnt
+    if not is_resumed:
+        return
     make = algorithm.make_learner
     interrupted = replace(algorithm, make_learner=lambda *args: Interrupted(make(*args)))
     assert main(interrupted, [*argv, "--folder", str(cut)]) == 128 + signal.SIGINT
