@@ -19,7 +19,7 @@ from fastmarl.core.envs.registry import env_creator
 
 pytestmark = real_envs_marks
 CONTINUOUS = (gym.spaces.Box, gym.spaces.Dict, gym.spaces.Tuple)
-N = 600
+N = 200
 KEPT = (  # each layer, kind of space, mask and connector
     *("default", "default, bytes", "default, doubles kept", "other layers", "any torch module", "own actions", "CNN"),
     *("LSTM, apart", "own memory", "masks of parts in observations", "masks in infos", "bits", "a number", "a tuple"),
@@ -36,7 +36,7 @@ def played(runner, env, n):
     """Evaluate until the envs have got n actions."""
     env.clear()
     while env.n_sent < n:
-        runner.evaluate(20, seeds=range(env.n_sent, env.n_sent + 20))
+        runner.evaluate(5, seeds=range(env.n_sent, env.n_sent + 5))
 
 
 def assert_equal(pairs, n, tolerance=0.0):
@@ -69,12 +69,12 @@ def test_actions_are_those_that_the_env_was_sent(kind, tmp_path):
 @pytest.mark.parametrize("kind", exhaustive.params(KINDS, STATES))
 def test_a_state_that_is_carried_is_as_good_as_one_that_is_kept(kind, tmp_path):
     runner, env = overheard_runner(kind)
-    played(runner, env, 300)
+    played(runner, env, N)
     for policy in policies_of(runner, kind, tmp_path).values():
         carried = Carried(policy)
         kept = list(asked_again(env.envs[0], one_by_one(policy), policy.reset))
         pairs = asked_again(env.envs[0], carried, carried.states.clear)
-        assert_equal(((own, given) for (_, own), (_, given) in zip(kept, pairs, strict=True)), 300)
+        assert_equal(((own, given) for (_, own), (_, given) in zip(kept, pairs, strict=True)), N)
 
 
 @pytest.mark.slow
