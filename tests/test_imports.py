@@ -14,6 +14,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("imports")  # one process reads all files
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "fastmarl"
 # Modules of names alone: by these paths users import what the core defines, or a wing.
@@ -96,6 +97,11 @@ def name_of(path: pathlib.Path) -> str:
 NAMES = {name_of(path) for path in FILES}
 
 
+@functools.cache
+def tree_of(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
@@ -134,7 +140,7 @@ def mentions(path: pathlib.Path) -> set[str]:
     if path.suffix == ".pyx":
         found = re.findall(r"^\s*from (\S+) c?import (.+)$", text, re.M)
         return {f"{module}.{name.strip()}" for module, names in found for name in names.split(",")}
-    tree = ast.parse(text)
+    tree = tree_of(path)
     strings = {node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     named = {node.value.partition(":")[0] for node in strings - unread(tree)}
     own = path.relative_to(PACKAGE).parts[0]
@@ -213,7 +219,7 @@ def is_exception(name: str, other: str) -> bool:
 def test_optional_packages_are_imported_only_where_they_are_used():
     for path in PYTHON:
         allowed = set() if path in CORE else {"ray"}
-        found = {name.split(".")[0] for name in names_in(imports(ast.parse(path.read_text())))} & OPTIONAL
+        found = {name.split(".")[0] for name in names_in(imports(tree_of(path)))} & OPTIONAL
         assert found <= allowed, f"{path}: {found - allowed}"
 
 
