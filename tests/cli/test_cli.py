@@ -88,10 +88,9 @@ def test_the_parts_of_the_limit_add_up():
     assert result.agent_steps_per_second == pytest.approx(1e6 / result.runner_us)
 
 
-@pytest.mark.needs("vmas")
 def test_a_batch_has_a_limit_too():
     config = fastmarl.EnvRunnerConfig(
-        env="vmas.balance", num_envs_per_env_runner=4, env_config={"max_steps": 30}, model_config={"fcnet_hiddens": [8]}
+        env="fastmarl.simple_spread", num_envs_per_env_runner=4, model_config={"fcnet_hiddens": [8]}
     )
     result = measure_relative_speed(config, rounds=1, seconds=0.01)
     assert (result.envs, result.agents) == (4, 3)
