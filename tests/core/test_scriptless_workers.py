@@ -32,28 +32,31 @@ def run(tmp_path, function, *, command=(SCRIPT,), **environment):
     return json.loads(result.stdout)
 
 
-@pytest.mark.needs("mpe2")
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param((SCRIPT,), id="path"),
-        pytest.param(("-m", "support.script_of_workers"), id="module", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_the_script_is_imported_only_if_the_env_comes_from_it(tmp_path, command):
-    without, with_script = run(tmp_path, "by_case", command=command)
+def assert_as_it_should_be(without, with_script):
     assert without == {case: [*NEITHER, True] for case in without}
     assert with_script == {case: [*BOTH, True] for case in with_script}
+
+
+def test_the_script_is_imported_only_if_the_env_or_an_object_that_is_sent_later_comes_from_it(tmp_path):
+    """The script seeds Python's generator, from which the env draws: the worker's stays as it was."""
+    without, with_script, message = run(tmp_path, "few_and_message")
+    assert len(without) == 3 and len(with_script) == 2
+    assert_as_it_should_be(without, with_script)
+    assert message == [NEITHER, BOTH, 5, True]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.needs("mpe2")
+@pytest.mark.parametrize(
+    "command", [pytest.param((SCRIPT,), id="path"), pytest.param(("-m", "support.script_of_workers"), id="module")]
+)
+def test_the_script_is_imported_only_if_the_env_comes_from_it(tmp_path, command):
+    assert_as_it_should_be(*run(tmp_path, "by_case", command=command))
 
 
 @pytest.mark.needs("mpe2")
 def test_a_script_without_a_guard_can_have_workers_for_envs_by_name(tmp_path):
     assert run(tmp_path, "unguarded", UNGUARDED="1") == NEITHER
-
-
-def test_an_object_of_the_script_that_is_sent_later_is_understood(tmp_path):
-    """The script seeds Python's generator, from which the env draws: the worker's stays as it was."""
-    assert run(tmp_path, "message") == [NEITHER, BOTH, 5, True]
 
 
 @pytest.mark.exhaustive

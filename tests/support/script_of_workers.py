@@ -40,6 +40,10 @@ gym.register("Text-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv", m
 gym.register("Class-v0", CartPoleEnv, max_episode_steps=9)
 fastmarl.register_env("lambda", lambda config: Own(config))
 fastmarl.register_env("elsewhere", Trouble)
+FEW = (  # a way of each kind to name an env; the other cases are left to `make test-exhaustive`
+    *("a class's name", "that, registered", "an id of text, limited"),
+    *("its class", "its object in env_config"),
+)
 IN_OPTIONS = "its object in env_config"
 WITHOUT_SCRIPT = {
     "mpe2.simple_spread_v3": "mpe2.simple_spread_v3",
@@ -77,8 +81,15 @@ def compared(name, env):
     return [*process, is_same(chunks, sampled(env, "sync", env_config)[0])]
 
 
-def by_case():
-    return [{name: compared(name, env) for name, env in cases.items()} for cases in (WITHOUT_SCRIPT, WITH_SCRIPT)]
+def by_case(names=None):
+    return [
+        {name: compared(name, env) for name, env in cases.items() if names is None or name in names}
+        for cases in (WITHOUT_SCRIPT, WITH_SCRIPT)
+    ]
+
+
+def few_and_message():
+    return [*by_case(FEW), message()]
 
 
 def unguarded():
