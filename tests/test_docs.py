@@ -32,15 +32,15 @@ def names_in(code: str) -> list[str]:
     return [name for name in OPTIONAL if re.search(rf"\b{name}\b", code)]
 
 
-def params(paths: list[pathlib.Path]) -> list:
+def params(paths: list[pathlib.Path], exhaustive: tuple[str, ...] = ()) -> list:
     """With a mark for each optional package that a page's code names."""
-    codes = {path: "\n".join(blocks_of(path)) for path in paths}
-    return [
-        pytest.param(
-            path, id=str(path.relative_to(ROOT)), marks=[pytest.mark.needs(OPTIONAL[name]) for name in names_in(code)]
-        )
-        for path, code in codes.items()
-    ]
+    found = []
+    for path in paths:
+        name = str(path.relative_to(ROOT))
+        marks = [pytest.mark.needs(OPTIONAL[each]) for each in names_in("\n".join(blocks_of(path)))]
+        marks += [pytest.mark.exhaustive] * (name in exhaustive)
+        found.append(pytest.param(path, id=name, marks=marks))
+    return found
 
 
 OPTIONAL = {  # in code -> package
@@ -92,7 +92,7 @@ def run_example(name, *options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", params(WITH_WORKERS))
+@pytest.mark.parametrize("page", params(WITH_WORKERS, exhaustive=("docs/distributed.md",)))  # it starts Ray
 def test_code_with_worker_processes_runs_as_a_script(page, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("\n".join(blocks_of(page)))
@@ -123,7 +123,7 @@ LEARNING = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "bounds"),
-    [LEARNING[0], *further(LEARNING[1:])],
+    further(LEARNING),
     ids=lambda value: value if type(value) is str else "",
 )
 def test_an_example_learns(name, options, bounds, tmp_path):

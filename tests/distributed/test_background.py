@@ -301,6 +301,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("cloudpickle")
 def test_classes_and_lambdas_of_a_script_reach_spawned_processes(tmp_path):

@@ -99,8 +99,8 @@ if __name__ == "__main__":
     ("method", "how", "mode", "code"),
     [
         pytest.param("spawn", "exit", "sync", 3, marks=pytest.mark.exhaustive),
-        ("spawn", "interrupt", "sync", -signal.SIGINT),
-        pytest.param("fork", "interrupt", "async", -signal.SIGINT, marks=pytest.mark.exhaustive),
+        pytest.param("spawn", "interrupt", "sync", -signal.SIGINT, marks=pytest.mark.exhaustive),
+        ("fork", "interrupt", "async", -signal.SIGINT),
         ("fork", "kill", "async", -signal.SIGKILL),
     ],
 )
