@@ -222,7 +222,7 @@ def test_sampled_games_are_legal_and_complete():
         fastmarl.EnvRunnerConfig(env=creator, num_envs_per_env_runner=16, seed=0, model_config={"fcnet_hiddens": [16]})
     )
     finished = 0
-    for _ in range(5):
+    for _ in range(2):
         episodes = runner.sample(num_timesteps=4000)
         metrics = runner.get_metrics()
         assert metrics["num_env_steps_sampled"] == sum(metrics["num_agent_steps_sampled"].values()) == 4000
@@ -235,4 +235,4 @@ def test_sampled_games_are_legal_and_complete():
                 finished += 1
                 rewards = [part.get_rewards()[-1] for part in episode.agent_episodes.values()]
                 assert sorted(rewards) in ([-1, 1], [0, 0])
-    assert finished > 500
+    assert finished > 200

@@ -30,7 +30,7 @@ class Endless:
         self.observations = {agent: np.full(4, 0.5, np.float32) for agent in self.possible_agents}
         self.rewards = dict.fromkeys(self.possible_agents, 1.0)
         self.over = {**dict.fromkeys(self.possible_agents, False), "__all__": False}
-        self.traced, self.n_traced = np.zeros(600, np.int64), 0
+        self.traced, self.n_traced = np.zeros(300, np.int64), 0
 
     def reset(self, *, seed=None, options=None):
         return self.observations, {}
@@ -48,7 +48,7 @@ class EndlessBatch(ArrayEnv):
     def __init__(self, num_envs, actions, absent=0):
         super().__init__(num_envs, {"all": ["a", "b", "c"]}, {"all": OBS}, {"all": actions})
         self.absent, self.t = absent, 0
-        self.traced, self.n_traced = np.zeros(600, np.int64), 0
+        self.traced, self.n_traced = np.zeros(300, np.int64), 0
 
     def reset(self, env_indices, out, *, seeds=None):
         out.groups["all"].obs[env_indices] = 0.5
@@ -137,12 +137,12 @@ def test_the_counter_counts():
 def test_memory_does_not_grow_within_a_call(kind):
     runner = a_runner(*{**KINDS, **KINDS_WITH_COPIES}[kind])
     for _ in range(3):
-        runner.sample(num_timesteps=N_ENVS * 600)
+        runner.sample(num_timesteps=N_ENVS * 300)
     tracemalloc.start()
     try:
-        runner.sample(num_timesteps=N_ENVS * 600)
+        runner.sample(num_timesteps=N_ENVS * 300)
     finally:
         tracemalloc.stop()
     env = runner.env.envs[0]
-    assert env.n_traced == 600
+    assert env.n_traced == 300
     assert np.ptp(env.traced[100:]) < 2000  # bytes

@@ -1,6 +1,7 @@
 """An episode's spaces are its own: noted when its agents joined, whatever becomes of the env."""
 
 import pickle
+import queue
 import threading
 
 import gymnasium as gym
@@ -87,19 +88,17 @@ def test_episodes_are_read_after_the_envs_are_closed(mode, pickled):
 
 @pytest.mark.slow
 def test_a_thread_may_read_while_the_runner_samples():
-    runner, errors, returned = make_runner("async"), [], []
+    runner, errors, returned = make_runner("async"), [], queue.SimpleQueue()
 
     def learn():
-        n_read = 0
-        while n_read < 20:
-            if len(returned) > n_read:
-                found = spaces_of(returned[n_read])
-                errors.extend([] if found == wanted(found) else [found])
-                n_read += 1
+        for _ in range(20):
+            found = spaces_of(returned.get())
+            errors.extend([] if found == wanted(found) else [found])
 
     learner = threading.Thread(target=learn)
     learner.start()
-    returned.extend(runner.sample(num_timesteps=60) for _ in range(20))  # one after the other
+    for _ in range(20):
+        returned.put(runner.sample(num_timesteps=60))
     learner.join()
     runner.stop()
     assert not errors

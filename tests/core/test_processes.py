@@ -418,7 +418,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "how", "code"),
-    [("spawn", "raise", 3), ("fork", "kill", -signal.SIGKILL), *further([("spawn", "kill", -signal.SIGKILL)])],
+    [("fork", "kill", -signal.SIGKILL), *further([("spawn", "raise", 3), ("spawn", "kill", -signal.SIGKILL)])],
 )
 def test_workers_end_with_the_process_of_the_runner(tmp_path, method, how, code):
     script = tmp_path / "script.py"

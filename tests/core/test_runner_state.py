@@ -69,7 +69,7 @@ def is_of_unknown_parts(how):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the runner has no")
-@pytest.mark.parametrize("every", [2, *further([1])])
+@pytest.mark.parametrize("every", [5, *further([1])])
 def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled, every):
     runner = runner_with_all()
     before = runner.get_state()
@@ -90,7 +90,7 @@ def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled, every):
 def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, monkeypatch):
     runner = runner_with_all()
     before = runner.get_state()
-    for how, state in spoilt(sampled, every=3):
+    for how, state in spoilt(sampled, every=8):
         monkeypatch.setattr(runner_state, "load_state", lambda path, state=state: state)
         try:
             runner.restore_from_path("folder")

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.differences import assert_same
+from support.exhaustive import further
 from support.process_runners import ODD_POLICIES, children, contents, make_runner, policy_options, sampled
 from support.real_envs import KINDS, params
 from support.real_envs import pytestmark as pytestmark
@@ -31,7 +32,7 @@ def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
 
 @pytest.mark.slow
 @pytest.mark.needs("mpe2")
-@pytest.mark.parametrize("num_splits", [2, 3, 5])
+@pytest.mark.parametrize("num_splits", [3, *further([2, 5])])
 def test_results_do_not_depend_on_the_number_of_workers(num_splits):
     options = {"env": SPREAD, "num_envs": 5, "worker_num_splits": num_splits}
     want = sampled(mode="sync", **options)

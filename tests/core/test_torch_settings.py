@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.exhaustive import further
 from support.scripted import counting, scripted
 
 import fastmarl
@@ -42,8 +43,10 @@ CASES = [("vector", name, {}) for name in ACTIONS] + [
 ]
 
 
-@pytest.mark.parametrize("setting", ["float64", "autocast"])
-@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    ("setting", "native"),
+    [("float64", True), ("autocast", False), *further([("float64", False), ("autocast", True)])],
+)
 @pytest.mark.parametrize(("obs", "actions", "options"), CASES)
 def test_default_nets_act_in_float32(setting, native, obs, actions, options, request, tmp_path):
     see = lambda agent, t: SPACES[obs].sample()  # noqa: E731
