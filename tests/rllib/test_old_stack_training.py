@@ -105,7 +105,7 @@ def test_dqn_learns_the_same(build):
     for worker_class in BOTH:
         algorithms.append(build(dqn(worker_class)))  # seeds what both draw from
         before = deepcopy(algorithms[-1].get_weights())
-        for _ in range(3):
+        for _ in range(2):
             algorithms[-1].train()
     assert algorithms[1].env_runner.is_accelerated
     assert_same_weights(*algorithms)
@@ -118,6 +118,7 @@ def are_accelerated(group):
     return group.foreach_env_runner(lambda worker: worker.is_accelerated, local_env_runner=False)
 
 
+@pytest.mark.exhaustive
 def test_remote_workers_and_evaluation_workers(build):
     """One of each: with several, RLlib takes their batches in the order in which they come."""
     algorithms, evaluated = [], []
@@ -150,7 +151,8 @@ def test_an_algorithm_goes_on_from_a_checkpoint(build, tmp_path):
     assert_same_weights(*algorithms)
 
 
-@pytest.mark.parametrize("config_class", [IMPALAConfig, pytest.param(APPOConfig, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("config_class", [IMPALAConfig, APPOConfig])
 def test_asynchronous_algorithms_train(build, config_class):
     """In which order RLlib learns from batches depends on time."""
     config = with_two_policies(config_class(), RolloutWorker, num_env_runners=2, rollout_fragment_length=50)

@@ -10,6 +10,7 @@ from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, MultiAgentPendulum
+from support.exhaustive import params
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -104,7 +105,7 @@ def summary_of(result):
     return {key: runners.get(key) for key in keys}, losses
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", params(RUNS, ("ppo with memory", "ppo with MeanStdFilter", "sac")))
 def test_trains_the_same(name):
     make_config, iterations, is_accelerated = RUNS[name]
     want, weights, _ = train(make_config(), iterations, RLlibEnvRunner)
