@@ -41,9 +41,10 @@ ALL_CASES = {
         "lr": 1e-2,
     },
 }
-OF_RLLIB = (  # these options change what RLlib's code does; test_ppo_learner.py has them, too
-    *("not shuffled", "minibatches larger than the batch", "whole batches", "one module for all"),
-    *("one of two is trained", "entropy schedule", "learning rate schedule", "clipped by value", "logged gradients"),
+# They reach each line and branch that all cases reach, and each kind of scale; test_ppo_learner.py has others.
+KEPT = (
+    *("plain", "own layers for values", "clipped by norm", "clipped by global norm", "much KL, narrow clips"),
+    *("ReLU, three layers", "Box actions, free scales", "Box actions, narrow scales"),
 )
 
 
@@ -53,10 +54,10 @@ def computed():
         yield found
 
 
-@pytest.mark.parametrize("name", params(ALL_CASES, {*ALL_CASES} - {*OF_RLLIB}))
+@pytest.mark.parametrize("name", params(ALL_CASES, KEPT))
 def test_updates_are_close(name, computed):
     options = ALL_CASES[name]
-    calls = sampled(options)
+    calls = sampled(options)[:2]
     want = updated(RLlibLearner, options, calls)
     assert not computed
     assert_close(options, want, updated(Fast, options, calls))

@@ -47,11 +47,17 @@ BY_AUTOGRAD = (  # all gradients
 )
 
 
-@pytest.mark.parametrize(
-    "name", params(ALL_CASES, {*ALL_CASES} - {"minibatches of one row", "minibatches of two rows", "large"})
+# They reach each line and branch of the learner that all cases reach.
+KEPT = (
+    *("plain", "not shuffled", "whole batches", "one epoch", "one module for all", "Box actions, one module", "LSTM"),
+    *("own layers for values", "no critic", "no KL", "much KL, narrow clips", "clipped by value", "logged gradients"),
+    *("learning rate schedule", "ReLU, three layers", "SiLU in heads", "ELU", "GELU"),
 )
+
+
+@pytest.mark.parametrize("name", params(ALL_CASES, KEPT))
 def test_updates_are_the_same(name):
-    calls = sampled(ALL_CASES[name])
+    calls = sampled(ALL_CASES[name])[:2]
     want = updated(RLlibLearner, ALL_CASES[name], calls)
     with computed_directly() as computed:
         assert_same(want, updated(PPOTorchLearner, ALL_CASES[name], calls))

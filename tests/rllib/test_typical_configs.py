@@ -6,6 +6,7 @@ import pytest
 from rllib.differential.known import unexpected
 from rllib.differential.runs import play
 from rllib.typical.configs import CONFIGS
+from support.exhaustive import params
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -14,7 +15,15 @@ MOST_SLOW = 2
 SHARES = {"plain": 13, "callbacks": 8, "flattened": 2, "mapping": 1}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# They reach each line and branch of fastmarl/rllib that all of them reach.
+KEPT = (
+    *("agents_in_a_cycle", "success_in_infos", "flattened_numbers", "win_rate", "action_masks", "mapped_by_crowd"),
+    *("trajectories", "flattened_dicts", "pictures", "against_a_heuristic", "satellites", "recurrent"),
+    *("each_its_own_policy", "parameter_sharing", "returns_by_species"),
+)
+
+
+@pytest.mark.parametrize("name", params(CONFIGS, KEPT))
 def test_equal(name: str) -> None:
     config = CONFIGS[name]
     want, got = play(config), play(config, MultiAgentEnvRunner)
