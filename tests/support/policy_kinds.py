@@ -28,6 +28,7 @@ PARTS = gym.spaces.MultiDiscrete([3, 2], start=[1, -1])
 BOUNDED = gym.spaces.Box(np.float32([-3, 0]), np.float32([1, 0.25]))
 BOTH = gym.spaces.Dict({"move": CHOICE, "turn": BOUNDED})
 WIDE = gym.spaces.Box(-0.01, 0.02, (2, 2), np.float64)
+TUPLE = gym.spaces.Tuple([gym.spaces.MultiBinary(3), gym.spaces.Dict({"x": PARTS, "y": WIDE})])
 MASKED = gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(4), "observation": BOX})
 PARTS_MASKED = gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(5), "observation": BOX})
 
@@ -135,7 +136,7 @@ KINDS = {
     "unbounded": (BOX, gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), {}),
     "a number": (BOX, gym.spaces.Box(-1, 1, (), np.float32), {}),
     "a dict": (BOX, BOTH, {}),
-    "a tuple": (BOX, gym.spaces.Tuple([gym.spaces.MultiBinary(3), gym.spaces.Dict({"x": PARTS, "y": WIDE})]), {}),
+    "a tuple": (BOX, TUPLE, {}),
     "filter": (BOX, CHOICE, {"env_to_module_connector": MeanStdFilter(clip_by_value=None)}),
     "filter of nested": (NESTED, CHOICE, {"env_to_module_connector": [MeanStdFilter(), FlattenObservations()]}),
     "filter beside masks": (MASKED, CHOICE, {"env_to_module_connector": MeanStdFilter(de_std_to_one=False)}),
@@ -148,6 +149,12 @@ KINDS = {
     "previous, clipped": (BOX, BOUNDED, {"env_to_module_connector": PREVIOUS, "clip_rewards": (-0.5, 1)}),
     "all, and memory": (NESTED, PARTS, {"env_to_module_connector": ALL, "model_config": LSTM}),
     "own connector": (BOX, CHOICE, {"env_to_module_connector": [MeanStdFilter(), Average(), FrameStacking(2)]}),
+    # Several of those above at once: a graph takes seconds.
+    "filter beside masks of parts": (PARTS_MASKED, PARTS,
+                                     {"env_to_module_connector": MeanStdFilter(de_std_to_one=False)}),
+    "filter of nested, a tuple": (NESTED, TUPLE, {"env_to_module_connector": [MeanStdFilter(), FlattenObservations()]}),
+    "CNN, clipped": (IMAGE, BOUNDED, {"normalize_actions": False, "clip_actions": True,
+                                      "model_config": {**SMALL, "free_log_std": True}}),
 }  # fmt: skip
 OWN_MODULES = {
     "any torch module": Plain,
