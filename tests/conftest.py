@@ -28,7 +28,17 @@ settings.register_profile("ci", **OF_BOTH, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "thinned(n): `make test` runs one in n combinations of parameters; each value is in some of them"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks choose tests
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if (mark := item.get_closest_marker("thinned")) and place_of(item) % mark.args[0]:
+            item.add_marker(pytest.mark.exhaustive)
     for item in items:
         needed = {package for marker in item.iter_markers("needs") for package in marker.args}
         missing = sorted(package for package in needed if importlib.util.find_spec(package) is None)
@@ -39,6 +49,21 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
+
+
+def place_of(item):
+    """Return the sum of the places that a test's parameters have in their lists."""
+    place = 0
+    for mark in item.iter_markers("parametrize"):
+        names, choices = mark.args
+        own = [item.callspec.params[name.strip()] for name in (names.split(",") if type(names) is str else names)]
+        for i, choice in enumerate(choices):
+            values = choice.values if isinstance(choice, type(pytest.param())) else choice
+            values = values if len(own) > 1 or values is not choice else [choice]
+            if all(one is other or (type(one) is int and one == other) for one, other in zip(own, values, strict=True)):
+                place += i
+                break
+    return place
 
 
 def pytest_collection_finish():

@@ -36,6 +36,7 @@ def runner_of(module=Unmasked, **env_config):
     return fastmarl.MultiAgentEnvRunner(config)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"explore": False}, {"random_actions": True}], ids=["explore", "best", "random"]
@@ -64,6 +65,7 @@ WAYS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("use_lstm", [False, True], ids=["plain", "lstm"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("space", SPACES)

@@ -122,6 +122,7 @@ def test_batches_of_slices_joins_and_pickles_are_those_of_chunks(seed):
         assert_same_batches(make(in_turn(chunks)), make(chunks))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("max_seq_len", [1, 3, 8])
 @pytest.mark.parametrize("burn_in", [0, 1, 4])
@@ -226,6 +227,7 @@ def test_burn_in_does_not_begin_where_there_is_no_state():
     assert sequences(chunks, max_seq_len=5, burn_in=1)["memory"]["state_in"]["h"][0].tolist() == [0, 0]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dict", "callable", "modules"])
 @pytest.mark.parametrize("seed", WORLDS[::2])

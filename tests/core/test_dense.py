@@ -141,6 +141,7 @@ def test_states_are_checked():
             DenseNet(1, [(-1, ones, None, "linear", 1.0, None, (kind, weight, None))], 0, -1, None)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("n", [1, 4, 5, 16, 37])
 @pytest.mark.parametrize("size", [1, 3, 16, 17, 300])
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
@@ -160,6 +161,7 @@ def test_layer_normalisation_is_that_of_numpy(rng, variant, n, size, eps):
         assert (abs(values - oracle(layers, obs, 1)[:, 0]) <= most).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", NUMPY)
 @pytest.mark.parametrize("n", [1, 16])

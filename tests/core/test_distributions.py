@@ -166,6 +166,7 @@ def test_multi_distribution_sums_over_its_parts():
 
 
 # Sizes on either side of each switch between ways to draw.
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("n", "k"), [(2, 3), (80, 3), (100, 3), (1024, 5), (4, 40), (64, 40)])
 @pytest.mark.parametrize("make_masked", [-math.inf, LOWEST], ids=["-inf", "lowest"])
 def test_categorical_draws_the_softmax_and_never_a_masked_action(n, k, make_masked):

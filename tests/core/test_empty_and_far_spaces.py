@@ -42,6 +42,7 @@ def sampled(seen, chosen, mode, **options):
     return episodes, got
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", [{}, {"explore": False}, {"random_actions": True}], ids=str)
 @pytest.mark.parametrize("chosen", CHOSEN)
 @pytest.mark.parametrize("seen", SEEN)

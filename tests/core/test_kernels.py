@@ -110,6 +110,7 @@ def test_first_steps_match_numpy(rng, kernel, n):
     assert n < 9 or 0 < answers[1][0] < n
 
 
+@pytest.mark.thinned(3)
 @versions(push_rows)
 @pytest.mark.parametrize("n", [0, 1, 60])
 @pytest.mark.parametrize("n_pushes", [0, 1, 7])
@@ -160,6 +161,7 @@ def test_discounted_sums_match_numpy(rng, kernel, n, dtype, gamma):
     assert_same(both(kernel, [values, gamma], [np.full(n, np.nan)]), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.thinned(3)
 @versions(gae)
 @pytest.mark.parametrize("lengths", [[], [0], [1], [5, 0, 1, 40], [300, 7]])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -187,6 +189,7 @@ def test_gae_without_values_gives_discounted_returns(rng, kernel, lengths, gamma
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.thinned(3)
 @versions(vtrace)
 @pytest.mark.parametrize("lengths", [[], [0], [1], [5, 0, 1, 40]])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -200,6 +203,7 @@ def test_vtrace_matches_numpy(rng, kernel, lengths, dtype, factors):
     assert not np.isnan(answers[1][1:]).any()
 
 
+@pytest.mark.thinned(3)
 @versions(n_step_returns)
 @pytest.mark.parametrize("lengths", [[], [0], [1], [5, 0, 1, 40]])
 @pytest.mark.parametrize("n_step", [1, 3, 100])
@@ -405,6 +409,7 @@ def test_take_finals_matches_numpy(rng, kernel, n):
     assert ((answers[0][1] != 99).all(1)).sum() == n
 
 
+@pytest.mark.thinned(3)
 @versions(count_and_normalize)
 @pytest.mark.parametrize("n", [0, 1, 40])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])

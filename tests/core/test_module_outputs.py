@@ -124,6 +124,7 @@ def with_bad(n, place, bad):
     return {"action_dist_inputs": logits}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("explore", [True, False])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize(

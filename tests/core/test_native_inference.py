@@ -99,6 +99,7 @@ def assert_close(got, expected):
     np.testing.assert_allclose(got, expected, rtol=3e-6, atol=3e-6 * max(1.0, np.abs(expected).max(initial=0.0)))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("n", [1, 3, 16, 100, 512])
 @pytest.mark.parametrize(
     "options",
@@ -576,6 +577,7 @@ class NarrowsMasks(EnvToModuleConnector):
         return {**obs, "action_mask": (legal & (legal.cumsum(1) != 2)).astype(np.int8)}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("explore", [True, False])
 @pytest.mark.parametrize(
     "options",

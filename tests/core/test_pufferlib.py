@@ -40,6 +40,7 @@ def check_record(part, lengths, *, tells_last):
     return row, episode
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32])
 @pytest.mark.parametrize("truncates", [False, True])
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP])

@@ -108,6 +108,7 @@ def undisturbed(n_calls):
     return [steps_of(runner.sample(num_timesteps=13)) for _ in range(n_calls)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("method", EXCLUSIVE)
 def test_exclusive_methods_are_refused_within_a_call_and_nothing_is_lost(place, method):
@@ -124,6 +125,7 @@ def test_exclusive_methods_are_refused_within_a_call_and_nothing_is_lost(place, 
     EXCLUSIVE[method](runner)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("method", CHANGES | ALWAYS)

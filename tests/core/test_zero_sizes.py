@@ -68,6 +68,7 @@ ACTIONS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # torch's, of layers without inputs
 @pytest.mark.parametrize("mode", [{}, {"explore": False}, {"random_actions": True}], ids=str)

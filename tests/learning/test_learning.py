@@ -73,6 +73,7 @@ ZEROING = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("zero", ZEROING)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("max_norm", [None, 0.1])

@@ -188,6 +188,7 @@ def assert_close(got, want):
         np.testing.assert_allclose(ours.numpy(), theirs.detach().numpy(), rtol=1e-4, atol=1e-4 * size)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("seed", range(CASES))
 def test_gradients_are_those_of_autograd(seed, variant):
@@ -207,6 +208,7 @@ def test_blocks_of_rows_add_up():
         assert_close(case.by_hand(variant)[0], case.by_autograd()[0])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", ["categorical", "gaussian"])
 @pytest.mark.parametrize("counts", [True, False])

@@ -121,6 +121,7 @@ OBSERVATIONS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("obs", OBSERVATIONS.values(), ids=OBSERVATIONS)
 @pytest.mark.parametrize("next_obs", [False, True])
 @pytest.mark.parametrize("lookback", [0, 1])

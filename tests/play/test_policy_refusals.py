@@ -56,6 +56,7 @@ def runner_of(kind):
     return overheard_runner(kind)[0]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("kind", ["default", "default, in torch", "frames", "LSTM", "own memory"])
 def test_hostile_inputs_are_one_clear_error_and_leave_no_trace(kind, hostile, rng):

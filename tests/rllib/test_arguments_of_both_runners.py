@@ -53,6 +53,7 @@ def test_forked_workers_do_not_ask_ray_for_an_env():
         assert runner.sample(num_timesteps=10)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("num_envs", [1, 3, 20])
 @pytest.mark.parametrize("num_runners", [1, 2, 4])
 @pytest.mark.parametrize("batch_size", [1, 3, 32, 500, 512, 2500, 4000])

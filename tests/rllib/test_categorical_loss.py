@@ -87,6 +87,7 @@ def assert_same_bits(minibatch, logits, values, options):
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(("spread", "drift"), [(0.01, 0), (1, 0.1), (1, 1), (10, 5), (200, 1), (200, 100)])
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (1, 2), (7, 3), (64, 5), (128, 2), (129, 17), (33, 40)])

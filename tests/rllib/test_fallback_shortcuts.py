@@ -31,6 +31,7 @@ class AsksTwice(CorrectedLoop):
 RULES = {"late": LATE, "waiting": WAITING, "turns": TURNS, "deaths": DEATHS, "wild": WILD}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fixes", [(), ("14",)])
 @pytest.mark.parametrize("lookback", [1, 3])
 @pytest.mark.parametrize("rules", RULES)

@@ -83,6 +83,7 @@ def assert_same_peeks(pair, rng, **options):
         assert same(ours.peek(key, default=77, **options), theirs.peek(key, default=77, **options)), key
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("root", [True, False])
 @pytest.mark.parametrize("seed", range(20))
 def test_reports_and_peeks_of_random_calls(seed, root):
@@ -107,6 +108,7 @@ def test_reports_and_peeks_of_random_calls(seed, root):
         assert_same_peeks(pair, rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("root", [True, False])
 @pytest.mark.parametrize("seed", range(20))
 def test_aggregation_of_several_loggers(seed, root):

@@ -37,6 +37,7 @@ def runners():
         runner.stop()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "components",
     [None, "rl_module", "rl_module/p0", ["env_to_module_connector"], "module_to_env_connector", ["unknown"], [],
