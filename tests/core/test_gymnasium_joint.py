@@ -15,7 +15,12 @@ from fastmarl.core.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumE
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing.check import check_env
 
-STEPS = 1000
+
+def steps_of(game, steps):
+    """Episodes of rware are long."""
+    return 2 * steps if "rware" in game else steps
+
+
 TUPLES = {
     "lbforaging, 2 agents": ("lbforaging:Foraging-8x8-2p-3f-v3", {}),
     "lbforaging, 4 agents": ("lbforaging:Foraging-5x5-4p-3f-v3", {}),
@@ -113,7 +118,7 @@ def test_it_is_the_same_game(game, rng):
     plain, ours = Plain(game), adapter_of(game)(make(game))
     actions = joint_actions([ours.get_action_space(agent) for agent in range(plain.n)], rng)
     over, episodes, total, seen_alone = True, 0, 0.0, False
-    for _ in range(STEPS):
+    for _ in range(steps_of(game, 1000)):
         if over:
             seed = int(rng.integers(1000)) if episodes % 2 == 0 else None
             assert_same(plain.reset(seed), ours.reset(seed=seed)[0])
@@ -139,13 +144,13 @@ def test_it_is_the_same_game(game, rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("game", params(GAMES, package_of))
 def test_check_env_finds_nothing(game):
-    report = check_env(lambda env_config: adapter_of(game)(make(game)), steps=300)
+    report = check_env(lambda env_config: adapter_of(game)(make(game)), steps=steps_of(game, 300))
     problems = report.problems
     if "lbforaging" in game:  # where its agents begin hangs on where they were in the episode before
         problems = [problem for problem in problems if problem.kind != "seed"]
     assert not problems, str(report)
     assert not report.notes, str(report)
-    assert report.episodes and report.env_steps == 300
+    assert report.episodes and report.env_steps == steps_of(game, 300)
 
 
 @pytest.mark.parametrize("game", params(["lbforaging, 2 agents", "multigrid"], package_of))
@@ -196,7 +201,7 @@ def test_the_runner_records_every_episode(game):
         env=lambda env_config: adapter_of(game)(Recorder(make(game), recorded)), num_envs_per_env_runner=4, seed=0
     )
     runner = fastmarl.MultiAgentEnvRunner(config)
-    chunks = runner.sample(num_timesteps=STEPS)
+    chunks = runner.sample(num_timesteps=1000)
     expected, got, total = Counter(), Counter(), 0.0
     for episode in recorded:
         for agent in range(len(episode[0][0])) if len(episode) > 1 else ():
@@ -206,7 +211,7 @@ def test_the_runner_records_every_episode(game):
     for chunk in chunks:
         for part in chunk.agent_episodes.values():
             got[fingerprint(part.get_observations(), part.get_rewards())] += 1
-    assert sum(chunk.env_steps() for chunk in chunks) == STEPS
+    assert sum(chunk.env_steps() for chunk in chunks) == 1000
     assert got == expected
     assert sum(chunk.get_return() for chunk in chunks) == pytest.approx(total)
     runner.stop()
