@@ -47,6 +47,7 @@ USES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_truncated_chunks_can_be_used(use, mode):

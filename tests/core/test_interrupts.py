@@ -113,6 +113,7 @@ def test_no_signal_is_handled_while_the_caller_gets_the_episodes():
     assert not [name for name, _ in names[first:] if name.startswith(("CALL", "RESUME", "JUMP_BACKWARD"))]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize("kind", KINDS)

@@ -87,10 +87,11 @@ def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled, every):
 
 
 @pytest.mark.slow
-def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, monkeypatch):
+@pytest.mark.parametrize("every", [8, *further([3])])
+def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, every, monkeypatch):
     runner = runner_with_all()
     before = runner.get_state()
-    for how, state in spoilt(sampled, every=8):
+    for how, state in spoilt(sampled, every):
         monkeypatch.setattr(runner_state, "load_state", lambda path, state=state: state)
         try:
             runner.restore_from_path("folder")

@@ -78,6 +78,7 @@ class Checked:
                 assert {(env, reset, at, "a") for at in range(length)} <= self.seen
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.anew import exit_code_of
+from support.exhaustive import further
 from support.full_disk import no_room
 from support.interrupts import interrupted
 from support.levels import KINDS, Levels, runner_of
@@ -474,10 +475,11 @@ def test_a_disk_that_is_full_at_once_is_an_error_and_leaves_no_file(tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("every", [3, *further([1])])
 @pytest.mark.parametrize("module", [sampling, writer])
-def test_interrupted_calls_are_on_record(module, tmp_path):
-    """At every third line of the module that a call runs: whatever the runner returns can be replayed."""
-    for at in count(0, 3):
+def test_interrupted_calls_are_on_record(module, every, tmp_path):
+    """At one in `every` lines of the module that a call runs: whatever the runner returns can be replayed."""
+    for at in count(0, every):
         folder = tmp_path / str(at)
         with runner_of("sync", record_actions=folder) as runner:
             chunks = runner.sample(num_timesteps=20)

@@ -52,6 +52,7 @@ def check(batch, seen):
             seen.add(key)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 @in_own_thread

@@ -98,6 +98,7 @@ def try_line(sampler, call, interruption):
     runner.stop()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("twice", [False, True], ids=("once", "twice"))
 @pytest.mark.parametrize(("sampler", "call"), [("exact", "steps"), ("fast", "steps"), ("exact", "episodes")])
 @in_own_thread
@@ -175,6 +176,7 @@ def test_an_error_of_on_sample_end_drops_its_episodes_as_in_rllib(error):
     assert outlines[0] == outlines[1]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("place", ["step", "mapping"])
 @pytest.mark.parametrize("method", ["sample", "make_env", "make_module", "stop"])
 @in_own_thread

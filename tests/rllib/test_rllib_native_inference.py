@@ -341,6 +341,7 @@ CHANGES: dict[str, Any] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("is_exact", [True, False])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_weights_and_layers_that_change_are_found_before_the_next_pass(
