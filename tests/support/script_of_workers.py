@@ -41,7 +41,7 @@ gym.register("Class-v0", CartPoleEnv, max_episode_steps=9)
 fastmarl.register_env("lambda", lambda config: Own(config))
 fastmarl.register_env("elsewhere", Trouble)
 FEW = (  # a way of each kind to name an env; the other cases are left to `make test-exhaustive`
-    *("a class's name", "that, registered", "an id of text, limited"),
+    *("that, registered", "an id of text, limited"),
     *("its class", "its object in env_config"),
 )
 IN_OPTIONS = "its object in env_config"
