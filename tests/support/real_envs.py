@@ -22,7 +22,6 @@ pytestmark = [
 
 
 STEPS = 300
-MORE_STEPS = {"chess": 800}  # a random game takes hundreds of moves
 
 
 def vmas_balance(env_config):
@@ -91,6 +90,7 @@ EXHAUSTIVE = {
     "pistonball", "cooperative_pong", "pursuit", "gather", "combined_arms", "adversarial_pursuit", "simple_crypto",
     "simple_speaker_listener", "chess", "go", "texas_holdem_no_limit", "tic_tac_toe", "liars_dice",
 }  # fmt: skip
+MORE_STEPS = dict.fromkeys(EXHAUSTIVE, 800)  # a random game of chess takes hundreds of moves
 
 
 def steps_of(kind, steps):
