@@ -135,7 +135,6 @@ def sensitive_run() -> Run:
     return play(SENSITIVE)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", BROKEN)
 def test_comparison_sees(name: str, sensitive_run: Run) -> None:
     """The checker is checked."""
@@ -182,7 +181,6 @@ def found_in_rllib() -> set[str]:
     return {*findings(SENSITIVE, play(witnessed(SENSITIVE)))}
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SEEN_BY_WITNESS)
 def test_witness_sees(name: str, found_in_rllib: set[str]) -> None:
     assert {*findings(SENSITIVE, play(witnessed(SENSITIVE), BROKEN[name]))} - found_in_rllib
