@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.random_cases import number_of_cases
 
 from fastmarl import RLModuleSpec
 from fastmarl.core.native._ppo import VARIANTS, PPOGradient
@@ -16,7 +17,7 @@ from fastmarl.learning.compiled_rows import LossOptions
 from fastmarl.learning.dense_nets import gradient_of
 
 ACTIONS = [gym.spaces.Discrete(4), gym.spaces.MultiDiscrete([3, 2]), gym.spaces.Box(-1, 1, (2,), np.float32)]
-CASES = 30
+CASES = number_of_cases(12)
 
 
 class Case:

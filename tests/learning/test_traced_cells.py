@@ -344,6 +344,7 @@ def assert_updates_are_autograds(module, batches):
     return ours.backend
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("shape", [(5, 7), (7, 7), (2, 2), (1, 4), (40, 1)])
 @pytest.mark.parametrize("module_class", COMPILED)
 def test_modules_that_are_compiled(module_class, shape):

@@ -18,8 +18,8 @@ MOST_LINES = 20
 
 
 ALL_CASES = {**CASES, **{f"piece {name}": each for name, each in PIECE_CASES.items()}}
-# They reach each line and branch of fastmarl/rllib that all cases reach, and what only compiled code tells apart. A new
-# case that reaches more belongs to them.
+# They reach each line and branch of fastmarl/rllib that all cases reach, and what only compiled code distinguishes. A
+# new case that reaches more belongs to them.
 KEPT = """
 1 agents, 1 envs
 100 agents, 1 envs

@@ -53,10 +53,11 @@ class RowLayout:
             )
         if not self.leaves:
             raise ConfigError(f"the space {space} has no leaves; a value of it can't be recorded")
+        self._is_leaf = not self.leaves[0].path
 
     def nest(self, arrays: list) -> Any:
         """Nest the leaves' arrays like the space: one array, or dicts and tuples of arrays."""
-        return _nest(self.space, iter(arrays))
+        return arrays[0] if self._is_leaf else _nest(self.space, iter(arrays))
 
     def leaves_of(self, value: Any) -> list:
         """Reverse `nest()`. Raises KeyError, IndexError or TypeError if a leaf is missing."""

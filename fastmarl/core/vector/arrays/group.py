@@ -55,6 +55,7 @@ class ArrayGroup:
         self._lane_P = np.full(n_positions, -1, np.int32)
         self._module_P = np.zeros(n_positions, np.int32)  # module of the lane at each position
         self._n_lanes: Counter[int] = Counter()  # by module
+        self.modules: list[int] = []  # those that have lanes, ascending; a new list after each change
         self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # result of `_fit()` by a block's layout
         self._reward_P = np.zeros(n_positions)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
@@ -65,6 +66,7 @@ class ArrayGroup:
         self._direct_module: int | None = None  # the module whose block has `_leaves`
         self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
         self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
+        self._action_bytes = [*map(as_bytes, self._actions)]
         # Scratch arrays of positions, envs and lanes.
         self._kept, self._ended, self._rewarded, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
         self._lanes = np.empty(n_positions, np.int32)
@@ -136,9 +138,12 @@ class ArrayGroup:
         block.make_room(n_rows)
         return block
 
-    def modules(self) -> list[int]:
-        """Return the modules that have lanes, in ascending order."""
-        return sorted(module for module, n in self._n_lanes.items() if n)
+    def _count(self, module: int, n: int) -> None:
+        """Count n lanes more of a module, or less."""
+        before = self._n_lanes[module]
+        self._n_lanes[module] = before + n
+        if not before or not before + n:
+            self.modules = sorted(each for each, n_lanes in self._n_lanes.items() if n_lanes)
 
     # Writing.
 
@@ -149,7 +154,7 @@ class ArrayGroup:
         ones, agents = np.nonzero(begins)
         positions = env_indices[ones] * self._shape[1] + agents
         self._join_all(self._index_E[env_indices].tolist(), begins, positions)
-        for module in self.modules():
+        for module in self.modules:
             of_module = positions[self._module_P[positions] == module]
             self._append(module, of_module, len(of_module), env_t_E)
 
@@ -164,7 +169,7 @@ class ArrayGroup:
         """Drop the lanes that these envs still have from dropped episodes."""
         lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
         for module in modules[env_indices][lanes[env_indices] >= 0].tolist():
-            self._n_lanes[module] -= 1
+            self._count(module, -1)
         lanes[env_indices] = -1
 
     def _join_all(self, env_indices: list[int], begins: np.ndarray, positions: np.ndarray) -> None:
@@ -179,7 +184,7 @@ class ArrayGroup:
         lanes, modules = table.join_all(env_indices, begins, self._agents)
         for module, n in enumerate(np.bincount(modules).tolist()):
             if n:
-                self._n_lanes[module] += n
+                self._count(module, n)
         self._lane_P[positions], self._module_P[positions] = lanes, modules
         table.env_L[lanes], table.module_L[lanes] = self._index_E[positions // self._shape[1]], modules
         table.place_L[lanes] = self._first_position + positions
@@ -192,7 +197,7 @@ class ArrayGroup:
             env_t_E: int32, env steps.
         """
         # The direct module last: it closes the gaps in its rows, where newcomers of other modules still are.
-        for module in sorted(self.modules(), key=lambda module: module == self._direct_module):
+        for module in sorted(self.modules, key=lambda module: module == self._direct_module):
             n_kept, n_ended = self._settle(module, all_done_E)
             if n_ended:
                 self._finalize(module, n_ended, env_t_E)
@@ -256,7 +261,7 @@ class ArrayGroup:
         table.end_env_t_L[lanes] = env_t_E[envs]  # before an interrupt can expose these rows
         rows.n_finals += n
         table.finish_all(self._index_E[envs], lanes)
-        self._n_lanes[module] -= n
+        self._count(module, -n)
 
     def _write_finals(self, block: Block, first: int, n: int) -> None:
         before_F = block.final_prev_F
@@ -326,7 +331,7 @@ class ArrayGroup:
     def _put_lane(self, position: int, lane: int) -> None:
         self._lane_P[position] = lane
         self._module_P[position] = module = int(self._table.module_L[lane])
-        self._n_lanes[module] += 1
+        self._count(module, 1)
         self._table.place_L[lane] = self._first_position + position
 
     def _pay_absent(self, position: int, reward: float, all_done_E: np.ndarray) -> None:
@@ -361,8 +366,9 @@ class ArrayGroup:
                 raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
                                   f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
             lane_R = self._store.blocks[module].lane_R
-            for array, answers, ranges in zip(self._actions, arrays, self._ranges, strict=True):
-                if first_unheld(array.dtype, answers) >= 0:
+            leaves = zip(self._actions, self._action_bytes, arrays, self._ranges, strict=True)
+            for array, in_bytes, answers, ranges in leaves:
+                if answers.dtype != array.dtype and first_unheld(array.dtype, answers) >= 0:
                     problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
                                f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
                     raise ModuleOutputError(self._store.module_ids[module], problem)
@@ -370,7 +376,7 @@ class ArrayGroup:
                 if ranges is not None and first_outside(sent, *ranges) >= 0:
                     self._check_ranges(module, rows.start, sent, *ranges)
                 place_L = self._table.place_L
-                put_rows(as_bytes(sent), lane_R, rows.start, place_L, self._first_position, as_bytes(array))
+                put_rows(as_bytes(sent), lane_R, rows.start, place_L, self._first_position, in_bytes)
         return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
 
     def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:

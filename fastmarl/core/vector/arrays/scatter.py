@@ -4,6 +4,7 @@ It does for batches what `_scatter` and `_actions` do for dicts by agent. Axes i
 in a group's arrays (env * number of the group's agents + agent), R row, L lane.
 """
 
+import operator
 from collections import Counter
 from typing import Any
 
@@ -45,10 +46,12 @@ class ArrayScatter:
         self._all_done_E = np.zeros(env.num_envs, np.uint8)
         self._ended_envs = np.zeros(env.num_envs, np.int64)
         self._groups: dict[str, ArrayGroup] = {}
+        self._own: list[int | None] = []  # by group, the module that serves no other one, if it is alone
         for name, agents in env.groups.items():
             spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]
             self._groups[name] = ArrayGroup(agents, *spaces, store, envs, first_position)
             first_position += env.num_envs * len(agents)
+        self._modules: list[Any] = [None] * len(self._groups)  # by group, those for which `_own` was found
 
     def arrays_for_reset(self) -> StepArrays:
         """Return arrays for a reset, with all agents present; observations are copied to rows later."""
@@ -61,10 +64,13 @@ class ArrayScatter:
         """
         if not self._alone:
             return self._arrays({name: group.arrays_for_step(None) for name, group in self._groups.items()})
-        modules = {name: group.modules() for name, group in self._groups.items()}
-        users = Counter(module for used in modules.values() for module in used)
-        own = {name: used[0] if len(used) == 1 and users[used[0]] == 1 else None for name, used in modules.items()}
-        return self._arrays({name: group.arrays_for_step(own[name]) for name, group in self._groups.items()})
+        modules = [group.modules for group in self._groups.values()]
+        if not all(map(operator.is_, modules, self._modules)):
+            users = Counter(module for used in modules for module in used)
+            self._own = [used[0] if len(used) == 1 and users[used[0]] == 1 else None for used in modules]
+            self._modules = modules
+        own = zip(self._groups.items(), self._own, strict=True)
+        return self._arrays({name: group.arrays_for_step(module) for (name, group), module in own})
 
     def _arrays(self, groups: dict[str, GroupArrays]) -> StepArrays:
         self._over.fill(False)
@@ -123,7 +129,7 @@ class ArrayScatter:
             group.welcome(all_done_E)
         self._write_infos(out)
         joined = {module for group in self._groups.values() for module in group.modules_of_newcomers()}
-        for group in self._groups.values():
+        for group in self._groups.values() if joined else ():
             group.leave_rows_of(joined)
         for group in self._groups.values():
             group.write_step(all_done_E, self._env_t_E)
