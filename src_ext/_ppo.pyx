@@ -264,7 +264,8 @@ cdef class PPOGradient:
         free(self._net.layers)
 
     def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, Py_ssize_t length=1, list states=None,
-                Py_ssize_t n_counted=-1, float clip, float value_coeff, float entropy_coeff, value_clip=None, float kl_coeff=0):
+                Py_ssize_t n_counted=-1, float clip, float value_coeff, float entropy_coeff, value_clip=None,
+                float kl_coeff=0):
         """Overwrite the gradients with those of a minibatch; return sums for statistics, in the order of SUMS.
 
         Args:

@@ -14,6 +14,7 @@ from fastmarl.core.envs.arrays import GroupArrays
 from fastmarl.core.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
 from fastmarl.core.kernels.array_steps import NO_POSITION, append_rows, begin_step, end_lanes, find_absent, settle_step
 from fastmarl.core.kernels.rows import as_bytes, put_rows, take_finals, take_rows
+from fastmarl.core.native._array_steps import OrdinarySteps
 from fastmarl.core.native._finite import first_outside
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.values import choice_ranges, described, first_unheld
@@ -71,6 +72,23 @@ class ArrayGroup:
         self._kept, self._ended, self._rewarded, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
         self._lanes = np.empty(n_positions, np.int32)
         self._n_newcomers = 0
+
+    def ordinary_steps(self, over: np.ndarray, env_t_E: np.ndarray, all_done_E: np.ndarray) -> OrdinarySteps:
+        """Return what records steps of this group if it is alone, see there."""
+        terminated, truncated, present, ends = (
+            flags.view(np.uint8) for flags in (self._terminated_P, self._truncated_P, self._present_P, over)
+        )
+        envs = [self._table.envs[env_index] for env_index in self._index_E.tolist()]
+        return OrdinarySteps(
+            envs, self._lane_P, self._reward_P, terminated, truncated, present, ends, env_t_E, all_done_E
+        )
+
+    def write_ordinary(self, steps: OrdinarySteps) -> bool:
+        """Write a step in which all agents take part and none ends; return False if it is another one."""
+        if self._direct_module is None:
+            return False
+        table = self._table
+        return steps.record(self._store.rows[self._direct_module], table.row_L, table.count_L, table.done_L)
 
     # Arrays that the env writes to.
 

@@ -1,0 +1,19 @@
+import numpy as np
+
+from fastmarl.core.native._env_lanes import EnvLanes
+from fastmarl.core.native._module_rows import ModuleRows
+
+class OrdinarySteps:
+    def __init__(
+        self,
+        envs: list[EnvLanes],
+        lane_P: np.ndarray,
+        reward_P: np.ndarray,
+        terminated_P: np.ndarray,
+        truncated_P: np.ndarray,
+        present_P: np.ndarray,
+        over: np.ndarray,
+        env_t_E: np.ndarray,
+        all_done_E: np.ndarray,
+    ) -> None: ...
+    def record(self, rows: ModuleRows, row_L: np.ndarray, count_L: np.ndarray, done_L: np.ndarray) -> bool: ...
