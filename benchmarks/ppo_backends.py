@@ -64,6 +64,7 @@ def compare(example: str) -> None:
             low, median, high = np.quantile(runs, (0.25, 0.5, 0.75), axis=0)
             axes.plot(steps, median, color=color, linewidth=1.5, label=f"{LABELS[compiled]}, {len(runs)} seeds")
             axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)
+        axes.locator_params(axis="x", nbins=5)
         axes.set_xlabel("env steps")
         axes.set_ylabel("mean return: median, quartiles", fontsize=9)
         axes.xaxis.set_major_formatter("{x:,.0f}")
