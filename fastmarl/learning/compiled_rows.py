@@ -52,42 +52,40 @@ class CompiledGradient:
 
     def __init__(self, module: RLModule, gradients: Mapping[Any, Tensor], layers: ModuleLayers):
         self.module, self.gradients, self.layers = module, gradients, layers
-        self._nets: dict[tuple[bool, bool, bool], list[PPOGradient]] = {}
-        self._of_parts: list[Any] = []  # float32 [n], all gradients of a part in a row
+        self._nets: dict[Any, PPOGradient] = {}
+        self._n = sum(each.numel() for each in gradients)
+        self._arrays = {each: gradient.detach().numpy() for each, gradient in gradients.items()}
+        self.forget()
 
-    def nets(self, n: int, *, has_values: bool, has_mask: bool, has_former: bool) -> list[PPOGradient]:
-        """Return the compiled code for n parts of a minibatch, with or without values, masks and former logits.
+    def forget(self) -> None:
+        """Forget compiled code, and memory for parts, that other threads may still be using."""
+        self._nets.clear()
+        self._part_sums = np.zeros((1 + MOST_PARTS, self._n), np.float32)  # gradients of parts in a row, and their sum
 
-        The first one writes to `gradients`, the others to memory from which `add_parts()` adds to them.
+    def net(self, part: int | None, *, has_values: bool, has_mask: bool, has_former: bool) -> PPOGradient:
+        """Return the compiled code for rows with or without values, masks and former logits.
+
+        Args:
+            part: Number of a part, whose gradients `add_parts()` reads; None: overwrite `gradients`.
         """
-        nets = self._nets.setdefault((has_values, has_mask, has_former), [])
-        while len(nets) < n:
-            gradients = self._gradients_of(len(nets))
+        if (key := (part, has_values, has_mask, has_former)) not in self._nets:
+            gradients = self.gradients if part is None else self._gradients_in(self._part_sums[part])
             net = self.needed(has_values=has_values)
-            nets.append(gradient_of(net, gradients, has_mask=has_mask, has_former=has_former))
-        return nets[:n]
+            self._nets[key] = gradient_of(net, gradients, has_mask=has_mask, has_former=has_former)
+        return self._nets[key]
 
-    def _gradients_of(self, part: int) -> Mapping[Any, Tensor]:
-        if part == 0:
-            return self.gradients
-        if len(self._of_parts) < part:
-            self._of_parts.append(np.zeros(sum(each.numel() for each in self.gradients), np.float32))
-        pieces = torch.from_numpy(self._of_parts[part - 1]).split([each.numel() for each in self.gradients])
+    def _gradients_in(self, row: Any) -> dict[Any, Tensor]:
+        pieces = torch.from_numpy(row).split([each.numel() for each in self.gradients])
         return {each: piece.view(each.shape) for each, piece in zip(self.gradients, pieces, strict=True)}
 
     def add_parts(self, n: int, trained: set[Any]) -> None:
-        """Add the gradients of parts 1 to n - 1 to those of part 0, in this order."""
+        """Overwrite the gradients of these parameters with the sum of n parts, which are added in order."""
+        np.add.reduce(self._part_sums[:n], 0, out=self._part_sums[MOST_PARTS])
         end = 0
-        for parameter, gradient in self.gradients.items():
-            begin, end = end, end + gradient.numel()
-            if parameter in trained:
-                total = gradient.detach().numpy().reshape(-1)
-                for of_part in self._of_parts[: n - 1]:
-                    total += of_part[begin:end]
-
-    def forget(self) -> None:
-        """Forget compiled code that other threads may still be running."""
-        self._nets, self._of_parts = {}, []
+        for each, array in self._arrays.items():
+            begin, end = end, end + array.size
+            if each in trained:
+                np.copyto(array, self._part_sums[MOST_PARTS, begin:end].reshape(array.shape))
 
     def needed(self, *, has_values: bool) -> DenseNet:
         """Return the layers on which the loss depends."""
@@ -157,6 +155,7 @@ class CompiledRows:
         self._kind = {"has_values": has_values, "has_mask": mask is not None, "has_former": former is not None}
         self._n_counted = (rows[:, COUNTS] != 0).reshape(shape[0], -1).sum(1).numpy()  # by sequence
         self.trained: list[Any] = [each for each in used.parameters if each in gradient.gradients]
+        self._trained = set(self.trained)
 
     def __len__(self) -> int:
         return len(self._inputs.rows)
@@ -219,24 +218,25 @@ class CompiledRows:
     def _compute(self, inputs: "Inputs", order: Any, options: LossOptions, threads: WorkerThreads | None = None) -> Any:
         """Overwrite the gradient; returns SUMS."""
         n_parts = 1 if threads is None else max(1, min(MOST_PARTS, len(order) * self._length // ROWS_OF_PART))
-        nets, orders = self._gradient.nets(n_parts, **self._kind), np.array_split(order, n_parts)
         n_counted = -1 if n_parts == 1 else int(self._n_counted[order].sum())
 
-        def part(k: int) -> Any:
-            return nets[k].compute(
-                inputs.obs, inputs.rows, orders[k], length=self._length, states=inputs.states, n_counted=n_counted,
+        def compute(net: PPOGradient, order: Any) -> Any:
+            return net.compute(
+                inputs.obs, inputs.rows, order, length=self._length, states=inputs.states, n_counted=n_counted,
                 clip=options.clip, value_coeff=options.vf_coeff, entropy_coeff=options.entropy_coeff,
                 value_clip=options.vf_clip, kl_coeff=options.kl_coeff,
             )  # fmt: skip
 
         if threads is None or n_parts == 1:
-            return part(0)
+            return compute(self._gradient.net(None, **self._kind), order)
+        nets = [self._gradient.net(k, **self._kind) for k in range(n_parts)]
+        ends = [len(order) * k // n_parts for k in range(n_parts + 1)]
         try:
-            sums = threads.run(part, n_parts)
+            sums = threads.run(lambda k: compute(nets[k], order[ends[k] : ends[k + 1]]), n_parts)
         except BaseException:
             self._gradient.forget()
             raise
-        self._gradient.add_parts(n_parts, set(self.trained))
+        self._gradient.add_parts(n_parts, self._trained)
         return sum(sums)
 
     def compare_with_autograd(self, most: int) -> None:
@@ -255,9 +255,11 @@ class CompiledRows:
         taken = self._inputs.of(numbers.numpy(), self._length)
         taken.rows[:, list(columns)] = torch.stack([*columns.values()], 1).numpy()
         self._compute(taken, np.arange(len(numbers)), self._comparing)
-        trained = set(self.trained)
         theirs = [torch.zeros_like(each) if of is None else of for each, of in zip(gradients, found, strict=True)]
-        off = [of - ours if each in trained else of for of, (each, ours) in zip(theirs, gradients.items(), strict=True)]
+        off = [
+            of - ours if each in self._trained else of
+            for of, (each, ours) in zip(theirs, gradients.items(), strict=True)
+        ]
         norms = torch.stack(torch._foreach_norm([*theirs, *off])).tolist()
         sizes, differences = norms[: len(theirs)], norms[len(theirs) :]
         rounding = SMALLEST * max(1.0, sum(size**2 for size in sizes) ** 0.5)

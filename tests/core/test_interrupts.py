@@ -158,7 +158,7 @@ def test_the_runner_samples_on_with_worker_processes(kind, rng):
     lines = lines_of(lambda: runner.sample(num_timesteps=60))
     for twice in (False, True):
         # Which lines run depends on which worker is ready first.
-        interrupt_lines(try_line, lines, rng, n_lines=N_LINES // 2, twice=twice, may_miss=True)
+        interrupt_lines(try_line, lines, rng, n_lines=N_LINES, twice=twice, may_miss=True)
     runner.stop()
 
 

@@ -44,8 +44,7 @@ class WorkerThreads:
             return [part(k) for k in range(n_parts)]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._n - 1, thread_name_prefix="fastmarl-part")
-        tasks = [self._pool.submit(part, k) for k in range(1, n_parts)]
-        results = [part(0)]
-        for k, task in enumerate(tasks, 1):
-            results.append(part(k) if task.cancel() else task.result())  # cancelled: no thread has begun it
-        return results
+        tasks = [self._pool.submit(part, k) for k in range(n_parts)]
+        # The others take parts from the first one on, this thread from the last one on: those that it can cancel.
+        own = {k: part(k) for k in reversed(range(n_parts)) if tasks[k].cancel()}
+        return [own[k] if k in own else tasks[k].result() for k in range(n_parts)]
