@@ -69,7 +69,7 @@ SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANIT
 	ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
 SANITIZED_TESTS ?= $(patsubst %,tests/core/test_%.py,store steps slots scatter step_keys recording_properties tapes unread_chunks \
-	observation_kinds array_envs array_splits episodes batches unread_batches connector_properties resuming episode_states action_masks \
+	observation_kinds array_envs array_splits episodes batches unread_batches ordinary_steps connector_properties resuming episode_states action_masks \
 	action_sampling dense native_inference) tests/learning/test_ppo_gradient.py tests/learning/test_recurrent_gradient.py $(patsubst %,tests/rllib/test_%.py,equality equality_fuzz rllib_native_inference rllib_sampling)
 
 test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code under AddressSanitizer and UBSan

@@ -86,7 +86,7 @@ cdef class OrdinarySteps:
                 return False
         for p in range(self._lane_P.shape[0]):
             lane = self._lane_P[p]
-            if lane < 0 or not self._present_P[p] or self._terminated_P[p] or self._truncated_P[p]:
+            if lane < 0 or self._present_P[p] == 0 or self._terminated_P[p] != 0 or self._truncated_P[p] != 0:
                 return False
             if not isfinite(self._reward_P[p]) or done_L[lane] or row_L[lane] < 0:
                 return False
