@@ -142,9 +142,12 @@ COMPILED = [LSTM, NoBias, TimeFirst, GRU, GRUTimeFirst, LSTMCell, GRUCell, Actor
 class TwoLayers(LSTM):
     options = MappingProxyType({"batch_first": True, "num_layers": 2})
 
+    def get_initial_state(self):
+        return {name: np.zeros((2, SIZE), np.float32) for name in "hc"}
+
     def remember(self, x, state):
-        y, _ = self.lstm(x, tuple(state[name].expand(2, *state[name].shape).contiguous() for name in "hc"))
-        return y, state
+        y, (h, c) = self.lstm(x, tuple(state[name].transpose(0, 1).contiguous() for name in "hc"))
+        return y, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}
 
 
 class Projected(LSTM):
@@ -166,9 +169,12 @@ class BothWays(LSTM):
         super().setup()
         self.after = nn.Linear(2 * SIZE, 7)
 
+    def get_initial_state(self):
+        return {name: np.zeros((2, SIZE), np.float32) for name in "hc"}
+
     def remember(self, x, state):
-        y, _ = self.lstm(x, tuple(state[name].expand(2, *state[name].shape).contiguous() for name in "hc"))
-        return y, state
+        y, (h, c) = self.lstm(x, tuple(state[name].transpose(0, 1).contiguous() for name in "hc"))
+        return y, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}
 
 
 class Forgetful(LSTM):
@@ -359,7 +365,7 @@ def test_modules_that_are_left_to_autograd(module_class):
     torch.manual_seed(1)
     module = module_class(observation_space=BOX, action_space=DISCRETE)
     backend = assert_updates_are_autograds(module, [batch_of(module, 6, 6, seed=seed) for seed in range(2)])
-    assert backend.startswith("autograd: "), backend
+    assert backend.startswith("autograd: ") and "compiled gradient" not in backend  # which is compared at the end
 
 
 def test_states_whose_names_are_exchanged():
