@@ -126,7 +126,10 @@ class CompiledRows:
         if has_values and net.values == OBSERVATIONS:
             raise NotDenseError("it outputs no values")
         self._length = shape[1] if net.states else 1
-        flat = {name: map_struct(self._in_a_row, column) for name, column in batch.items() if name != Columns.STATE_IN}
+        if not self._length:
+            raise NotDenseError("its sequences have no steps")
+        read = {*module_inputs(batch), *needed, Columns.LOSS_MASK, Columns.ACTION_DIST_INPUTS} - {Columns.STATE_IN}
+        flat = {name: map_struct(self._in_a_row, batch[name]) for name in read if name in batch}
         n = shape.numel()
         obs = gradient.layers.observe(flat[Columns.OBS])
         if not isinstance(obs, Tensor) or obs.dtype != torch.float32 or obs.shape != (n, net.n_obs):

@@ -189,7 +189,7 @@ class _Reader(TorchDispatchMode):
             self._known[id(out)] = Value(value.layer)
 
     def add_bias(self, func: Any, out: Tensor, source: Tensor, bias: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Take the second half of a layer whose inputs do not lie in a row, as those of a cell."""
+        """Take the second half of a layer whose inputs do not lie in a row, such as a cell's outputs."""
         value = self._known.get(id(source))
         if not isinstance(value, Value) or args or kwargs or value.is_read or value.is_replaced or self._layers is None:
             raise NotDenseError(f"its forward pass has {func}")

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from support.anew import exit_code_of
+from support.forked import exit_code_of
 from support.full_disk import largest_file, no_room
 
 import fastmarl

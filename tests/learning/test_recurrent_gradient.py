@@ -10,6 +10,7 @@ from support.random_cases import number_of_cases
 
 from fastmarl import RLModuleSpec
 from fastmarl.core.native._ppo import VARIANTS, PPOGradient
+from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning import PPOLearner, compiled_rows, ppo_loss
 from fastmarl.learning.compiled_gradient import CompiledGradients
@@ -102,6 +103,24 @@ def test_gradients_are_those_of_autograd(variant, seed):
     case = Case(seed)
     numbers = torch.randperm(len(case.batch["actions"]))
     assert_close(case.compiled(numbers), case.by_autograd(numbers))
+
+
+def test_columns_that_the_loss_does_not_read_may_have_any_shape(variant):
+    """As in the whole result of `sequences()`."""
+    case, numbers = Case(3, n=6, length=5), torch.arange(6)
+    case.batch |= {"seq_lens": torch.full((6,), 5), "final_obs": torch.randn(6, 2), "t": torch.zeros(6, 5, 3)}
+    case.batch["state_out"] = case.batch["state_in"]
+    assert_close(case.compiled(numbers), case.by_autograd(numbers))
+
+
+def test_sequences_without_steps_are_left_to_autograd():
+    case = Case(3, n=4, length=2)
+    for name, column in case.batch.items():
+        if name != "state_in":
+            case.batch[name] = column[:, :0]
+    gradients = {each: torch.zeros_like(each) for each in case.module.parameters()}
+    with pytest.raises(NotDenseError, match="no steps"):
+        CompiledGradients(case.module, gradients).rows(case.batch, LossOptions(entropy_coeff=0.01, **case.options))
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -8,8 +8,8 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from support.anew import exit_code_of
 from support.differences import assert_same
+from support.forked import exit_code_of
 
 from fastmarl.errors import BatchError
 from fastmarl.legacy.batches.packing import unpickled

@@ -18,9 +18,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import GraphInstance
-from support.anew import exit_code_of
 from support.batches import assert_same_bits
 from support.exactly import assert_same_episodes
+from support.forked import exit_code_of
 from support.full_disk import largest_file, no_room
 from support.optional import needed
 from support.scenario_envs import Echo, clock_env, respawn_env

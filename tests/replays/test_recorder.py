@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.anew import exit_code_of
 from support.exhaustive import further
+from support.forked import exit_code_of
 from support.full_disk import no_room
 from support.interrupts import interrupted
 from support.levels import KINDS, Levels, runner_of

@@ -11,7 +11,7 @@ import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
-from support.anew import with_new_modules
+from support.forked import with_new_modules
 
 import fastmarl.rllib
 from fastmarl.errors import ConfigError

@@ -18,7 +18,7 @@ from ray.rllib.utils.error import MultiAgentEnvError
 from ray.rllib.utils.minibatch_utils import ShardEpisodesIterator
 from ray.rllib.utils.replay_buffers.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 from rllib.differential.compare import Comparison
-from support.anew import with_new_modules
+from support.forked import with_new_modules
 from support.random_cases import number_of_cases
 
 from fastmarl.errors import ConfigError

@@ -328,7 +328,7 @@ class EpisodeInView:
         return int(table.count_L[lane] - 1 + (table.final_L[lane] >= 0) - table.lookback_L[lane])
 
     def flags_of(self, lane: int) -> tuple[Any, Any]:
-        """Return (terminated, truncated) of an agent: until its end those of its last step, which may be np.False_."""
+        """Return (terminated, truncated) of an agent: its last step's until its end, which may be np.False_."""
         has_stepped = self.store.table.t_started_L[lane] + self.n_steps(lane) > 0
         return self.record.flags.get(lane, (self.is_terminated, self.is_truncated) if has_stepped else (False, False))
 
