@@ -22,7 +22,7 @@ def bench_forward(benchmark, backend, n):
     batch = {"obs": torch.from_numpy(obs)}
     with torch.inference_mode():
         if backend == "native":
-            logits, _ = benchmark(compiled.forward, [obs])
+            logits, _, _ = benchmark(compiled.forward, [obs])
         else:
             logits = benchmark(module.forward_exploration, batch, t=0)["action_dist_inputs"].numpy()
         expected = module.forward_inference(batch)["action_dist_inputs"].numpy()
