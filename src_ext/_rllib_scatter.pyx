@@ -50,7 +50,6 @@ cdef class RewardKinds:
         """Add a reward of env step `env_t` that is not zero, in the arithmetic of its type."""
         if not 0 <= row < self.kind_R.shape[0]:
             raise IndexError(f"there is no row {row} among {self.kind_R.shape[0]}")
-        cdef double[::1] reward_R = rows.reward_R
         cdef int kind = self.kind_R[row], new
         cdef int overflow = 0
         cdef long long whole = 0
@@ -67,19 +66,19 @@ cdef class RewardKinds:
             new, value = FLOAT32, float(reward)
         else:
             new = OTHER
-        if new == INT and kind >= INT and (kind - INT >= MOST_INTS or abs(reward_R[row] + value) >= LARGEST_INT):
+        if new == INT and kind >= INT and (kind - INT >= MOST_INTS or abs(rows.reward_R[row] + value) >= LARGEST_INT):
             new = OTHER                                            # as ints of any size and number
         if new == OTHER or kind == OTHER:
-            return self._add_object(reward_R, row, reward, env_t - rows.env_t_R[row])
+            return self._add_object(rows, row, reward, env_t - rows.env_t_R[row])
         if kind == NOTHING:
-            reward_R[row] = value
+            rows.reward_R[row] = value
             self.kind_R[row] = <unsigned char>new
             return 0
         if new == FLOAT32 and kind != FLOAT64 or kind == FLOAT32 and new != FLOAT64:
-            reward_R[row] = <float>(<float>reward_R[row] + <float>value)
+            rows.reward_R[row] = <float>(<float>rows.reward_R[row] + <float>value)
             new = FLOAT32
         else:
-            reward_R[row] += value
+            rows.reward_R[row] += value
             if new == INT and kind >= INT:
                 new = kind + 1
             elif new == FLOAT64 or kind == FLOAT64:
@@ -89,7 +88,7 @@ cdef class RewardKinds:
         self.kind_R[row] = <unsigned char>new
         return 0
 
-    cdef int _add_object(self, double[::1] reward_R, Py_ssize_t row, object reward, Py_ssize_t terms) except -1:
+    cdef int _add_object(self, ModuleRows rows, Py_ssize_t row, object reward, Py_ssize_t terms) except -1:
         """Add a reward of another type. `terms`: env steps of the transition so far."""
         cdef int kind = self.kind_R[row]
         cdef Py_ssize_t n = 0
@@ -97,13 +96,13 @@ cdef class RewardKinds:
         if kind == OTHER:
             total, n = self.others[row]
         elif kind != NOTHING:
-            total, n = as_object(reward_R[row], kind), kind - INT + 1 if kind >= INT else 1
+            total, n = as_object(rows.reward_R[row], kind), kind - INT + 1 if kind >= INT else 1
         reward = kept(reward)                                      # the env may reuse an array
         if n + 1 < terms:                                          # RLlib adds a float zero for a step without a reward
             total = total + 0.0
         self.others[row] = (reward if kind == NOTHING and terms <= 1 else total + reward, max(n + 1, terms))
         self.kind_R[row] = OTHER
-        reward_R[row] = float(np.asarray(self.others[row][0]).sum())
+        rows.reward_R[row] = float(np.asarray(self.others[row][0]).sum())
         return 0
 
 

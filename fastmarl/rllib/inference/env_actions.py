@@ -31,6 +31,7 @@ class RLlibEnvActions:
         self._change = unsquash_action if normalize else clip_action if clip else None
         self._known: set[Hashable] = set()
         self._spaces: dict[Path, Any] = {}  # leaves of the struct, if all the module's agents have the same
+        self._keeps_scalars = False  # true if envs get scalar actions as they are
 
     def add_agent(self, agent_id: Hashable) -> None:
         """Add an agent that this module acts for."""
@@ -41,10 +42,17 @@ class RLlibEnvActions:
             elif not _are_equal(self._spaces, spaces):
                 self._spaces = {}
             self._known.add(agent_id)
+            common = self._spaces.get(())
+            is_shifted = self._adds_start and isinstance(common, gym.spaces.Discrete)
+            is_changed = self._change is not None and (common is None or isinstance(common, gym.spaces.Box))
+            self._keeps_scalars = not is_shifted and not is_changed
 
     def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Callable[[], list[Hashable]]) -> None:
         """Set the actions of the rows from `first` on; `agents()`, called if spaces differ, returns their agent ids."""
         column = outputs.get(ACTIONS)
+        if column is not None and column.ndim == 1 and self._keeps_scalars:
+            self.rows.set_values(first, _values(column, self._boxed))
+            return
         columns = {(): column} if column is not None else _nested_columns(outputs)
         changed = self._changed_columns(columns)
         if changed is None:

@@ -55,6 +55,7 @@ class ExactInference:
 
     Attributes:
         is_on_cpu: True if the modules are on the CPU.
+        has_native: True if compiled code may run modules.
         forwarded_at: End of the last forward pass, by `time.perf_counter()`.
     """
 
@@ -90,11 +91,12 @@ class ExactInference:
         # possible, and not at all for modules that run without torch.
         all_quick = not self._runs_as_one and None not in functions.values() and self._rng is None
         self._mode: Any = torch.inference_mode() if all_quick else nullcontext()
-        mode = nullcontext() if all_quick else torch.inference_mode()
+        mode = None if all_quick else torch.inference_mode()
         former, self._parts = self._parts, {}
+        self.has_native = self._rng is not None and not self._runs_as_one
         for module_id, part in module.items():
             native = None
-            if self._rng is not None and not self._runs_as_one:
+            if self._rng is not None and self.has_native:
                 native = NativeActor(part, self._device, former[module_id].native if module_id in former else None)
             self._parts[module_id] = ModulePart(
                 module_id, part, functions[module_id], switches[module_id], self._device, mode, native, self._rng
@@ -187,7 +189,7 @@ class ModulePart:
         actor: See `actor_function()`.
         switch: See `switch_of()`.
         device: Device of the module's parameters.
-        mode: Context to enter where no gradients are needed; a null context if the caller has entered it.
+        mode: Context to enter where no gradients are needed; None if the caller has entered it.
         native: Compiled code that may replace `actor`, or None.
         rng: See ExactInference.
 
@@ -202,7 +204,7 @@ class ModulePart:
         actor: Actor | None,
         switch: EvaluationSwitch | None,
         device: torch.device,
-        mode: AbstractContextManager,
+        mode: AbstractContextManager | None,
         native: NativeActor | None,
         rng: np.random.Generator | None,
     ):
@@ -239,6 +241,8 @@ class ModulePart:
                 return {LOGITS: self.native.forward(batch)}
             batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # the module has changed since `reads()`
         if self._actor is not None:
+            if self._mode is None:
+                return self._actor(batch)
             with self._mode:
                 return self._actor(batch)
         module = self.module
@@ -257,8 +261,11 @@ class ModulePart:
         if explore and self._row_sampler is not None:
             rows = logits.squeeze(1) if self._is_stateful else logits
             logits_NK = rows.numpy()
-            with self._mode:
+            if self._mode is None:
                 actions, logp = self._row_sampler.draw(rows, logits_NK)
+            else:
+                with self._mode:
+                    actions, logp = self._row_sampler.draw(rows, logits_NK)
             columns = self._columns(logits_NK, actions, logp, explore)
             if not self._is_stateful:
                 return columns
@@ -308,7 +315,7 @@ class ModulePart:
             return None
         draws = self._draws(dist_cls)
         sampler = None if draws is not None else self._sampler(dist_cls)
-        with self._mode:
+        with self._mode or nullcontext():
             if draws is not None:
                 action, logp = _choose(draws, rows.detach().numpy(), explore)
                 columns: dict[Key, Any] = {ACTIONS: action}

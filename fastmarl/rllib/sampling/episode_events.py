@@ -39,6 +39,8 @@ class EpisodeEvents:
 
     Attributes:
         listened: Events for which there are callbacks.
+        views: Views of running episodes by env, made on demand.
+        late: Envs that `write_back_late()` is for.
         is_in_tick: True if envs step, false while all are reset and between calls.
         passing: See RunningEpisodes.
     """
@@ -47,8 +49,8 @@ class EpisodeEvents:
         self._parts = parts
         self._builder = builder
         self._episodes = episodes
-        self._views: dict[int, EpisodeInView] = {}  # by env: views of running episodes, made on demand
-        self._late: set[int] = set()  # envs that write_back_late() is for
+        self.views: dict[int, EpisodeInView] = {}
+        self.late: set[int] = set()
         self._shown: list[EpisodeInView] = []  # while callbacks run: views that they can read
         self.listened: frozenset[str] = frozenset()
         self.is_in_tick = False
@@ -62,22 +64,22 @@ class EpisodeEvents:
     @property
     def has_built(self) -> bool:
         """True if callbacks or connectors have caused running episodes to be built."""
-        return any(view.is_built for view in self._views.values())
+        return any(view.is_built for view in self.views.values())
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
         """Return the view of the env's running episode, or None if there is none yet."""
-        return self._views.get(env_index)
+        return self.views.get(env_index)
 
     def begin(self, env_index: int) -> None:
         """Call `on_episode_created` for a new record."""
-        self._views.pop(env_index, None)
-        self._late.discard(env_index)
+        self.views.pop(env_index, None)
+        self.late.discard(env_index)
         self.fire(CREATED, env_index)
 
     def cut(self, horizon: int) -> dict[int, Any]:
         """Cut all built running episodes; returns the next chunks by env."""
         successors = {}
-        for env_index, view in sorted(self._views.items()):
+        for env_index, view in sorted(self.views.items()):
             if view.is_built:
                 record = self._parts.record_of(env_index)
                 episode, mapping = view.episode, record.mapping
@@ -90,7 +92,7 @@ class EpisodeEvents:
 
     def go_on(self, successors: dict[int, Any]) -> None:
         """Continue all running episodes in new chunks, which are given for those that have been built."""
-        views, self._views = self._views, {}
+        views, self.views = self.views, {}
         for record in self._parts.running():
             env_index = record.env_index
             if env_index in views:
@@ -98,7 +100,7 @@ class EpisodeEvents:
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
-                self._views[env_index] = EpisodeInView(self._episodes, record, episode)
+                self.views[env_index] = EpisodeInView(self._episodes, record, episode)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
         """Keep a returned chunk for callbacks at the end of its episode, which get all chunks."""
@@ -161,7 +163,7 @@ class EpisodeEvents:
                 "goes on with; let the env end it"
             )
         if is_late:
-            self._late.add(record.env_index)
+            self.late.add(record.env_index)
         else:
             self.write_observations(view)
 
@@ -216,9 +218,9 @@ class EpisodeEvents:
 
     def write_back_late(self) -> None:
         """Write back what late callbacks have changed, after the modules have acted."""
-        for env_index in self._late:
-            self.write_observations(self._views[env_index])
-        self._late.clear()
+        for env_index in self.late:
+            self.write_observations(self.views[env_index])
+        self.late.clear()
 
     def built_episode(self, record: RLlibRecord) -> Any:
         """Return the running episode as RLlib's loop has it."""
@@ -235,9 +237,9 @@ class EpisodeEvents:
 
     def view_of_running(self, record: RLlibRecord) -> EpisodeInView:
         """Return the view of a running episode, for callbacks and connectors."""
-        view = self._views.get(record.env_index)
+        view = self.views.get(record.env_index)
         if view is None:
-            view = self._views[record.env_index] = EpisodeInView(self._episodes, record)
+            view = self.views[record.env_index] = EpisodeInView(self._episodes, record)
         return view
 
     # Episodes that have been built are extended step by step, as in RLlib's loop.
@@ -250,20 +252,20 @@ class EpisodeEvents:
                 agent_id: self._builder.hanging_outputs(self._parts.table.envs[env_index].lane_of[agent_id])
                 for agent_id in actions[env_index]
             }
-            for env_index, view in sorted(self._views.items())
+            for env_index, view in sorted(self.views.items())
             if view.is_built
         }
 
     def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
         """Add an env's reset to its episode, if that has been built."""
-        view = self._views.get(env_index)
+        view = self.views.get(env_index)
         if view is not None and view.is_built:
             view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
 
     def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:
         """Add an env's step to its built episode. RLlib's vector env copies observations, too."""
         obs, rewards, terminateds, truncateds, infos = step
-        self._views[env_index].episode.add_env_step(
+        self.views[env_index].episode.add_env_step(
             deepcopy(obs),
             {agent_id: action for agent_id, (action, _, _) in acted.items()},
             rewards,

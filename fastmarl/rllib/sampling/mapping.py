@@ -109,7 +109,10 @@ class AgentToModuleMapping:
         try:
             for agent_id in agent_ids:
                 if agent_id not in answers:
-                    answers[agent_id] = making.ask(function, agent_id)
+                    making.asked = agent_id
+                    answers[agent_id] = function(agent_id, making.episode)
+                    if making.is_made:
+                        making.forget()
         finally:
             making.close()
 
@@ -152,27 +155,30 @@ class EpisodeInTheMaking:
         outline: An episode of fastmarl's class with the known slots filled and the others empty.
         mapping: Agent id -> module id, of agents mapped so far.
         replay: Function that takes a mapping function, makes the copy and calls RLlib's method on it.
+
+    Attributes:
+        episode: What the mapping function gets.
+        asked: The agent in question, to be set before each call of the mapping function.
+        is_made: True if that has read late attributes, which forget() must remove before the next call.
     """
 
     def __init__(self, outline: Any, mapping: dict[Hashable, str], replay: Callable[[MappingFn], None]):
-        self._episode = outline
-        self._empty = [name for name in RLlibEpisode.__slots__ if not is_set(outline, name)]
+        self.episode = outline
+        self.asked: Hashable = None
+        self.is_made = False
         self._mapping = mapping
         self._replay = replay
-        self._asked: Hashable = None
-        self._is_over = self._is_made = False
+        self._late: list[str] = []  # slots that late_attributes() has filled
+        self._is_over = False
         outline._origin = (self, 0)
 
-    def ask(self, function: MappingFn, agent_id: Hashable) -> str:
-        """Call the mapping function and return the agent's module id."""
-        self._asked = agent_id
-        try:
-            return function(agent_id, self._episode)
-        finally:
-            for name in self._empty if self._is_made else ():  # the values are outdated now
-                if is_set(self._episode, name):
-                    delattr(self._episode, name)
-            self._is_made = False
+    def forget(self) -> None:
+        """Empty the slots that late_attributes() has filled, whose values are outdated after each call."""
+        for name in self._late:
+            if is_set(self.episode, name):
+                delattr(self.episode, name)
+        self._late.clear()
+        self.is_made = False
 
     def close(self) -> None:
         """Forbid reading the episode from now on, because unlike RLlib's it will not be updated."""
@@ -185,11 +191,13 @@ class EpisodeInTheMaking:
         try:
             self._replay(self._answer)
         except _Reached as reached:
-            made, self._is_made = reached.episode, True
-            return {name: getattr(made, name) for name in self._empty if is_set(made, name)}
-        raise AssertionError(f"RLlib does not ask for the module of agent {self._asked!r}")
+            made, self.is_made = reached.episode, True
+            late = [name for name in RLlibEpisode.__slots__ if is_set(made, name) and not is_set(self.episode, name)]
+            self._late += late
+            return {name: getattr(made, name) for name in late}
+        raise AssertionError(f"RLlib does not ask for the module of agent {self.asked!r}")
 
     def _answer(self, agent_id: Hashable, episode: RLlibEpisode) -> str:
-        if agent_id == self._asked:
+        if agent_id == self.asked:
             raise _Reached(episode)
         return self._mapping.get(agent_id, "")  # at a cut, RLlib asks for agents whose module it has dropped

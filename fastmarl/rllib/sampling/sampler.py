@@ -124,11 +124,13 @@ class FastSampler:
     def _tick(self, request: Request) -> None:
         """Run one tick: agents act, envs step, steps are recorded, episodes end."""
         acting, runner, num_episodes = self._acting, self._runner, request.num_episodes
-        self.parts.store.change_weights(self._internals.weights_seq_no)  # which a callback may have changed
+        if self._internals.weights_seq_no != self.parts.store.seq_no:  # a callback has changed it
+            self.parts.store.change_weights(self._internals.weights_seq_no)
         before = runner.num_env_steps_sampled_lifetime // self._n_runners
         t = (before + self._env_ts) * self._n_runners  # steps of all runners, by RLlib's estimate
         actions, for_env = acting.act_at_random() if request.random_actions else acting.act(self._in_python.explore, t)
-        self.events.write_back_late()
+        if self.events.late:
+            self.events.write_back_late()
         if self.parts.shared_data.is_read:
             self.parts.shared_data.note_actions()
         if self.parts.counts_actions:
@@ -214,17 +216,18 @@ class FastSampler:
         self._stepped_at = stepped
         self._resets.clear()
         self._as_steps.clear()
-        acted = self.events.acted(actions) if self.events.has_built else {}
+        events = self.events
+        acted = events.acted(actions) if events.views and events.has_built else {}
         done, n_steps, n_observed = record_steps(
             self, self._recording, parts.store.scatter, parts.table.records, actions, results, over, resets, stepped
         )
-        if self.events.has_built:
+        if events.views and events.has_built:
             for env_index, (obs, infos) in self._resets.items():
-                self.events.add_reset(env_index, obs, infos)
+                events.add_reset(env_index, obs, infos)
         for env_index, of_env in acted.items():
             step = self._as_steps.get(env_index, results[env_index])
             if step and env_index not in self._resets:
-                self.events.add_step(env_index, of_env, step)
+                events.add_step(env_index, of_env, step)
         parts.counts.env_steps += n_steps
         self._env_ts += n_steps
         self._under_way += n_steps

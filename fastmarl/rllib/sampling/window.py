@@ -49,11 +49,12 @@ class Window:
     def _order(self) -> list[Hashable]:
         """Order agents by first appearance in the window, and drop those that ended and appear only once."""
         since = self._env_t - self.lookback
+        first_env_t = max(since, self._first_env_t)
         seen: list[tuple[int, int, Hashable]] = []
         live = self._store.table.envs[self._record.env_index].lane_of
         for place, agent_id in enumerate(self._record.order):
             if agent_id in live:
-                seen.append((self._first_since(live[agent_id], since), place, agent_id))
+                seen.append((self._first_since(live[agent_id], first_env_t), place, agent_id))
                 continue
             lane = self._record.lane_of.get(agent_id)
             times = self._record.ended_before[agent_id] if lane is None else self._times(lane)
@@ -63,7 +64,7 @@ class Window:
             elif times:
                 self.ended[agent_id] = [env_t + self._env_t - times[-1] for env_t in times]
                 seen.append((times[0], place, agent_id))
-        seen.sort(key=lambda entry: entry[:2])
+        seen.sort()  # compares no agent ids, since places differ
         at_begin = dict.fromkeys(agent_id for env_t, _, agent_id in seen if env_t == since)
         later = {agent_id for env_t, _, agent_id in seen if env_t > since}
         known = set(dict.fromkeys(self._record.order).keys())  # in the order of RLlib's set
@@ -77,9 +78,9 @@ class Window:
         first = int(block.env_t_R[row])
         for _ in range(table.count_L[lane] - 1):
             row = int(block.prev_R[row])
-            if block.env_t_R[row] < max(since, self._first_env_t):
+            if (env_t := int(block.env_t_R[row])) < since:
                 break
-            first = int(block.env_t_R[row])
+            first = env_t
         return first
 
     def _times(self, lane: int) -> list[int]:

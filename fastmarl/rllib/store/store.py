@@ -26,6 +26,7 @@ class RLlibStore(RowStore):
 
     Attributes:
         stateful: Indices of modules with recurrent state.
+        seq_no: Number of the weights that act.
         spaces: Lane -> observation space that connectors have set in the agent's episode in this chunk.
     """
 
@@ -38,7 +39,7 @@ class RLlibStore(RowStore):
         self._raw_layouts: dict[int, ObservationLayout] = {}
         self.stateful: set[int] = set()
         self.spaces: dict[int, Any] = {}
-        self._seq_no = 0
+        self.seq_no = 0
         super().__init__([], [], table, lookback=0, n_agents=n_agents)
         self._ids = EpisodeIds()
 
@@ -92,19 +93,18 @@ class RLlibStore(RowStore):
 
     def use_weights(self, seq_no: int) -> None:
         """Set the number of the weights that act from now on."""
-        self._seq_no = seq_no
+        self.seq_no = seq_no
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
 
     def change_weights(self, seq_no: int) -> None:
         """Call use_weights() during a call, after the actions so far have got the number of the weights before."""
-        if seq_no != self._seq_no:
-            self.stamp_all()
-            self.use_weights(seq_no)
+        self.stamp_all()
+        self.use_weights(seq_no)
 
     def stamp_all(self) -> None:
         """Call stamp() with the current number, so that all recorded actions can be read."""
-        self.stamp(self._seq_no)
+        self.stamp(self.seq_no)
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
         """Begin recurrent agents' lookback no later than at their last completed step, whose state learners need."""
