@@ -213,8 +213,8 @@ gpu-kit: $(VENV)/.made ## wheels for benchmarks/gpu_day.sh on a machine with a G
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
 		--constraint constraints.txt --dest build/gpu_kit gymnasium Farama-Notifications cloudpickle
 
-count: $(VENV)/.test build ## instructions per agent step, by valgrind: some 15 minutes
-	$(BIN)/python benchmarks/count_instructions.py
+count: $(VENV)/.test build ## instructions per agent step, by valgrind, against the recorded figures; RECORD=1 records new ones
+	$(BIN)/python benchmarks/count_instructions.py $(if $(RECORD),--record)
 
 bench-smoke: $(VENV)/.test build ## every benchmark once, untimed
 	$(BIN)/python -m pytest benchmarks --benchmark-disable $(PYTEST_ARGS)

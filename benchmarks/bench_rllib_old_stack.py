@@ -9,6 +9,7 @@ import random
 import statistics
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -131,7 +132,7 @@ ROWS = {
 }
 
 
-def make_worker(worker_class: type, row: str, steps: int) -> Any:
+def make_worker(worker_class: type, row: str, steps: int, hiddens: Sequence[int] = (256, 256)) -> Any:
     env_class, agents, envs, model, n_policies, has_heuristic = ROWS[row]
 
     def make_env(context: Any) -> MultiAgentEnv:
@@ -144,7 +145,7 @@ def make_worker(worker_class: type, row: str, steps: int) -> Any:
         policies[f"p{n_policies - 1}"] = PolicySpec(RandomPolicy, spec.observation_space, spec.action_space)
     config = PPOConfig().api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
     config.framework("torch").debugging(seed=0).environment("env")
-    config.training(model={"fcnet_hiddens": [256, 256], **model})
+    config.training(model={"fcnet_hiddens": [*hiddens], **model})
     config.multi_agent(
         policies=policies,
         policy_mapping_fn=lambda agent_id, *args, **kwargs: f"p{agent_id % n_policies}",
