@@ -1,6 +1,10 @@
-"""Ordinary steps of a batch of envs: all agents take part, and none ends."""
+"""What each tick of a batch of envs does: its arrays prepared, actions put to their places, ordinary steps recorded.
+
+Axes in names: P position in the group's arrays (env * number of agents + agent); E env, L lane, R row.
+"""
 cimport numpy as cnp
 from libc.math cimport isfinite
+from libc.string cimport memcpy
 
 from typedefs cimport flag_t, lane_t, row_t
 
@@ -11,9 +15,7 @@ cnp.import_array()
 
 
 cdef class OrdinarySteps:
-    """Records such steps of one group whose observations already lie in the rows of its only module.
-
-    Axes in names: P position in the group's arrays (env * number of agents + agent); E env, L lane.
+    """The arrays of a group, and steps in which all its agents take part and none ends.
 
     Args:
         envs: EnvLanes of the batch's envs.
@@ -26,8 +28,8 @@ cdef class OrdinarySteps:
     """
     cdef list _envs
     cdef const lane_t[::1] _lane_P
-    cdef const double[::1] _reward_P
-    cdef const flag_t[::1] _terminated_P, _truncated_P, _present_P
+    cdef double[::1] _reward_P
+    cdef flag_t[::1] _terminated_P, _truncated_P, _present_P
     cdef const flag_t[:, ::1] _over
     cdef lane_t[::1] _env_t_E
     cdef flag_t[::1] _all_done_E
@@ -42,12 +44,20 @@ cdef class OrdinarySteps:
                 == self._n_agents * len(envs) and len(env_t_E) == len(all_done_E) == self._over.shape[1] == len(envs)):
             raise ValueError("arrays of one group have different lengths")
 
+    def begin(self):
+        """Prepare the arrays for an env: no reward, no agent ended, agents with a lane present."""
+        cdef Py_ssize_t p
+        for p in range(self._lane_P.shape[0]):
+            self._reward_P[p] = 0
+            self._terminated_P[p] = self._truncated_P[p] = 0
+            self._present_P[p] = self._lane_P[p] >= 0
+
     def record(self, ModuleRows rows not None, cnp.ndarray row_L not None, cnp.ndarray count_L not None,
                cnp.ndarray done_L not None):
-        """Record the step and return True; return False if it is not ordinary, with nothing changed.
+        """Record the step of a batch's only group and return True; return False if it is another one, unchanged.
 
         Args:
-            rows: of the module; the step's observations are in the next ones.
+            rows: of the group's only module; the step's observations are in the next ones.
             row_L, count_L, done_L: int64, int32 and uint8, of the lane table.
         """
         cdef Py_ssize_t n = self._lane_P.shape[0], p, e, row = rows.n
@@ -91,3 +101,37 @@ cdef class OrdinarySteps:
             if not isfinite(self._reward_P[p]) or done_L[lane] or row_L[lane] < 0:
                 return False
         return True
+
+
+def put_rows(cnp.ndarray values not None, cnp.ndarray lane_R not None, Py_ssize_t first, cnp.ndarray place_L not None,
+             Py_ssize_t first_position, cnp.ndarray out not None):
+    """Write the outputs of rows to the positions of their lanes in a group's array.
+
+    Args:
+        values: [n, ...], of the rows from `first` on; C-contiguous, without objects.
+        lane_R: int32, lane of each row.
+        place_L: int32, position of each lane among those of all groups.
+        first_position: the group's first position; lanes of other groups are skipped.
+        out: [P, ...], of the dtype and shape of a row of `values`; C-contiguous.
+    """
+    cdef Py_ssize_t n = len(values), n_places = len(place_L), n_positions = len(out), row_bytes, i, position
+    cdef lane_t lane
+    if not n or not n_positions:
+        return
+    row_bytes = cnp.PyArray_NBYTES(out) // n_positions
+    if (cnp.PyArray_TYPE(lane_R) != cnp.NPY_INT32 or cnp.PyArray_TYPE(place_L) != cnp.NPY_INT32
+            or not cnp.PyArray_IS_C_CONTIGUOUS(values) or not cnp.PyArray_IS_C_CONTIGUOUS(out)
+            or cnp.PyArray_NBYTES(values) != n * row_bytes or not 0 <= first <= len(lane_R) - n):
+        raise ValueError(f"{n} rows from {first} of {len(lane_R)} do not fit: "
+                         f"{(<object>values).dtype} {(<object>values).shape}, {(<object>out).shape}")
+    cdef lane_t *lanes = <lane_t*>cnp.PyArray_DATA(lane_R) + first
+    cdef lane_t *places = <lane_t*>cnp.PyArray_DATA(place_L)
+    cdef char *sources = <char*>cnp.PyArray_DATA(values)
+    cdef char *targets = <char*>cnp.PyArray_DATA(out)
+    for i in range(n):
+        lane = lanes[i]
+        if not 0 <= lane < n_places:
+            raise IndexError(f"there is no lane {lane} among {n_places}")
+        position = places[lane] - first_position
+        if 0 <= position < n_positions:
+            memcpy(targets + position * row_bytes, sources + i * row_bytes, row_bytes)

@@ -8,7 +8,6 @@ from fastmarl.core.kernels.actions import clip_actions, scale_actions
 from fastmarl.core.kernels.array_steps import (
     NO_POSITION,
     append_rows,
-    begin_step,
     count_step,
     end_lanes,
     find_absent,
@@ -20,7 +19,7 @@ from fastmarl.core.kernels.moments import update_moments
 from fastmarl.core.kernels.normalize import count_and_normalize
 from fastmarl.core.kernels.remap import first_steps, rows_to_lanes
 from fastmarl.core.kernels.returns import discounted_sums, gae, n_step_returns, vtrace
-from fastmarl.core.kernels.rows import as_bytes, put_rows, take_finals, take_rows
+from fastmarl.core.kernels.rows import as_bytes, take_finals, take_rows
 
 
 def versions(kernel):
@@ -324,14 +323,6 @@ def test_append_rows_matches_numpy(rng, kernel, n):
     assert (answers[0][4] != row_L).sum() >= n - 5
 
 
-@versions(begin_step)
-@pytest.mark.parametrize("n", [0, 1, 40])
-def test_begin_step_matches_numpy(rng, kernel, n):
-    lane_P = rng.integers(-1, 2, n).astype(np.int32)
-    written = np.full(n, 7.0), *np.ones((2, n), np.bool_), rng.random(n) < 0.5
-    assert_same(both(kernel, [lane_P], written))
-
-
 @versions(count_step)
 @pytest.mark.parametrize("n", [0, 1, 40])
 def test_count_step_matches_numpy(rng, kernel, n):
@@ -386,16 +377,6 @@ def test_take_rows_matches_numpy_also_in_place(rng, kernel, n):
     reference(kernel)(source, places, n, 0, expected)
     kernel(source, places, n, 0, source)
     np.testing.assert_array_equal(source, expected)
-
-
-@versions(put_rows)
-@pytest.mark.parametrize("n", [0, 1, 33])
-def test_put_rows_matches_numpy(rng, kernel, n):
-    lane_R, place_L = rng.permutation(60)[:50].astype(np.int32), rng.permutation(60).astype(np.int32)
-    values, out = rng.integers(0, 9, (n, 6), np.uint8), np.full((20, 6), 99, np.uint8)
-    answers = both(kernel, [values, lane_R, 10, place_L, 20], [out])
-    assert_same(answers)
-    assert n < 33 or 3 < (answers[0][1] != 99).any(1).sum() < 20
 
 
 @versions(take_finals)

@@ -6,7 +6,7 @@ from support.differences import assert_same
 
 import fastmarl
 from fastmarl.batches import columns
-from fastmarl.core.native._array_steps import OrdinarySteps
+from fastmarl.core.native._array_steps import OrdinarySteps, put_rows
 from fastmarl.core.native._env_lanes import EnvLanes
 from fastmarl.core.native._module_rows import ModuleRows
 from fastmarl.core.vector.arrays.group import ArrayGroup
@@ -39,14 +39,14 @@ def test_they_are_recorded_as_others(env, monkeypatch):
     calls = [{"num_timesteps": n} for n in (1, 40, 7, 300)] + [{"num_episodes": 4}]
     write, written = ArrayGroup.write_ordinary, []
 
-    def noting(self, steps):
-        written.append(write(self, steps))
+    def noting(self):
+        written.append(write(self))
         return written[-1]
 
     monkeypatch.setattr(ArrayGroup, "write_ordinary", noting)
     ours = sampled(env, ENVS[env], calls)
     assert True in written and False in written
-    monkeypatch.setattr(ArrayGroup, "write_ordinary", lambda self, steps: False)
+    monkeypatch.setattr(ArrayGroup, "write_ordinary", lambda self: False)
     assert_same(ours, sampled(env, ENVS[env], calls))
 
 
@@ -72,13 +72,15 @@ class Step:
         own = {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         return own | {name: column.copy() for name, column in self.columns.items()}
 
+    def steps(self):
+        arrays = (self.lane, self.reward, self.terminated, self.truncated, self.present)
+        return OrdinarySteps(self.envs, *arrays, self.over, self.env_t, self.all_done)
+
     def record(self):
         rows = ModuleRows()
         rows.bind([], *self.columns.values())
         rows.n = self.n
-        arrays = (self.lane, self.reward, self.terminated, self.truncated, self.present)
-        steps = OrdinarySteps(self.envs, *arrays, self.over, self.env_t, self.all_done)
-        done = steps.record(rows, self.row, self.count, self.done)
+        done = self.steps().record(rows, self.row, self.count, self.done)
         assert rows.n == self.n + 4 * done
         return done
 
@@ -120,3 +122,43 @@ def test_arrays_of_other_lengths_are_refused():
     flags = [np.zeros(3, np.uint8)] * 3
     with pytest.raises(ValueError, match="different lengths"):
         OrdinarySteps(step.envs, step.lane[:3], np.zeros(3), *flags, step.over, step.env_t, step.all_done)
+
+
+def test_begin_leaves_no_trace_of_the_step_before():
+    step = Step(lane=(2, -1), terminated=(0, 1), truncated=(3, 1), present=([0, 2, 3], [0, 1, 0]))
+    step.steps().begin()
+    assert step.reward.tolist() == [0, 0, 0, 0]
+    assert not step.terminated.any() and not step.truncated.any()
+    assert step.present.tolist() == [1, 1, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float32])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0)], ids=str)
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_actions_get_to_the_positions_of_their_lanes(dtype, shape, n):
+    rng = np.random.default_rng(n)
+    lane_R, place_L = rng.permutation(60)[:50].astype(np.int32), rng.permutation(60).astype(np.int32)
+    values, out = rng.integers(0, 9, (n, *shape)).astype(dtype), np.full((20, *shape), 99, dtype)
+    expected = out.copy()
+    for i in range(n):
+        position = place_L[lane_R[10 + i]] - 20
+        if 0 <= position < 20:
+            expected[position] = values[i]
+    put_rows(values, lane_R, 10, place_L, 20, out)
+    np.testing.assert_array_equal(out, expected)
+    assert n < 33 or out.size == 0 or 3 < (out.reshape(20, -1) != 99).any(1).sum() < 20
+
+
+@pytest.mark.parametrize("change", [
+    {"values": np.zeros((2, 2))}, {"values": np.zeros((4, 6))[::2]}, {"out": np.zeros((3, 12))[:, ::2]},
+    {"lane_R": np.zeros(9, np.int64)}, {"place_L": np.zeros(9, np.int64)}, {"first": 8}, {"first": -1},
+], ids=str)  # fmt: skip
+def test_rows_that_do_not_fit_are_refused(change):
+    arguments = {
+        "values": np.zeros((2, 6)), "lane_R": np.zeros(9, np.int32), "first": 0, "place_L": np.zeros(9, np.int32),
+        "first_position": 0, "out": np.zeros((3, 6)),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="do not fit"):
+        put_rows(*(arguments | change).values())
+    with pytest.raises(IndexError, match="no lane 9"):
+        put_rows(*(arguments | {"lane_R": np.full(9, 9, np.int32)}).values())

@@ -9,22 +9,6 @@ from numba import njit
 NO_POSITION = -1
 
 
-def begin_step_numpy(lane_P, reward_P, terminated_P, truncated_P, present_P):
-    """NumPy reference for begin_step()."""
-    reward_P[:] = 0.0
-    terminated_P[:] = truncated_P[:] = False
-    present_P[:] = lane_P >= 0
-
-
-@njit(cache=True, nogil=True)
-def begin_step(lane_P, reward_P, terminated_P, truncated_P, present_P):
-    """Initialise a group's arrays for an env: no reward, no agent ended, agents with a lane (int32) present."""
-    for p in range(len(lane_P)):
-        reward_P[p] = 0.0
-        terminated_P[p] = truncated_P[p] = False
-        present_P[p] = lane_P[p] >= 0
-
-
 def count_step_numpy(terminated_E, truncated_E, env_t_E, all_done_E, over):
     """NumPy reference for count_step()."""
     env_t_E += 1

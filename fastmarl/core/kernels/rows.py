@@ -37,32 +37,6 @@ def take_rows(source_PB, positions, n, first, out_RB):
             out_RB[first + i, b] = source_PB[position, b]
 
 
-def put_rows_numpy(values_NB, lane_R, first, place_L, first_position, out_PB):
-    """NumPy reference for put_rows()."""
-    positions = place_L[lane_R[first : first + len(values_NB)]] - first_position
-    is_here = (positions >= 0) & (positions < len(out_PB))
-    out_PB[positions[is_here]] = values_NB[is_here]
-
-
-@njit(cache=True, nogil=True)
-def put_rows(values_NB, lane_R, first, place_L, first_position, out_PB):
-    """Write the outputs of lanes to their positions in a group's arrays.
-
-    Args:
-        values_NB: uint8 [n, B], of rows first .. first + n; as many bytes a row as out_PB has.
-        lane_R: int32, lane of each row.
-        first: int.
-        place_L: int32, position of each lane among those of all groups.
-        first_position: int, the group's first position; lanes of other groups are skipped.
-        out_PB: uint8 [P, B], written at the positions of these lanes.
-    """
-    for i in range(len(values_NB)):
-        position = place_L[lane_R[first + i]] - first_position
-        if 0 <= position < len(out_PB):
-            for b in range(out_PB.shape[1]):
-                out_PB[position, b] = values_NB[i, b]
-
-
 def take_finals_numpy(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
     """NumPy reference for take_finals()."""
     for i, position in enumerate(ended[:n]):

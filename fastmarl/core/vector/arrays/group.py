@@ -12,9 +12,9 @@ import numpy as np
 
 from fastmarl.core.envs.arrays import GroupArrays
 from fastmarl.core.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
-from fastmarl.core.kernels.array_steps import NO_POSITION, append_rows, begin_step, end_lanes, find_absent, settle_step
-from fastmarl.core.kernels.rows import as_bytes, put_rows, take_finals, take_rows
-from fastmarl.core.native._array_steps import OrdinarySteps
+from fastmarl.core.kernels.array_steps import NO_POSITION, append_rows, end_lanes, find_absent, settle_step
+from fastmarl.core.kernels.rows import as_bytes, take_finals, take_rows
+from fastmarl.core.native._array_steps import OrdinarySteps, put_rows
 from fastmarl.core.native._finite import first_outside
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.values import choice_ranges, described, first_unheld
@@ -34,6 +34,7 @@ class ArrayGroup:
         store: Receives rows.
         envs: The store's indices of the batch's envs.
         first_position: `place_L` of the lane table is a position plus this number.
+        over, env_t_E, all_done_E: See `OrdinarySteps`.
     """
 
     def __init__(
@@ -44,6 +45,9 @@ class ArrayGroup:
         store: RowStore,
         envs: range,
         first_position: int,
+        over: np.ndarray,
+        env_t_E: np.ndarray,
+        all_done_E: np.ndarray,
     ):
         self._store = store
         self._table: LaneTable = store.table
@@ -58,37 +62,35 @@ class ArrayGroup:
         self._n_lanes: Counter[int] = Counter()  # by module
         self.modules: list[int] = []  # those that have lanes, ascending; a new list after each change
         self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # result of `_fit()` by a block's layout
+        self._leaf_shapes = [(*self._shape, *leaf.shape) for leaf in self._layout.leaves]
         self._reward_P = np.zeros(n_positions)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
         by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
         self._shaped = [array.reshape(self._shape) for array in by_env]  # views for the env
+        table_envs = [self._table.envs[env_index] for env_index in envs]
+        terminated, truncated, present, ends = (
+            flags.view(np.uint8) for flags in (self._terminated_P, self._truncated_P, self._present_P, over)
+        )
+        self._steps = OrdinarySteps(
+            table_envs, self._lane_P, self._reward_P, terminated, truncated, present, ends, env_t_E, all_done_E
+        )
         self._staging_leaves: list[np.ndarray] = []  # [P, ...], made on first use
         self._leaves: list[np.ndarray] = []  # arrays that the env writes to
         self._direct_module: int | None = None  # the module whose block has `_leaves`
         self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
         self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
-        self._action_bytes = [*map(as_bytes, self._actions)]
+        self._action_shapes = [array.shape[1:] for array in self._actions]
         # Scratch arrays of positions, envs and lanes.
         self._kept, self._ended, self._rewarded, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
         self._lanes = np.empty(n_positions, np.int32)
         self._n_newcomers = 0
 
-    def ordinary_steps(self, over: np.ndarray, env_t_E: np.ndarray, all_done_E: np.ndarray) -> OrdinarySteps:
-        """Return what records steps of this group if it is alone, see there."""
-        terminated, truncated, present, ends = (
-            flags.view(np.uint8) for flags in (self._terminated_P, self._truncated_P, self._present_P, over)
-        )
-        envs = [self._table.envs[env_index] for env_index in self._index_E.tolist()]
-        return OrdinarySteps(
-            envs, self._lane_P, self._reward_P, terminated, truncated, present, ends, env_t_E, all_done_E
-        )
-
-    def write_ordinary(self, steps: OrdinarySteps) -> bool:
-        """Write a step in which all agents take part and none ends; return False if it is another one."""
+    def write_ordinary(self) -> bool:
+        """Write a step of the batch's only group if all agents take part and none ends; return False otherwise."""
         if self._direct_module is None:
             return False
         table = self._table
-        return steps.record(self._store.rows[self._direct_module], table.row_L, table.count_L, table.done_L)
+        return self._steps.record(self._store.rows[self._direct_module], table.row_L, table.count_L, table.done_L)
 
     # Arrays that the env writes to.
 
@@ -107,8 +109,8 @@ class ArrayGroup:
         """
         rows = None if direct_module is None else self._next_rows(direct_module)
         self._direct_module, self._leaves = (None, self._staging()) if rows is None else (direct_module, rows)
-        begin_step(self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
-        obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
+        self._steps.begin()
+        obs = self._layout.nest([*map(np.ndarray.reshape, self._leaves, self._leaf_shapes)])
         return GroupArrays(obs, *self._shaped)
 
     def _staging(self) -> list[np.ndarray]:
@@ -380,12 +382,11 @@ class ArrayGroup:
             if not self._n_lanes[module]:
                 continue  # acts for other groups, whose actions may have other parts
             shapes = [answers.shape[1:] for answers in arrays]
-            if shapes != [array.shape[1:] for array in self._actions]:
+            if shapes != self._action_shapes:
                 raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
                                   f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
             lane_R = self._store.blocks[module].lane_R
-            leaves = zip(self._actions, self._action_bytes, arrays, self._ranges, strict=True)
-            for array, in_bytes, answers, ranges in leaves:
+            for array, answers, ranges in zip(self._actions, arrays, self._ranges, strict=True):
                 if answers.dtype != array.dtype and first_unheld(array.dtype, answers) >= 0:
                     problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
                                f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
@@ -394,7 +395,7 @@ class ArrayGroup:
                 if ranges is not None and first_outside(sent, *ranges) >= 0:
                     self._check_ranges(module, rows.start, sent, *ranges)
                 place_L = self._table.place_L
-                put_rows(as_bytes(sent), lane_R, rows.start, place_L, self._first_position, in_bytes)
+                put_rows(sent, lane_R, rows.start, place_L, self._first_position, array)
         return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
 
     def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:

@@ -49,12 +49,12 @@ class ArrayScatter:
         self._own: list[int | None] = []  # by group, the module that serves no other one, if it is alone
         for name, agents in env.groups.items():
             spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]
-            self._groups[name] = ArrayGroup(agents, *spaces, store, envs, first_position)
+            steps = self._over, self._env_t_E, self._all_done_E
+            self._groups[name] = ArrayGroup(agents, *spaces, store, envs, first_position, *steps)
             first_position += env.num_envs * len(agents)
         self._modules: list[Any] = [None] * len(self._groups)  # by group, those for which `_own` was found
         first, *others = self._groups.values()
         self._only_group = None if others else first
-        self._ordinary = first.ordinary_steps(self._over, self._env_t_E, self._all_done_E)
 
     def arrays_for_reset(self) -> StepArrays:
         """Return arrays for a reset, with all agents present; observations are copied to rows later."""
@@ -126,7 +126,7 @@ class ArrayScatter:
                 unusable.
         """
         all_done_E = self._all_done_E
-        if self._only_group is not None and not out.infos and self._only_group.write_ordinary(self._ordinary):
+        if self._only_group is not None and not out.infos and self._only_group.write_ordinary():
             return all_done_E, self._ended_envs[:0]
         n_over = count_step(self._over[0], self._over[1], self._env_t_E, all_done_E, self._ended_envs)
         set_env_steps(self._envs, self._env_t_E)
