@@ -103,3 +103,20 @@ def test_reads_that_the_bytecode_does_not_show_are_errors():
     )
     with pytest.raises(RunningEpisodeError, match="reads its episode in a way that its bytecode does not show"):
         MultiAgentEnvRunner(config=config).sample(num_timesteps=2)
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+def test_an_episode_can_not_be_read_after_the_function_has_failed():
+    """It holds what the function has read, which would be outdated."""
+    kept = []
+
+    def fails(agent_id, episode):
+        kept.append(episode)
+        raise LookupError(len(episode.agent_episodes))
+
+    config = PPOConfig().environment(MultiAgentCartPole, env_config={"num_agents": 2})
+    config.multi_agent(policies=["p0"], policy_mapping_fn=fails).env_runners(num_envs_per_env_runner=1)
+    with pytest.raises(LookupError):
+        MultiAgentEnvRunner(config=config).sample(num_timesteps=3)
+    with pytest.raises(RuntimeError, match="during that call only"):
+        kept[0].agent_episodes  # noqa: B018

@@ -182,6 +182,7 @@ class EpisodeInTheMaking:
 
     def close(self) -> None:
         """Forbid reading the episode from now on, because unlike RLlib's it will not be updated."""
+        self.forget()  # if the mapping function raised an error
         self._is_over = True
 
     def late_attributes(self, _: int) -> dict[str, Any]:

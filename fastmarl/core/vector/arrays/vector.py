@@ -29,9 +29,6 @@ class BatchStepper:
         env_indices: The runner's indices of its envs.
         first_position: See `ArrayScatter`.
         parts: See `VectorParts`.
-
-    Attributes:
-        awake: Envs of the batch that don't rest.
     """
 
     def __init__(self, env: ArrayEnv, env_indices: range, first_position: int, parts: VectorParts):
@@ -45,14 +42,12 @@ class BatchStepper:
         self._scatter = ArrayScatter(env, parts.store, env_indices, first_position, alone=self._is_alone)
         self._env_states = parts.env_states
         self._resting: set[int] = set()
-        self.awake: Sequence[int] = env_indices
         self._to_begin: set[int] = set()  # resting envs that must be reset before the next step
         self._given: tuple[dict[str, Any], StepArrays]
 
     def reset(self, env_indices: list[int]) -> None:
         """Reset some envs of the batch and write their first observations."""
         self._resting.difference_update(env_indices)
-        self._find_awake()
         own = self._own(env_indices)
         out = self._begin(env_indices, own)
         self.record_states(env_indices)
@@ -113,13 +108,15 @@ class BatchStepper:
         new = {env_index for env_index in env_indices if env_index in self.env_indices} - self._resting
         if new:
             self._resting |= new
-            self._find_awake()
             self._to_begin |= new
             self._scatter.drop_lanes(self._own(sorted(new)))
 
-    def _find_awake(self) -> None:
-        resting = self._resting
-        self.awake = [index for index in self.env_indices if index not in resting] if resting else self.env_indices
+    @property
+    def awake(self) -> Sequence[int]:
+        """Envs of the batch that don't rest."""
+        if not self._resting:
+            return self.env_indices
+        return [env_index for env_index in self.env_indices if env_index not in self._resting]
 
     def give(self, acted: list[Acted]) -> None:
         """Set the actions of the next step."""
@@ -238,7 +235,7 @@ class ArrayVector(TakesTurns[BatchStepper], VectorEnv):
         else:
             self._stepping[0].step()
         batch = self._end_turn(self._stepping[0])
-        if self._in_background and not self._stepping:
+        if not self._stepping:
             self._background.end()
         batch.record_states(batch.awake)
         stepped = perf_counter()
