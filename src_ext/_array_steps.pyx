@@ -1,4 +1,4 @@
-"""What each tick of a batch of envs does: its arrays prepared, actions put to their places, ordinary steps recorded.
+"""Compiled parts of a tick of a batch of envs: prepares arrays, places actions, records ordinary steps.
 
 Axes in names: P position in the group's arrays (env * number of agents + agent); E env, L lane, R row.
 """
@@ -14,8 +14,8 @@ from fastmarl.core.native._module_rows cimport ModuleRows
 cnp.import_array()
 
 
-cdef class OrdinarySteps:
-    """The arrays of a group, and steps in which all its agents take part and none ends.
+cdef class GroupSteps:
+    """Prepares the arrays of a group for each step, and records ordinary ones: all agents take part, and none ends.
 
     Args:
         envs: EnvLanes of the batch's envs.
@@ -42,7 +42,7 @@ cdef class OrdinarySteps:
         self._n_agents = len(lane_P) // len(envs)
         if not (len(lane_P) == len(reward_P) == len(terminated_P) == len(truncated_P) == len(present_P)
                 == self._n_agents * len(envs) and len(env_t_E) == len(all_done_E) == self._over.shape[1] == len(envs)):
-            raise ValueError("arrays of one group have different lengths")
+            raise ValueError("the group's arrays have different lengths")
 
     def begin(self):
         """Prepare the arrays for an env: no reward, no agent ended, agents with a lane present."""
@@ -52,9 +52,9 @@ cdef class OrdinarySteps:
             self._terminated_P[p] = self._truncated_P[p] = 0
             self._present_P[p] = self._lane_P[p] >= 0
 
-    def record(self, ModuleRows rows not None, cnp.ndarray row_L not None, cnp.ndarray count_L not None,
-               cnp.ndarray done_L not None):
-        """Record the step of a batch's only group and return True; return False if it is another one, unchanged.
+    def record_ordinary(self, ModuleRows rows not None, cnp.ndarray row_L not None, cnp.ndarray count_L not None,
+                        cnp.ndarray done_L not None):
+        """Record an ordinary step of a batch's only group and return True; return False otherwise, with no change.
 
         Args:
             rows: of the group's only module; the step's observations are in the next ones.
@@ -110,7 +110,7 @@ def put_rows(cnp.ndarray values not None, cnp.ndarray lane_R not None, Py_ssize_
     Args:
         values: [n, ...], of the rows from `first` on; C-contiguous, without objects.
         lane_R: int32, lane of each row.
-        place_L: int32, position of each lane among those of all groups.
+        place_L: int32, position of each lane, counted over all groups.
         first_position: the group's first position; lanes of other groups are skipped.
         out: [P, ...], of the dtype and shape of a row of `values`; C-contiguous.
     """

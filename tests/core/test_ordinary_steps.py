@@ -6,7 +6,7 @@ from support.differences import assert_same
 
 import fastmarl
 from fastmarl.batches import columns
-from fastmarl.core.native._array_steps import OrdinarySteps, put_rows
+from fastmarl.core.native._array_steps import GroupSteps, put_rows
 from fastmarl.core.native._env_lanes import EnvLanes
 from fastmarl.core.native._module_rows import ModuleRows
 from fastmarl.core.vector.arrays.group import ArrayGroup
@@ -74,13 +74,13 @@ class Step:
 
     def steps(self):
         arrays = (self.lane, self.reward, self.terminated, self.truncated, self.present)
-        return OrdinarySteps(self.envs, *arrays, self.over, self.env_t, self.all_done)
+        return GroupSteps(self.envs, *arrays, self.over, self.env_t, self.all_done)
 
     def record(self):
         rows = ModuleRows()
         rows.bind([], *self.columns.values())
         rows.n = self.n
-        done = self.steps().record(rows, self.row, self.count, self.done)
+        done = self.steps().record_ordinary(rows, self.row, self.count, self.done)
         assert rows.n == self.n + 4 * done
         return done
 
@@ -121,7 +121,7 @@ def test_arrays_of_other_lengths_are_refused():
     step = Step()
     flags = [np.zeros(3, np.uint8)] * 3
     with pytest.raises(ValueError, match="different lengths"):
-        OrdinarySteps(step.envs, step.lane[:3], np.zeros(3), *flags, step.over, step.env_t, step.all_done)
+        GroupSteps(step.envs, step.lane[:3], np.zeros(3), *flags, step.over, step.env_t, step.all_done)
 
 
 def test_begin_leaves_no_trace_of_the_step_before():

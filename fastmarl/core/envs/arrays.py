@@ -19,7 +19,7 @@ COMMON = "__common__"
 
 
 @public("fastmarl.envs")
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class GroupArrays:
     """Data of one group's agents in one step, with axes [env, agent, ...]; the env writes to these arrays in place.
 
@@ -36,12 +36,6 @@ class GroupArrays:
     terminated: np.ndarray
     truncated: np.ndarray
     present: np.ndarray
-
-    # Each tick makes one of these; the constructor of a frozen dataclass takes twice as long.
-    def __init__(
-        self, obs: Any, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, present: np.ndarray
-    ):
-        vars(self).update(obs=obs, rewards=rewards, terminated=terminated, truncated=truncated, present=present)
 
 
 @public("fastmarl.envs")

@@ -3,7 +3,7 @@ import numpy as np
 from fastmarl.core.native._env_lanes import EnvLanes
 from fastmarl.core.native._module_rows import ModuleRows
 
-class OrdinarySteps:
+class GroupSteps:
     def __init__(
         self,
         envs: list[EnvLanes],
@@ -17,7 +17,7 @@ class OrdinarySteps:
         all_done_E: np.ndarray,
     ) -> None: ...
     def begin(self) -> None: ...
-    def record(self, rows: ModuleRows, row_L: np.ndarray, count_L: np.ndarray, done_L: np.ndarray) -> bool: ...
+    def record_ordinary(self, rows: ModuleRows, row_L: np.ndarray, count_L: np.ndarray, done_L: np.ndarray) -> bool: ...
 
 def put_rows(
     values: np.ndarray, lane_R: np.ndarray, first: int, place_L: np.ndarray, first_position: int, out: np.ndarray

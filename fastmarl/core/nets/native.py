@@ -230,7 +230,7 @@ class NativeModule(NativeNet):
             self.renew()
         if self._net is None or self._rows is None:
             return None
-        if states and [state.shape for state in states] != [state.shape for state in self._next]:
+        if [state.shape for state in states] != [state.shape for state in self._next]:
             self._next = [np.empty_like(state) for state in states]
         logits, values = self._net.forward(self._rows.of(leaves), [*states], self._next)
         first = 0

@@ -55,7 +55,6 @@ class ExactInference:
 
     Attributes:
         is_on_cpu: True if the modules are on the CPU.
-        has_native: True if compiled code may run modules.
         forwarded_at: End of the last forward pass, by `time.perf_counter()`.
     """
 
@@ -93,10 +92,9 @@ class ExactInference:
         self._mode: Any = torch.inference_mode() if all_quick else nullcontext()
         mode = None if all_quick else torch.inference_mode()
         former, self._parts = self._parts, {}
-        self.has_native = self._rng is not None and not self._runs_as_one
         for module_id, part in module.items():
             native = None
-            if self._rng is not None and self.has_native:
+            if self._rng is not None and not self._runs_as_one:
                 native = NativeActor(part, self._device, former[module_id].native if module_id in former else None)
             self._parts[module_id] = ModulePart(
                 module_id, part, functions[module_id], switches[module_id], self._device, mode, native, self._rng

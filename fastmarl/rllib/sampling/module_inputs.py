@@ -40,7 +40,7 @@ class ModuleInputs:
         frames, module_id = parts.connectors.frames, store.module_ids[module]
         added = self.added.get(module_id) if self.added else None
         is_plain = frames is None and not added and not is_shown
-        if is_plain and parts.inference.has_native and parts.inference.reads(module_id, block.layout, end - first):
+        if is_plain and parts.inference.reads(module_id, block.layout, end - first):
             return block.obs[0][first:end]
         shares = not is_shown and parts.inference.leaves_input_untouched(module_id)
         if frames is not None:
@@ -69,8 +69,7 @@ class ModuleInputs:
         """Return rows of a leaf as a tensor, without a copy if possible."""
         if not shares or leaf.dtype == np.float64 or first * leaf.strides[0] % ALIGNMENT:
             return self._own_tensor(leaf[first:end])
-        tensor = torch.from_numpy(leaf[first:end])
-        return tensor if self._parts.inference.is_on_cpu else self._on_device(tensor)
+        return self._on_device(torch.from_numpy(leaf[first:end]))
 
     def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
         """Copy an array to a tensor as RLlib's NumpyToTensor does, float64 as float32, in memory allocated by NumPy."""

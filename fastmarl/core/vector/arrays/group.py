@@ -14,7 +14,7 @@ from fastmarl.core.envs.arrays import GroupArrays
 from fastmarl.core.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
 from fastmarl.core.kernels.array_steps import NO_POSITION, append_rows, end_lanes, find_absent, settle_step
 from fastmarl.core.kernels.rows import as_bytes, take_finals, take_rows
-from fastmarl.core.native._array_steps import OrdinarySteps, put_rows
+from fastmarl.core.native._array_steps import GroupSteps, put_rows
 from fastmarl.core.native._finite import first_outside
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.values import choice_ranges, described, first_unheld
@@ -34,7 +34,7 @@ class ArrayGroup:
         store: Receives rows.
         envs: The store's indices of the batch's envs.
         first_position: `place_L` of the lane table is a position plus this number.
-        over, env_t_E, all_done_E: See `OrdinarySteps`.
+        over, env_t_E, all_done_E: See `GroupSteps`.
     """
 
     def __init__(
@@ -62,7 +62,6 @@ class ArrayGroup:
         self._n_lanes: Counter[int] = Counter()  # by module
         self.modules: list[int] = []  # those that have lanes, ascending; a new list after each change
         self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # result of `_fit()` by a block's layout
-        self._leaf_shapes = [(*self._shape, *leaf.shape) for leaf in self._layout.leaves]
         self._reward_P = np.zeros(n_positions)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
         by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
@@ -71,7 +70,7 @@ class ArrayGroup:
         terminated, truncated, present, ends = (
             flags.view(np.uint8) for flags in (self._terminated_P, self._truncated_P, self._present_P, over)
         )
-        self._steps = OrdinarySteps(
+        self._steps = GroupSteps(
             table_envs, self._lane_P, self._reward_P, terminated, truncated, present, ends, env_t_E, all_done_E
         )
         self._staging_leaves: list[np.ndarray] = []  # [P, ...], made on first use
@@ -90,7 +89,9 @@ class ArrayGroup:
         if self._direct_module is None:
             return False
         table = self._table
-        return self._steps.record(self._store.rows[self._direct_module], table.row_L, table.count_L, table.done_L)
+        return self._steps.record_ordinary(
+            self._store.rows[self._direct_module], table.row_L, table.count_L, table.done_L
+        )
 
     # Arrays that the env writes to.
 
@@ -110,7 +111,7 @@ class ArrayGroup:
         rows = None if direct_module is None else self._next_rows(direct_module)
         self._direct_module, self._leaves = (None, self._staging()) if rows is None else (direct_module, rows)
         self._steps.begin()
-        obs = self._layout.nest([*map(np.ndarray.reshape, self._leaves, self._leaf_shapes)])
+        obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
         return GroupArrays(obs, *self._shaped)
 
     def _staging(self) -> list[np.ndarray]:
