@@ -22,11 +22,14 @@ import random
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastmarl
+from fastmarl.bench.relative_speed_table import ReadyDicts
 from fastmarl.report.records import RecordFile, Row, provenance
 
 RESULTS = Path(__file__).parent / "results/instructions.json"
@@ -35,6 +38,7 @@ CALLS = 2
 ENV_STEPS = 200  # per call, over all environments
 HIDDENS = [8]
 SEED = 1
+TIMEOUT_S = 1800
 LSTM = {"use_lstm": True, "lstm_cell_size": 8}
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 COUNT = re.compile(r"==(\d+)== I\s+refs:\s+([\d,]+)")
@@ -50,8 +54,6 @@ Sample = Callable[[], int]  # samples once and returns the number of agent steps
 
 
 def standalone(env: str | type, num_envs: int, env_config: dict[str, Any] | None = None, **model: Any) -> Sample:
-    import fastmarl
-
     config = fastmarl.EnvRunnerConfig(
         env=env,
         env_config=env_config or {},
@@ -104,17 +106,11 @@ def _sample_and_report(runner: Any) -> int:
     return sum(episode.agent_steps() for episode in episodes)
 
 
-def _ready_dicts(agents: int) -> Sample:
-    from fastmarl.bench.relative_speed_table import ReadyDicts
-
-    return standalone(ReadyDicts, 1, {"agents": agents})
-
-
 CASES: dict[str, Callable[[], Sample]] = {
     "standalone: simple_spread in Python": partial(standalone, "mpe2.simple_spread_v3", 8),
     "standalone: simple_spread, compiled": partial(standalone, "fastmarl.simple_spread", 8),
     "standalone: LSTM": partial(standalone, "fastmarl.simple_spread", 8, **LSTM),
-    "standalone: 162 agents": partial(_ready_dicts, 162),
+    "standalone: 162 agents": partial(standalone, ReadyDicts, 1, {"agents": 162}),
     "drop-in: CartPole 2x1": partial(drop_in, 2, 1),
     "drop-in: CartPole 8x8": partial(drop_in, 8, 8),
     "drop-in: callbacks": partial(drop_in, 8, 8, callbacks=True),
@@ -149,20 +145,24 @@ def _sample_in_child(sample: Sample, calls: int) -> tuple[int, int]:
     if not child:
         try:
             os.write(writing, str(sum(sample() for _ in range(calls))).encode())
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(0)
+            os._exit(0)  # without a number if it failed
     os.close(writing)
     with open(reading, "rb") as pipe:
-        agent_steps = int(pipe.read())
+        agent_steps = pipe.read()
     os.waitpid(child, 0)
-    return child, agent_steps
+    if not agent_steps:
+        raise SystemExit("sample() failed, see above")
+    return child, int(agent_steps)
 
 
 def count(names: list[str]) -> list[Row]:
     """Return {"case", "instructions" per agent step, "agent_steps"} of each case."""
     command = [sys.executable, __file__, "--run", *names]
     environ = {**os.environ, **ENVIRON, "PYTHONPATH": str(RESULTS.parents[2])}
-    run = partial(subprocess.run, env=environ, capture_output=True, text=True, check=False)
+    run = partial(subprocess.run, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     for under in ([], ["setarch", "--addr-no-randomize", *VALGRIND]):  # the first run lets numba compile
         done = run([*under, *command])
         if done.returncode:
