@@ -1,32 +1,71 @@
 """Steps of array envs in which all agents take part and none ends: recorded by one compiled call, as others are."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from support.differences import assert_same
 
 import fastmarl
 from fastmarl.batches import columns
-from fastmarl.core.native._array_steps import GroupSteps, put_rows
+from fastmarl.core.native._array_steps import GroupSteps, put_rows, record_ordinary
 from fastmarl.core.native._env_lanes import EnvLanes
+from fastmarl.core.native._leaf_rows import LeafRows
 from fastmarl.core.native._module_rows import ModuleRows
-from fastmarl.core.vector.arrays.group import ArrayGroup
+from fastmarl.core.vector.arrays import scatter
+from fastmarl.envs import ArrayEnv
 
-ENVS = {
-    "fastmarl.simple_spread": {},
-    "fastmarl.gridworld": {},
-    "fastmarl.lbforaging": {"name": "Foraging-5x5-2p-1f-v3"},
+
+class Teams(ArrayEnv):
+    """Two groups with the same spaces; episodes of 7 steps."""
+
+    def __init__(self, num_envs):
+        observed, acts = gym.spaces.Box(-1e9, 1e9, (2,)), gym.spaces.Discrete(3)
+        groups = {"red": ["r0", "r1"], "blue": ["b0"]}
+        super().__init__(num_envs, groups, dict.fromkeys(groups, observed), dict.fromkeys(groups, acts))
+        self.t = np.zeros(num_envs, np.int64)
+
+    def reset(self, env_indices, out, *, seeds=None):
+        self.t[env_indices] = 0
+        self._observe(out)
+
+    def step(self, actions, out):
+        self.t += 1
+        self._observe(out)
+        for name, arrays in out.groups.items():
+            arrays.rewards[:] = actions[name] + 10 * self.t[:, None]
+        out.truncated[:] = self.t == 7
+
+    def _observe(self, out):
+        for name, arrays in out.groups.items():
+            arrays.obs[..., 0] = self.t[:, None]
+            arrays.obs[..., 1] = np.arange(len(self.groups[name])) + 100 * (name == "blue")
+
+
+SPREAD = ["agent_0", "agent_1", "agent_2"]
+TAG = ["agent_0", "adversary_0", "adversary_1", "adversary_2"]
+CASES = {  # env, its config, a policy for each of these agents
+    "one group": ("fastmarl.simple_spread", {}, ()),
+    "policies of their own": ("fastmarl.simple_spread", {}, SPREAD),
+    "two groups": ("fastmarl.simple_tag", {}, TAG),
+    "two groups, one policy": (lambda config: Teams(config.num_envs), {}, ()),
+    "dict observations": ("fastmarl.gridworld", {}, ()),
+    "an end by the task": ("fastmarl.lbforaging", {"name": "Foraging-5x5-2p-1f-v3"}, ()),
 }
 
 
-def sampled(env, config, calls):
+def sampled(env, config, policies, calls):
     """Columns and lengths of each call, and the metrics that are no times."""
+    own = {"policies": set(policies), "policy_mapping_fn": lambda agent_id, episode: agent_id} if policies else {}
     with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(
-        env=env, env_config=config, num_envs_per_env_runner=3, model_config={"fcnet_hiddens": [4]}, seed=1
+        env=env, env_config=config, num_envs_per_env_runner=3, model_config={"fcnet_hiddens": [4]}, seed=1, **own
     )) as runner:  # fmt: skip
         found = []
         for call in calls:
             chunks = runner.sample(**call)
-            rows = {name: column for name, column in columns(chunks)["default_policy"].items() if name != "eps_id"}
+            rows = {
+                module: {name: column for name, column in of_module.items() if name != "eps_id"}
+                for module, of_module in columns(chunks).items()
+            }
             found.append((rows, [(chunk.env_t_started, chunk.env_t, chunk.is_done) for chunk in chunks]))
         metrics = runner.get_metrics()
     return found, {
@@ -34,66 +73,86 @@ def sampled(env, config, calls):
     }
 
 
-@pytest.mark.parametrize("env", ENVS)
-def test_they_are_recorded_as_others(env, monkeypatch):
+@pytest.mark.parametrize("case", CASES)
+def test_they_are_recorded_as_others(case, monkeypatch):
     calls = [{"num_timesteps": n} for n in (1, 40, 7, 300)] + [{"num_episodes": 4}]
-    write, written = ArrayGroup.write_ordinary, []
+    record, recorded = scatter.record_ordinary, []
 
-    def noting(self):
-        written.append(write(self))
-        return written[-1]
+    def noting(*arguments):
+        recorded.append(record(*arguments))
+        return recorded[-1]
 
-    monkeypatch.setattr(ArrayGroup, "write_ordinary", noting)
-    ours = sampled(env, ENVS[env], calls)
-    assert True in written and False in written
-    monkeypatch.setattr(ArrayGroup, "write_ordinary", lambda self: False)
-    assert_same(ours, sampled(env, ENVS[env], calls))
+    monkeypatch.setattr(scatter, "record_ordinary", noting)
+    ours = sampled(*CASES[case], calls)
+    assert True in recorded and False in recorded
+    monkeypatch.setattr(scatter, "record_ordinary", lambda *arguments: False)
+    assert_same(ours, sampled(*CASES[case], calls))
+
+
+DTYPES = {"lane": np.int32, "prev": np.int64, "env_t": np.int32, "reward": np.float64}
 
 
 class Step:
-    """Two envs of two agents with the lanes 3, 1, 0 and 2, whose last rows are 4 to 7 of 12."""
+    """Two envs of two agents with the lanes 3, 1, 0 and 2, whose last rows are 4 to 7 of 12.
+
+    The first agent of each env acts by module 1, the other by module 0.
+    """
 
     def __init__(self, **changes):
         self.envs = [EnvLanes(), EnvLanes()]
-        self.lane = np.array([3, 1, 0, 2], np.int32)
+        self.lane, self.module = np.array([3, 1, 0, 2], np.int32), np.array([1, 0, 1, 0], np.int32)
         self.reward = np.array([0.5, -1.0, 2.0, 0.0])
         self.terminated, self.truncated = np.zeros((2, 4), np.uint8)
         self.present, self.over = np.ones(4, np.uint8), np.zeros((2, 2), np.uint8)
         self.env_t, self.all_done = np.array([5, 8], np.int32), np.array([1, 2], np.uint8)
         self.row, self.count = np.array([6, 5, 7, 4], np.int64), np.array([9, 8, 7, 6], np.int32)
-        self.done, self.n = np.zeros(4, np.uint8), 8
-        dtypes = {"lane": np.int32, "prev": np.int64, "env_t": np.int32, "reward": np.float64}
-        self.columns = {name: np.full(12, 99, dtype) for name, dtype in dtypes.items()}
-        self.columns["reward"][:] = np.arange(12)
+        self.done = np.zeros(4, np.uint8)
+        self.obs, self.n_rows = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([8, 7])  # by module
+        self.columns = [{name: np.full(12, 99, dtype) for name, dtype in DTYPES.items()} for _ in range(2)]
+        self.seen = [np.full((12, 2), 99, np.float32) for _ in range(2)]
+        for of_module in self.columns:
+            of_module["reward"][:] = np.arange(12)
+        self.sources = {0: [self.obs], 1: [self.obs]}
+        self.actions = [np.full((4, 3), 9, np.float32), np.full(4, 9)]
         for name, (place, value) in changes.items():
             getattr(self, name)[place] = value
 
     def arrays(self):
         own = {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return own | {name: column.copy() for name, column in self.columns.items()}
+        return own, [column.copy() for of_module in self.columns for column in of_module.values()], np.copy(self.seen)
 
-    def steps(self):
-        arrays = (self.lane, self.reward, self.terminated, self.truncated, self.present)
-        return GroupSteps(self.envs, *arrays, self.over, self.env_t, self.all_done)
+    def group(self):
+        arrays = (self.lane, self.module, self.reward, self.terminated, self.truncated, self.present)
+        choices = np.array([0]), np.array([4])
+        group = GroupSteps(self.envs, *arrays, self.over, self.env_t, self.all_done, self.actions, [None, choices], 20)
+        group.sources.update(self.sources)
+        return group
 
     def record(self):
-        rows = ModuleRows()
-        rows.bind([], *self.columns.values())
-        rows.n = self.n
-        done = self.steps().record_ordinary(rows, self.row, self.count, self.done)
-        assert rows.n == self.n + 4 * done
+        rows = []
+        for of_module, seen, n in zip(self.columns, self.seen, self.n_rows, strict=True):
+            rows.append(ModuleRows())
+            rows[-1].bind([LeafRows(seen, (), ())], *of_module.values())
+            rows[-1].n = n
+        done = record_ordinary([self.group()], rows, self.row, self.count, self.done)
+        assert [each.n for each in rows] == [n + 2 * done for n in self.n_rows]
         return done
 
 
 def test_rows_lanes_and_envs_after_a_step():
     step = Step()
     assert step.record()
-    assert step.columns["lane"][8:].tolist() == [3, 1, 0, 2]
-    assert step.columns["prev"][8:].tolist() == [4, 5, 6, 7]
-    assert step.columns["env_t"][8:].tolist() == [6, 6, 9, 9]
-    assert step.columns["reward"].tolist() == [0, 1, 2, 3, 4.5, 4, 8, 7, 0, 0, 0, 0]
-    assert all((step.columns[name][:8] == 99).all() for name in ("lane", "prev", "env_t"))
-    assert step.row.tolist() == [10, 9, 11, 8] and step.count.tolist() == [10, 9, 8, 7]
+    for module, (first, lanes, prev, seen, rewards) in enumerate([
+        (8, [1, 2], [5, 7], [[2, 3], [6, 7]], [0, 1, 2, 3, 4, 4, 6, 7, 0, 0, 10, 11]),
+        (7, [3, 0], [4, 6], [[0, 1], [4, 5]], [0, 1, 2, 3, 4.5, 5, 8, 0, 0, 9, 10, 11]),
+    ]):  # fmt: skip
+        written, new = step.columns[module], slice(first, first + 2)
+        assert written["lane"][new].tolist() == lanes and written["prev"][new].tolist() == prev
+        assert written["env_t"][new].tolist() == [6, 9] and written["reward"].tolist() == rewards
+        assert step.seen[module][new].tolist() == seen
+        others = [written[name] for name in ("lane", "prev", "env_t")] + [step.seen[module]]
+        assert all((np.delete(column, new, 0) == 99).all() for column in others)
+    assert step.row.tolist() == [8, 8, 9, 7] and step.count.tolist() == [10, 9, 8, 7]
     assert step.env_t.tolist() == [6, 9] and step.all_done.tolist() == [0, 0]
     assert [(env.env_t, env.all_done, env.is_complete) for env in step.envs] == [(6, 0, True), (9, 0, True)]
 
@@ -101,6 +160,7 @@ def test_rows_lanes_and_envs_after_a_step():
 @pytest.mark.parametrize("change", [
     {"lane": (2, -1)}, {"present": (1, 0)}, {"terminated": (3, 1)}, {"truncated": (0, 1)}, {"over": ((0, 1), 1)},
     {"over": ((1, 0), 1)}, {"reward": (3, np.nan)}, {"reward": (0, np.inf)}, {"done": (2, 1)}, {"row": (0, -1)},
+    {"n_rows": (1, 9)}, {"n_rows": (0, 9)},
 ], ids=str)  # fmt: skip
 def test_other_steps_are_left_as_they_are(change):
     step = Step(**change)
@@ -109,27 +169,63 @@ def test_other_steps_are_left_as_they_are(change):
     assert_same(step.arrays(), before)
 
 
-def test_rows_without_room_are_left_as_they_are():
+def test_rows_of_modules_without_sources_are_left_as_they_are():
     step = Step()
-    step.n = 9
+    del step.sources[0]
     before = step.arrays()
     assert not step.record()
     assert_same(step.arrays(), before)
 
 
+def test_sources_of_another_size_are_refused():
+    step = Step()
+    step.sources[1] = [np.zeros((4, 3), np.float32)]
+    with pytest.raises(ValueError, match="a row of 8 bytes"):
+        step.record()
+
+
 def test_arrays_of_other_lengths_are_refused():
     step = Step()
-    flags = [np.zeros(3, np.uint8)] * 3
+    step.lane = step.lane[:3]
     with pytest.raises(ValueError, match="different lengths"):
-        GroupSteps(step.envs, step.lane[:3], np.zeros(3), *flags, step.over, step.env_t, step.all_done)
+        step.group()
 
 
 def test_begin_leaves_no_trace_of_the_step_before():
-    step = Step(lane=(2, -1), terminated=(0, 1), truncated=(3, 1), present=([0, 2, 3], [0, 1, 0]))
-    step.steps().begin()
+    step = Step(
+        lane=(2, -1), terminated=(0, 1), truncated=(3, 1), present=([0, 2, 3], [0, 1, 0]), over=((0, 1), 1)
+    )  # fmt: skip
+    step.group().begin()
     assert step.reward.tolist() == [0, 0, 0, 0]
-    assert not step.terminated.any() and not step.truncated.any()
+    assert not any(array.any() for array in (step.terminated, step.truncated, step.over, *step.actions))
     assert step.present.tolist() == [1, 1, 0, 1]
+
+
+LANES = np.array([2, 1, 0], np.int32)  # lanes 0 to 2 are at the positions 21, 20 and 23, counted over all groups
+PLACES = np.array([21, 20, 23], np.int32)
+
+
+def test_actions_are_put_where_the_env_expects_them():
+    step, given = Step(), [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([4, 0])]
+    assert step.group().put(given, LANES, 1, PLACES)
+    assert step.actions[0].tolist() == [[0, 1, 2], [3, 4, 5], [9, 9, 9], [9, 9, 9]]
+    assert step.actions[1].tolist() == [4, 0, 9, 9]
+
+
+@pytest.mark.parametrize("given", [
+    [np.zeros((2, 3), np.float32)],
+    [np.zeros((2, 3), np.float64), np.zeros(2, np.int64)],
+    [np.zeros((2, 3), np.float32), np.zeros(2, np.int32)],
+    [np.zeros((2, 4), np.float32), np.zeros(2, np.int64)],
+    [np.zeros((2, 3), np.float32), np.zeros((2, 1), np.int64)],
+    [np.zeros((2, 6), np.float32)[:, ::2], np.zeros(2, np.int64)],
+    [np.zeros((2, 3), np.float32), np.array([0, 5])],
+    [np.zeros((2, 3), np.float32), np.array([-1, 0])],
+], ids=lambda given: ", ".join(f"{each.dtype}{each.shape}" for each in given))  # fmt: skip
+def test_actions_that_do_not_fit_are_not_put(given):
+    step = Step()
+    assert not step.group().put(given, LANES, 1, PLACES)
+    assert all((array == 9).all() for array in step.actions)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float32])

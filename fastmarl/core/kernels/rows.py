@@ -26,8 +26,8 @@ def take_rows(source_PB, positions, n, first, out_RB):
     """Copy the rows at some positions to rows first .. first + n.
 
     Args:
-        source_PB: uint8 [P, B]; it may be out_RB[first:] itself.
-        positions: int64 [>= n], ascending.
+        source_PB: uint8 [P, B].
+        positions: int64 [>= n].
         n, first: ints.
         out_RB: uint8 [R, B], out.
     """

@@ -65,70 +65,23 @@ class ArrayGroup:
         self._reward_P = np.zeros(n_positions)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
         by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
-        self._shaped = [array.reshape(self._shape) for array in by_env]  # views for the env
-        table_envs = [self._table.envs[env_index] for env_index in envs]
+        self._leaves = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
+        obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
+        self.arrays = GroupArrays(obs, *(array.reshape(self._shape) for array in by_env))
+        self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
+        self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
+        self._actions_of_envs = [array.reshape(*self._shape, *array.shape[1:]) for array in self._actions]
         terminated, truncated, present, ends = (
             flags.view(np.uint8) for flags in (self._terminated_P, self._truncated_P, self._present_P, over)
         )
-        self._steps = GroupSteps(
-            table_envs, self._lane_P, self._reward_P, terminated, truncated, present, ends, env_t_E, all_done_E
-        )
-        self._staging_leaves: list[np.ndarray] = []  # [P, ...], made on first use
-        self._leaves: list[np.ndarray] = []  # arrays that the env writes to
-        self._direct_module: int | None = None  # the module whose block has `_leaves`
-        self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
-        self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
-        self._action_shapes = [array.shape[1:] for array in self._actions]
+        self.steps = GroupSteps(
+            [self._table.envs[env_index] for env_index in envs], self._lane_P, self._module_P, self._reward_P,
+            terminated, truncated, present, ends, env_t_E, all_done_E, self._actions, self._ranges, first_position,
+        )  # fmt: skip
         # Scratch arrays of positions, envs and lanes.
         self._kept, self._ended, self._rewarded, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
         self._lanes = np.empty(n_positions, np.int32)
         self._n_newcomers = 0
-
-    def write_ordinary(self) -> bool:
-        """Write a step of the batch's only group if all agents take part and none ends; return False otherwise."""
-        if self._direct_module is None:
-            return False
-        table = self._table
-        return self._steps.record_ordinary(
-            self._store.rows[self._direct_module], table.row_L, table.count_L, table.done_L
-        )
-
-    # Arrays that the env writes to.
-
-    def arrays_for_reset(self) -> GroupArrays:
-        """Return arrays for a reset, with all agents present."""
-        arrays = self.arrays_for_step(None)
-        self._present_P.fill(True)
-        return arrays
-
-    def arrays_for_step(self, direct_module: int | None) -> GroupArrays:
-        """Return arrays for a step.
-
-        Args:
-            direct_module: Module that acts for this group alone; the env writes observations to its next rows.
-                None: the env writes to staging arrays.
-        """
-        rows = None if direct_module is None else self._next_rows(direct_module)
-        self._direct_module, self._leaves = (None, self._staging()) if rows is None else (direct_module, rows)
-        self._steps.begin()
-        obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
-        return GroupArrays(obs, *self._shaped)
-
-    def _staging(self) -> list[np.ndarray]:
-        if not self._staging_leaves:
-            n_positions = len(self._lane_P)
-            self._staging_leaves = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
-        return self._staging_leaves
-
-    def _next_rows(self, module: int) -> list[np.ndarray] | None:
-        """Return the module's next rows in the order of this group's leaves; None if dtypes differ."""
-        first, n_positions = self._store.rows[module].n, len(self._lane_P)
-        block = self._block_with(module, n_positions)
-        order, is_as_sent = self._fit(block)
-        if not is_as_sent:
-            return None
-        rows = dict(zip(order, block.raw_obs, strict=True))
-        return [rows[leaf][first : first + n_positions] for leaf in range(len(order))]
 
     def _fit(self, block: Block) -> tuple[list[int], bool]:
         """Match the leaves of a block to this group's leaves.
@@ -181,6 +134,7 @@ class ArrayGroup:
 
     def resume(self, env: int, lane_of: dict[Hashable, int]) -> None:
         """Continue the episode of this env of the batch. The lanes include those of other groups."""
+        self.steps.sources.clear()  # these lanes' modules may be others than those that were found
         for agent, agent_id in enumerate(self._agents):
             lane = lane_of.get(agent_id, -1)
             if lane >= 0:
@@ -217,8 +171,7 @@ class ArrayGroup:
             all_done_E: uint8, flags of whole episodes.
             env_t_E: int32, env steps.
         """
-        # The direct module last: it closes the gaps in its rows, where newcomers of other modules still are.
-        for module in sorted(self.modules, key=lambda module: module == self._direct_module):
+        for module in self.modules:
             n_kept, n_ended = self._settle(module, all_done_E)
             if n_ended:
                 self._finalize(module, n_ended, env_t_E)
@@ -245,17 +198,6 @@ class ArrayGroup:
                 self._newcomers[self._n_newcomers] = position
                 self._n_newcomers += 1
                 self._reward_P[position] = 0.0  # counted among the early rewards
-
-    def modules_of_newcomers(self) -> set[int]:
-        """Return the modules of agents that joined in this step."""
-        if not self._n_newcomers:
-            return set()
-        return set(self._module_P[self._newcomers[: self._n_newcomers]].tolist())
-
-    def leave_rows_of(self, joined: set[int]) -> None:
-        """Stop writing to rows directly if an agent of another group joined the module, as its row may come first."""
-        if self._direct_module in joined:
-            self._direct_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
 
     def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
         """Settle one module's lanes; return how many go on and how many end, see `_kept` and `_ended`."""
@@ -304,17 +246,17 @@ class ArrayGroup:
             return
         table, block = self._table, self._block_with(module, n)
         rows, first = block.rows, block.rows.n
-        if module != self._direct_module or n < len(self._lane_P):
-            self._write_rows(block, positions, n, first)
+        self._write_rows(module, block, positions, n, first)
         append_rows(
             positions, n, self._lane_P, self._shape[1], env_t_E, first, block.lane_R, block.prev_R, block.env_t_R,
             block.reward_R, table.row_L, table.count_L,
         )  # fmt: skip
         rows.n += n
 
-    def _write_rows(self, block: Block, positions: np.ndarray, n: int, first: int) -> None:
+    def _write_rows(self, module: int, block: Block, positions: np.ndarray, n: int, first: int) -> None:
         order, is_as_sent = self._fit(block)
         if is_as_sent:
+            self.steps.sources[module] = [self._leaves[index] for index in order]
             for rows, index in zip(block.row_bytes()[0], order, strict=True):
                 take_rows(as_bytes(self._leaves[index]), positions, n, first, rows)
             return
@@ -376,28 +318,37 @@ class ArrayGroup:
     # Actions.
 
     def actions(self, acted: list[Acted]) -> Any:
-        """Fill the arrays of actions, which the next call overwrites."""
-        for array in self._actions:
-            array.fill(0)
-        for module, rows, arrays in acted:
+        """Return the arrays of actions of the step that was begun, with those of the modules that acted."""
+        for module, rows, answers in acted:
             if not self._n_lanes[module]:
                 continue  # acts for other groups, whose actions may have other parts
-            shapes = [answers.shape[1:] for answers in arrays]
-            if shapes != self._action_shapes:
-                raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
-                                  f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
-            lane_R = self._store.blocks[module].lane_R
-            for array, answers, ranges in zip(self._actions, arrays, self._ranges, strict=True):
-                if answers.dtype != array.dtype and first_unheld(array.dtype, answers) >= 0:
-                    problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
-                               f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
-                    raise ModuleOutputError(self._store.module_ids[module], problem)
-                sent = np.ascontiguousarray(answers, array.dtype)  # no copy if dtypes are equal
-                if ranges is not None and first_outside(sent, *ranges) >= 0:
-                    self._check_ranges(module, rows.start, sent, *ranges)
-                place_L = self._table.place_L
-                put_rows(sent, lane_R, rows.start, place_L, self._first_position, array)
-        return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
+            lane_R, place_L = self._store.blocks[module].lane_R, self._table.place_L
+            if not self.steps.put(answers, lane_R, rows.start, place_L):
+                for array, sent in zip(self._actions, self._converted(module, rows, answers), strict=True):
+                    put_rows(sent, lane_R, rows.start, place_L, self._first_position, array)
+        return self._action_layout.nest(self._actions_of_envs)
+
+    def _converted(self, module: int, rows: slice, answers: list[np.ndarray]) -> list[np.ndarray]:
+        """Return a module's actions in the dtypes of this group's action space.
+
+        Raises:
+            ConfigError: If they have other parts or shapes.
+            ModuleOutputError: If a dtype can't hold them, or a choice of this group's agents is out of range.
+        """
+        shapes = [each.shape[1:] for each in answers]
+        if shapes != [array.shape[1:] for array in self._actions]:
+            raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
+                              f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
+        converted = []
+        for array, given, ranges in zip(self._actions, answers, self._ranges, strict=True):
+            if given.dtype != array.dtype and first_unheld(array.dtype, given) >= 0:
+                problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
+                           f"the agents {self._agents} have, got {described(given)}")  # fmt: skip
+                raise ModuleOutputError(self._store.module_ids[module], problem)
+            converted.append(np.ascontiguousarray(given, array.dtype))
+            if ranges is not None and first_outside(converted[-1], *ranges) >= 0:
+                self._check_ranges(module, rows.start, converted[-1], *ranges)
+        return converted
 
     def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
         """Raise ModuleOutputError at the first action of this group's agents that is out of range.

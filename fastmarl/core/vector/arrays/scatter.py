@@ -4,16 +4,15 @@ It does for batches what `_scatter` and `_actions` do for dicts by agent. Axes i
 in a group's arrays (env * number of the group's agents + agent), R row, L lane.
 """
 
-import operator
-from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from fastmarl.core.connectors.env_actions import EnvActions
-from fastmarl.core.envs.arrays import COMMON, ArrayEnv, GroupArrays, StepArrays, info_problem
+from fastmarl.core.envs.arrays import COMMON, ArrayEnv, StepArrays, info_problem
 from fastmarl.core.errors import MultiAgentEnvError
 from fastmarl.core.kernels.array_steps import count_step
+from fastmarl.core.native._array_steps import record_ordinary
 from fastmarl.core.native._env_lanes import end_step, set_env_steps
 from fastmarl.core.native._env_values import private_copy
 from fastmarl.core.store.store import RowStore
@@ -34,50 +33,37 @@ class ArrayScatter:
         store: Receives rows; its table has a lane for each agent that takes part.
         envs: The store's indices of the batch's envs.
         first_position: First of the batch's positions among those of all batches, see `ArrayGroup`.
-        alone: True if nothing else is written to the store between `arrays_for_step()` and `write_step()`.
     """
 
-    def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int, *, alone: bool):
-        self._env, self._env_indices = env, envs
+    def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int):
+        self._env, self._store, self._env_indices = env, store, envs
         self._envs = store.table.envs[envs.start : envs.stop : envs.step]
-        self._alone = alone
         self._env_t_E = np.zeros(env.num_envs, np.int32)
         self._over = np.zeros((2, env.num_envs), np.bool_)  # terminated, truncated
         self._all_done_E = np.zeros(env.num_envs, np.uint8)
         self._ended_envs = np.zeros(env.num_envs, np.int64)
         self._groups: dict[str, ArrayGroup] = {}
-        self._own: list[int | None] = []  # by group, the module that serves no other one, if it is alone
         for name, agents in env.groups.items():
             spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]
             steps = self._over, self._env_t_E, self._all_done_E
             self._groups[name] = ArrayGroup(agents, *spaces, store, envs, first_position, *steps)
             first_position += env.num_envs * len(agents)
-        self._modules: list[Any] = [None] * len(self._groups)  # by group, those for which `_own` was found
-        first, *others = self._groups.values()
-        self._only_group = None if others else first
+        self._steps = [group.steps for group in self._groups.values()]
+        self._out = StepArrays({name: group.arrays for name, group in self._groups.items()}, *self._over)
 
     def arrays_for_reset(self) -> StepArrays:
-        """Return arrays for a reset, with all agents present; observations are copied to rows later."""
-        return self._arrays({name: group.arrays_for_reset() for name, group in self._groups.items()})
+        """Return the arrays for a reset, with all agents present."""
+        out = self.arrays_for_step()
+        for group in out.groups.values():
+            group.present.fill(True)
+        return out
 
     def arrays_for_step(self) -> StepArrays:
-        """Return arrays for a step.
-
-        If the batch is alone, observations of a group whose module serves no other group go directly to rows.
-        """
-        if not self._alone:
-            return self._arrays({name: group.arrays_for_step(None) for name, group in self._groups.items()})
-        modules = [group.modules for group in self._groups.values()]
-        if not all(map(operator.is_, modules, self._modules)):
-            users = Counter(module for used in modules for module in used)
-            self._own = [used[0] if len(used) == 1 and users[used[0]] == 1 else None for used in modules]
-            self._modules = modules
-        own = zip(self._groups.items(), self._own, strict=True)
-        return self._arrays({name: group.arrays_for_step(module) for (name, group), module in own})
-
-    def _arrays(self, groups: dict[str, GroupArrays]) -> StepArrays:
-        self._over.fill(False)
-        return StepArrays(groups, *self._over)
+        """Return the arrays for a step, which are always the same, with the agents present that take part."""
+        for steps in self._steps:
+            steps.begin()
+        self._out.infos.clear()
+        return self._out
 
     def write_reset(self, env_indices: np.ndarray, out: StepArrays) -> None:
         """Begin episodes in these envs of the batch: create a lane and a first row for each agent that is present."""
@@ -125,17 +111,14 @@ class ArrayScatter:
             MultiAgentEnvError: If a result is invalid; it names env index, agent and env step. All episodes are then
                 unusable.
         """
-        all_done_E = self._all_done_E
-        if self._only_group is not None and not out.infos and self._only_group.write_ordinary():
+        all_done_E, table = self._all_done_E, self._store.table
+        if not out.infos and record_ordinary(self._steps, self._store.rows, table.row_L, table.count_L, table.done_L):
             return all_done_E, self._ended_envs[:0]
         n_over = count_step(self._over[0], self._over[1], self._env_t_E, all_done_E, self._ended_envs)
         set_env_steps(self._envs, self._env_t_E)
         for group in self._groups.values():
             group.welcome(all_done_E)
         self._write_infos(out)
-        joined = {module for group in self._groups.values() for module in group.modules_of_newcomers()}
-        for group in self._groups.values() if joined else ():
-            group.leave_rows_of(joined)
         for group in self._groups.values():
             group.write_step(all_done_E, self._env_t_E)
         end_step(self._envs, all_done_E)

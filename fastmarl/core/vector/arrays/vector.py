@@ -39,7 +39,7 @@ class BatchStepper:
         self._is_alone = len(env_indices) == len(parts.seeds)
         spaces_of = {agent: (env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.possible_agents}
         parts.agent_spaces.share(env_indices, spaces_of)
-        self._scatter = ArrayScatter(env, parts.store, env_indices, first_position, alone=self._is_alone)
+        self._scatter = ArrayScatter(env, parts.store, env_indices, first_position)
         self._env_states = parts.env_states
         self._resting: set[int] = set()
         self._to_begin: set[int] = set()  # resting envs that must be reset before the next step
@@ -120,10 +120,10 @@ class BatchStepper:
 
     def give(self, acted: list[Acted]) -> None:
         """Set the actions of the next step."""
-        actions = self._scatter.actions(acted)
         if self._to_begin:
             self._begin([], self._own([]))
-        self._given = actions, self._scatter.arrays_for_step()
+        out = self._scatter.arrays_for_step()
+        self._given = self._scatter.actions(acted), out
 
     def step(self) -> None:
         """Step with the given actions, touching nothing but the env and its arrays."""
