@@ -98,6 +98,7 @@ def bench_runner(benchmark, kind, num_envs):
             env_config=KINDS[kind],
             num_envs_per_env_runner=num_envs,
             model_config={"fcnet_hiddens": [64, 64]},
+            num_threads=1,
             seed=0,
             **(TEAMS if kind == "simple_tag" else {}),
         )

@@ -80,7 +80,9 @@ def updates(hiddens: list[int], n: int, size: int) -> dict[str, Update]:
 
         return update
 
-    learner = PPOLearner(make_module(hiddens), lr=1e-4, epochs=EPOCHS, minibatch_size=size, max_grad_norm=None)
+    learner = PPOLearner(
+        make_module(hiddens), lr=1e-4, epochs=EPOCHS, minibatch_size=size, max_grad_norm=None, num_threads=1
+    )
     return {
         "plain": way(plain_loss, False, False),
         "ppo_loss": way(ppo_loss, False, False),

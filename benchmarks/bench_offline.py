@@ -34,6 +34,7 @@ def make_runner(env: str, **options) -> fastmarl.MultiAgentEnvRunner:
         rollout_fragment_length=FRAGMENT,
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
         seed=0,
+        num_threads=1,
         **options,
     )
     return fastmarl.MultiAgentEnvRunner(config)

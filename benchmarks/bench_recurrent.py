@@ -48,6 +48,7 @@ def sampling(kind: str, size: int, num_envs: int, rounds: int) -> dict[str, floa
                 rollout_fragment_length=STEPS,
                 model_config=model_config(kind, size),
                 native_inference=is_native,
+                num_threads=1,
                 seed=0,
             )
         )
@@ -79,7 +80,7 @@ def learning(kind: str, size: int, rounds: int) -> dict[str, float]:
         "value_targets": torch.randn(shape),
     }
     learners = {
-        name: PPOLearner(module, lr=1e-4, epochs=EPOCHS, num_minibatches=4, compiled=is_compiled)
+        name: PPOLearner(module, lr=1e-4, epochs=EPOCHS, num_minibatches=4, compiled=is_compiled, num_threads=1)
         for module, (name, is_compiled) in zip(modules, WAYS.items(), strict=True)
     }
     seconds = least({name: lambda each=each: each.update(batch) for name, each in learners.items()}, rounds)

@@ -2,12 +2,15 @@
 cimport numpy as cnp
 import numpy as np
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+
+from block_threads cimport block_threads_run
+
+from fastmarl.core.native._block_threads cimport BlockThreads
 
 cnp.import_array()
 
 cdef extern from "dense.h" nogil:
-    const int ROWS
+    const int ROWS, BLOCK_ROWS
     const int PLAIN, AVX2, AVX512
     const int LINEAR, TANH, RELU, SILU, GELU, ELU
     const int LSTM, GRU
@@ -38,10 +41,24 @@ cdef extern from "dense.h" nogil:
         dense_layer *layers
         Py_ssize_t n_obs
         float *turned_obs
+        float *as_floats
+    ctypedef struct dense_call:
+        const dense_net **nets
+        Py_ssize_t n
+        const char *obs
+        int is_float
+        int is_signed
+        float scale
+        int logits
+        int values
+        Py_ssize_t n_means
+        Py_ssize_t n_logits
+        const float *log_std
+        const float *bound
+        float *out_logits
+        float *out_values
     int best_variant()
-    void dense_steps(const dense_net *net, const float *obs, Py_ssize_t first, Py_ssize_t n)
-    void dense_floats(const void *source, bint is_signed, Py_ssize_t n, float scale, float *out)
-    void dense_outputs(const float *y, Py_ssize_t size, Py_ssize_t n, float *out, Py_ssize_t stride)
+    void dense_block(const void *context, int thread, Py_ssize_t block)
 
 ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
 CELLS = {"lstm": LSTM, "gru": GRU}
@@ -49,6 +66,10 @@ _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= best_variant()}
 """Instruction sets that this processor supports."""
 BEST = max(VARIANTS, key=VARIANTS.get)
+cdef enum:
+    _MOST_THREADS = 64
+MOST_THREADS = _MOST_THREADS
+"""Largest number of threads for one network."""
 
 
 cdef class DenseNet:
@@ -75,7 +96,6 @@ cdef class DenseNet:
     cdef cnp.ndarray _log_std, _bound
     cdef list _weights                      # keeps the arrays alive that layers point to
     cdef cnp.ndarray _room, _out_logits, _out_values
-    cdef float *_as_floats                  # [ROWS, n_obs], of observations of integers
     cdef float _scale
 
     def __cinit__(
@@ -87,7 +107,7 @@ cdef class DenseNet:
         self._net.layers = <dense_layer*>calloc(max(1, len(layers)), sizeof(dense_layer))
         if self._net.layers == NULL:
             raise MemoryError
-        self._net.turned_obs, self._as_floats, self._scale = self._rows(n_obs), self._rows(n_obs), scale
+        self._net.turned_obs, self._net.as_floats, self._scale = self._rows(n_obs), self._rows(n_obs), scale
         for i, (source, weight, bias, activation, alpha, eps, cell) in enumerate(layers):
             self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha, eps, cell)
         if not 0 <= logits < len(layers) or not -1 <= values < len(layers):
@@ -161,33 +181,56 @@ cdef class DenseNet:
     def __dealloc__(self):
         free(self._net.layers)
 
-    def forward(self, cnp.ndarray obs, list states=None, list next_states=None):
+    def forward(self, cnp.ndarray obs, list states=None, list next_states=None, BlockThreads threads=None,
+                list copies=None):
         """Compute the network.
 
         Args:
             obs: [n, ...], n_obs values each; C-contiguous, of float32, uint8 or int8.
             states, next_states: of each LSTM (h, c) and GRU (h), in order, float32 [n, size], C-contiguous: the states
                 before this step, and arrays for those after it.
+            threads: they compute blocks of rows, with the same result to the last bit; None: this thread alone.
+            copies: networks of the same layers, one for each of the threads.
 
         Returns:
             (logits float32 [n, k], values float32 [n] or None), which the next call overwrites.
         """
-        cdef Py_ssize_t n = len(obs), size = self._net.n_obs
-        cdef int kind = _kind(obs, n * size)
+        cdef Py_ssize_t n = len(obs)
+        cdef int kind = _kind(obs, n * self._net.n_obs), k
+        cdef const dense_net *nets[_MOST_THREADS]
+        cdef dense_call call
+        cdef Py_ssize_t block, n_blocks = (n + BLOCK_ROWS - 1) // BLOCK_ROWS
         if n != self._n:
             self._make_room(n)
         self._set_states(n, iter(states or ()), iter(next_states or ()))
-        cdef const char *rows = <char*>cnp.PyArray_DATA(obs)
-        cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
-        cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
-        cdef const float *log_std = NULL if self._log_std is None else <float*>cnp.PyArray_DATA(self._log_std)
-        cdef bint clips = self._bound is not None
-        cdef float bound = (<float*>cnp.PyArray_DATA(self._bound))[0] if clips else 0
+        nets[0] = &self._net
+        if threads is not None and not len(copies) + 1 == threads.n <= _MOST_THREADS:
+            raise ValueError(f"expected a network for each of at most {_MOST_THREADS} threads, got {len(copies) + 1} "
+                             f"for {threads.n}")
+        for k in range(0 if threads is None else len(copies)):
+            nets[k + 1] = self._net_of(copies[k], n, states, next_states)
+        call.nets, call.n, call.obs = nets, n, <char*>cnp.PyArray_DATA(obs)
+        call.is_float, call.is_signed, call.scale = kind == cnp.NPY_FLOAT32, kind == cnp.NPY_INT8, self._scale
+        call.logits, call.values = self._logits, self._values
+        call.n_means, call.n_logits = self._n_means, self._n_logits
+        call.log_std = NULL if self._log_std is None else <float*>cnp.PyArray_DATA(self._log_std)
+        call.bound = NULL if self._bound is None else <float*>cnp.PyArray_DATA(self._bound)
+        call.out_logits = <float*>cnp.PyArray_DATA(self._out_logits)
+        call.out_values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
         with nogil:
-            self._forward(rows, kind, n, logits, values, log_std)
-            if clips:
-                self._clip(logits, n, bound)
+            if threads is not None:
+                block_threads_run(threads.shared, dense_block, &call, n_blocks)
+            else:
+                for block in range(n_blocks):
+                    dense_block(&call, 0, block)
         return self._out_logits, self._out_values
+
+    cdef const dense_net *_net_of(self, DenseNet copy, Py_ssize_t n, list states, list next_states) except NULL:
+        """Return a copy's network, prepared for the same rows."""
+        if copy._net.n_layers != self._net.n_layers or copy._net.n_obs != self._net.n_obs:
+            raise ValueError("this is no copy of the network")
+        copy._set_states(n, iter(states or ()), iter(next_states or ()))
+        return &copy._net
 
     cdef int _set_states(self, Py_ssize_t n, states, next_states) except -1:
         cdef dense_cell *cell
@@ -213,44 +256,6 @@ cdef class DenseNet:
         self._out_values = None if self._values < 0 else floats[n * self._n_logits : n * (self._n_logits + 1)]
         self._n = n
         return 0
-
-    cdef void _forward(
-        self,
-        const char *obs,        # IN  [n, n_obs] of this dtype
-        int kind,
-        Py_ssize_t n,
-        float *logits,          # OUT [n, n_logits]
-        float *values,          # OUT [n], or NULL
-        const float *log_std,   # IN  [n_logits - n_means], or NULL
-    ) noexcept nogil:
-        cdef Py_ssize_t first = 0, rows, row, size = self._net.n_obs
-        cdef const float *floats
-        while first < n:
-            rows = min(<Py_ssize_t>ROWS, n - first)
-            if kind == cnp.NPY_FLOAT32:
-                floats = <const float*>obs + first * size
-            else:
-                dense_floats(obs + first * size, kind == cnp.NPY_INT8, rows * size, self._scale, self._as_floats)
-                floats = self._as_floats
-            dense_steps(&self._net, floats, first, rows)
-            dense_outputs(self._net.layers[self._logits].y, self._n_means, rows, logits + first * self._n_logits,
-                          self._n_logits)
-            if values != NULL:
-                dense_outputs(self._net.layers[self._values].y, 1, rows, values + first, 1)
-            first += rows
-        if log_std != NULL:
-            for row in range(n):
-                memcpy(logits + row * self._n_logits + self._n_means, log_std,
-                       (self._n_logits - self._n_means) * sizeof(float))
-
-    cdef void _clip(self, float *logits, Py_ssize_t n, float bound) noexcept nogil:
-        """Clip the second half of each row; NaN stays."""
-        cdef Py_ssize_t row, j
-        cdef float *values
-        for row in range(n):
-            values = logits + row * self._n_logits
-            for j in range(self._n_logits // 2, self._n_logits):
-                values[j] = -bound if values[j] < -bound else bound if values[j] > bound else values[j]
 
 
 cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):

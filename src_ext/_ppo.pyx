@@ -8,95 +8,15 @@ import numpy as np
 from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free
 
-cnp.import_array()
+from block_threads cimport block_threads_run
+from ppo cimport (
+    ACTIONS, AVX2, AVX512, CATEGORICAL, COUNTS, ELU, GAUSSIAN, GELU, GRU, LINEAR, LSTM, N_SUMS, PLAIN, RELU, SILU,
+    TANH, best_variant, ppo_cell, ppo_lanes, ppo_layer, ppo_loss, ppo_minibatch, ppo_net, ppo_part, ppo_part_gradient,
+)
 
-cdef extern from "ppo.h" nogil:
-    const int PLAIN, AVX2, AVX512
-    const int LINEAR, TANH, RELU, SILU, GELU, ELU
-    const int LSTM, GRU
-    const int CATEGORICAL, GAUSSIAN
-    const int COUNTS, ACTIONS, N_SUMS
-    ctypedef struct ppo_layer:
-        float *weight                       # const in C; so are the biases
-        float *bias
-        float *d_weight
-        float *d_bias
-        Py_ssize_t n_in
-        Py_ssize_t n_out
-        int activation
-        float alpha
-        int source
-        Py_ssize_t in_stride
-        Py_ssize_t stride
-        float *turned
-        float *straight
-        float *row_bias
-        float *y
-        float *d
-        float *before
-        float *sum_weight
-        float *sum_bias
-        ppo_cell *cell
-    ctypedef struct ppo_cell:
-        int kind
-        int n_gates
-        float *weight                       # const in C; so are bias, given_h and given_c
-        float *bias
-        float *d_weight
-        float *d_bias
-        Py_ssize_t gap
-        Py_ssize_t row
-        float *turned
-        float *straight
-        float *sum_weight
-        float *gates
-        float *c
-        float *first_h
-        float *first_c
-        float *d_c
-        float *given_h
-        float *given_c
-    ctypedef struct ppo_loss:
-        int kind
-        Py_ssize_t n_choices
-        Py_ssize_t *sizes
-        Py_ssize_t n_logits
-        int has_mask
-        int has_former
-        float clip
-        float most_error
-        float value_coeff
-        float entropy_coeff
-        float kl_coeff
-        float bound
-    ctypedef struct ppo_net:
-        int variant
-        int n_layers
-        ppo_layer *layers
-        Py_ssize_t n_obs
-        Py_ssize_t obs_stride
-        Py_ssize_t block
-        float *x
-        Py_ssize_t *index
-        float *zeros
-        int logits
-        int values
-        float *log_std
-        float *d_log_std
-        float *lanes
-        ppo_loss loss
-    ctypedef struct ppo_minibatch:
-        float *obs
-        float *rows
-        Py_ssize_t width
-        Py_ssize_t *order
-        Py_ssize_t n
-        Py_ssize_t length
-        float weight
-        double *sums
-    int best_variant()
-    Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices)
-    void ppo_gradient(ppo_net *net, const ppo_minibatch *batch)
+from fastmarl.core.native._block_threads cimport BlockThreads
+
+cnp.import_array()
 
 _ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
 _CELLS = {"lstm": LSTM, "gru": GRU}
@@ -107,6 +27,11 @@ BEST = max(VARIANTS, key=VARIANTS.get)
 SUMS = ("count", "surrogate", "vf_loss", "entropy", "kl", "clipped", "error", "squared_error", "target",
         "squared_target", "former_kl")
 """Names of the sums of `compute()`."""
+
+cdef enum:
+    _MOST_PARTS = 8
+MOST_PARTS = _MOST_PARTS
+"""Largest number of parts of a minibatch."""
 
 cdef Py_ssize_t LINE = 16                   # floats in a cache line, and in the widest vector
 cdef Py_ssize_t ROOM = 1 << 16              # floats for a block's outputs and their derivatives
@@ -263,43 +188,24 @@ cdef class PPOGradient:
     def __dealloc__(self):
         free(self._net.layers)
 
-    def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, *, Py_ssize_t length=1, list states=None,
-                Py_ssize_t n_counted=-1, float clip, float value_coeff, float entropy_coeff, value_clip=None,
-                float kl_coeff=0):
-        """Overwrite the gradients with those of a minibatch; return sums for statistics, in the order of SUMS.
+    def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, **options):
+        """Overwrite the gradients with those of a minibatch; return its sums. See `compute_parts()`."""
+        return compute_parts([self], obs, rows, [order], None, **options)[0]
 
-        Args:
-            obs: float32 [N length, n_obs].
-            rows: float32 [N length, width]: log-probability, advantage, value target, 1 if it counts (else 0), action,
-                mask, former logits. Discrete actions are indices below the number of options, which the caller must
-                check.
-            order: int64 [n], indices of the minibatch's sequences, below N, which the caller must check.
-            length: number of rows of each sequence; rows are sequences of 1 for networks without memory.
-            states: of each LSTM (h, c) and GRU (h), in order, float32 [N, size]: the states before each sequence.
-            n_counted: number of rows that count in the minibatch, if these sequences are a part of it; -1: all of it.
-            clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
-        """
-        cdef ppo_minibatch batch
-        cdef ppo_loss *loss = &self._net.loss
-        cdef Py_ssize_t n_rows = len(rows), i, n_own = 0
-        cdef double[::1] sums = np.zeros(N_SUMS)
+    cdef int _prepare(self, ppo_minibatch *batch, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order,
+                      Py_ssize_t length, list states) except -1:
+        """Set the minibatch's arrays, and make room for it."""
+        cdef Py_ssize_t n_rows = len(rows)
         if length < 1 or n_rows % length:
             raise ValueError(f"expected sequences of {length} rows, got {n_rows} rows")
         batch.obs = <float*>cnp.PyArray_DATA(_checked(obs, cnp.NPY_FLOAT32, (n_rows, self._net.n_obs)))
         batch.rows = <float*>cnp.PyArray_DATA(_checked(rows, cnp.NPY_FLOAT32, (n_rows, self.width)))
         batch.order = <Py_ssize_t*>cnp.PyArray_DATA(_checked(order, cnp.NPY_INTP, (len(order),)))
-        batch.n, batch.length, batch.width, batch.sums = len(order), length, self.width, &sums[0]
+        batch.n, batch.length, batch.width = len(order), length, self.width
         self._set_states(n_rows // length, iter(states or ()))
         if length != self._length:
             self._make_room(length)
-        loss.clip, loss.value_coeff, loss.entropy_coeff, loss.kl_coeff = clip, value_coeff, entropy_coeff, kl_coeff
-        loss.most_error = INFINITY if value_clip is None else value_clip
-        with nogil:
-            for i in range(batch.n * length):
-                n_own += batch.rows[(batch.order[i // length] * length + i % length) * self.width + COUNTS] != 0
-            batch.weight = 1 / <float>max(1, n_own if n_counted < 0 else n_counted)
-            ppo_gradient(&self._net, &batch)
-        return np.asarray(sums)
+        return 0
 
     cdef int _set_states(self, Py_ssize_t n, states) except -1:
         cdef ppo_cell *cell
@@ -325,6 +231,60 @@ cdef class PPOGradient:
         if self._net.values >= 0:
             values = _rows_of(self._net.layers + self._net.values, n)[:, 0]
         return _rows_of(head, n), values
+
+
+def compute_parts(list nets, cnp.ndarray obs, cnp.ndarray rows, list orders, BlockThreads threads, *,
+                  Py_ssize_t length=1, list states=None, Py_ssize_t n_counted=-1, float clip, float value_coeff,
+                  float entropy_coeff, value_clip=None, float kl_coeff=0):
+    """Overwrite the gradients of each network with those of its part of a minibatch.
+
+    Args:
+        nets: PPOGradients of the same layers, one for each part, at most MOST_PARTS.
+        obs: float32 [N length, n_obs].
+        rows: float32 [N length, width]: log-probability, advantage, value target, 1 if it counts (else 0), action,
+            mask, former logits. Discrete actions are indices below the number of options, which the caller must check.
+        orders: of each part: int64 [n], indices of its sequences, below N, which the caller must check.
+        threads: they compute the parts; None: this thread alone.
+        length: number of rows of each sequence; rows are sequences of 1 for networks without memory.
+        states: of each LSTM (h, c) and GRU (h), in order, float32 [N, size]: the states before each sequence.
+        n_counted: number of rows that count in the minibatch; -1: those of a single part.
+        clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
+
+    Returns:
+        Sums for statistics of each part, float64 [parts, sums], in the order of SUMS.
+    """
+    cdef ppo_minibatch batches[_MOST_PARTS]
+    cdef ppo_part parts[_MOST_PARTS]
+    cdef double[:, ::1] sums = np.zeros((len(nets), N_SUMS))
+    cdef float most_error = INFINITY if value_clip is None else value_clip
+    cdef PPOGradient net
+    cdef ppo_loss *loss
+    cdef Py_ssize_t k, n = len(nets)
+    if not n == len(orders) <= _MOST_PARTS or (n > 1 and n_counted < 0):
+        raise ValueError(f"expected an order for each of at most {_MOST_PARTS} networks, and n_counted, got {n} "
+                         f"networks, {len(orders)} orders and n_counted={n_counted}")
+    for k in range(n):
+        net, loss = <PPOGradient?>nets[k], &(<PPOGradient?>nets[k])._net.loss
+        net._prepare(&batches[k], obs, rows, orders[k], length, states)
+        loss.clip, loss.value_coeff, loss.entropy_coeff, loss.kl_coeff = clip, value_coeff, entropy_coeff, kl_coeff
+        loss.most_error = most_error
+        batches[k].sums = &sums[k, 0]
+        batches[k].weight = 1 / <float>max(1, _n_counted(&batches[k]) if n_counted < 0 else n_counted)
+        parts[k].net, parts[k].batch = &net._net, &batches[k]
+    with nogil:
+        if threads is not None:
+            block_threads_run(threads.shared, ppo_part_gradient, parts, n)
+        else:
+            for k in range(n):
+                ppo_part_gradient(parts, 0, k)
+    return np.asarray(sums)
+
+
+cdef Py_ssize_t _n_counted(const ppo_minibatch *batch) noexcept:
+    cdef Py_ssize_t i, n = 0
+    for i in range(batch.n * batch.length):
+        n += batch.rows[(batch.order[i // batch.length] * batch.length + i % batch.length) * batch.width + COUNTS] != 0
+    return n
 
 
 cdef _rows_of(const ppo_layer *layer, Py_ssize_t n):

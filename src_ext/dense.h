@@ -8,6 +8,7 @@
 #include "variants.h"
 
 #define ROWS 16 /* at a time */
+#define BLOCK_ROWS (4 * ROWS) /* that a thread computes at a time */
 #define FEW 4   /* up to this number, rows are computed one by one */
 
 struct dense_cell;
@@ -40,7 +41,23 @@ typedef struct {
     dense_layer *layers;
     Py_ssize_t n_obs;
     float *turned_obs; /* [n_obs, ROWS] */
+    float *as_floats;  /* [ROWS, n_obs], of observations of integers */
 } dense_net;
+
+/* One pass over n rows. */
+typedef struct {
+    const dense_net *const *nets; /* by thread: the same network, each with memory of its own */
+    Py_ssize_t n;
+    const char *obs;     /* [n, n_obs]: float32, int8 or, with neither flag, uint8 */
+    int is_float, is_signed;
+    float scale;         /* of integers */
+    int logits, values;  /* indices of layers; without values -1 */
+    Py_ssize_t n_means, n_logits;
+    const float *log_std; /* [n_logits - n_means], or NULL */
+    const float *bound;   /* [1], or NULL */
+    float *out_logits;    /* [n, n_logits] */
+    float *out_values;    /* [n], or NULL */
+} dense_call;
 
 #define VARIANT_FILE "dense_variant.h"
 #include "each_variant.h"
@@ -97,6 +114,35 @@ static void dense_steps(const dense_net *net, const float *obs, Py_ssize_t first
         dense_outputs(net->layers[l].y, size, n, cell->next_h + first * size, size);
         if (cell->kind == LSTM) dense_outputs(cell->c, size, n, cell->next_c + first * size, size);
     }
+}
+
+/* Writes the logits and values of rows first .. first + n, n <= ROWS. */
+static void dense_answer(const dense_call *call, const dense_net *net, Py_ssize_t first, Py_ssize_t n) {
+    const char *obs = call->obs + first * net->n_obs * (call->is_float ? sizeof(float) : 1);
+    float *logits = call->out_logits + first * call->n_logits;
+    const Py_ssize_t n_stds = call->n_logits - call->n_means;
+    if (!call->is_float) dense_floats(obs, call->is_signed, n * net->n_obs, call->scale, net->as_floats);
+    dense_steps(net, call->is_float ? (const float *)obs : net->as_floats, first, n);
+    dense_outputs(net->layers[call->logits].y, call->n_means, n, logits, call->n_logits);
+    if (call->out_values) dense_outputs(net->layers[call->values].y, 1, n, call->out_values + first, 1);
+    if (call->log_std)
+        for (Py_ssize_t r = 0; r < n; r++) memcpy(logits + r * call->n_logits + call->n_means, call->log_std, n_stds * sizeof(float));
+    if (call->bound) { /* clips the second half of each row; NaN stays */
+        const float bound = *call->bound;
+        for (Py_ssize_t r = 0; r < n; r++)
+            for (Py_ssize_t j = call->n_logits / 2; j < call->n_logits; j++) {
+                float *value = logits + r * call->n_logits + j;
+                *value = *value < -bound ? -bound : *value > bound ? bound : *value;
+            }
+    }
+}
+
+/* Answers the rows of one block. Its parts begin at multiples of ROWS, so that results don't depend on blocks. */
+static void dense_block(const void *context, int thread, Py_ssize_t block) {
+    const dense_call *call = context;
+    const Py_ssize_t begin = block * BLOCK_ROWS, end = call->n - begin < BLOCK_ROWS ? call->n : begin + BLOCK_ROWS;
+    for (Py_ssize_t first = begin; first < end; first += ROWS)
+        dense_answer(call, call->nets[thread], first, end - first < ROWS ? end - first : ROWS);
 }
 
 #endif

@@ -106,4 +106,15 @@ static void ppo_gradient(ppo_net *net, const ppo_minibatch *batch) {
     }
 }
 
+/* One of several parts, each with a network of its own. */
+typedef struct {
+    ppo_net *net;
+    const ppo_minibatch *batch;
+} ppo_part;
+
+static void ppo_part_gradient(const void *parts, int thread, Py_ssize_t part) {
+    (void)thread;
+    ppo_gradient(((const ppo_part *)parts)[part].net, ((const ppo_part *)parts)[part].batch);
+}
+
 #endif

@@ -68,8 +68,8 @@ SHARED = {  # files of the core that both runners stand on; the drop-in uses no 
     "kernels": ["accumulate", "frames", "mean_std", "remap", "returns", "rows"],
     "modules": [*(f"distributions.{name}" for name in ("base", "continuous", "discrete", "nested")), "layers"],
     "native": [f"_{name}" for name in (
-        "actions", "adam", "call_guard", "dense", "draws", "env_lanes", "env_values", "finite", "leaf_rows", "lease",
-        "module_rows", "ppo", "records", "scatter", "store", "weights")],
+        "actions", "adam", "block_threads", "call_guard", "dense", "draws", "env_lanes", "env_values", "finite",
+        "leaf_rows", "lease", "module_rows", "ppo", "records", "scatter", "store", "weights")],
     "nets": ["dense_layers", "forward_errors", "output_checks", "recurrent_state", "transfer"],
     "objects": ["public", "weakly"],
     "spaces": ["columns", "layout", "masks", "structs", "values"],

@@ -14,6 +14,7 @@ config = fastmarl.EnvRunnerConfig(
     model_config={"fcnet_hiddens": list(common.HIDDENS), "fcnet_activation": "tanh", "vf_share_layers": False},
     reward_scale=common.REWARD_SCALE,
     seed=given.seed,
+    num_threads=1,
 )
 runner = fastmarl.MultiAgentEnvRunner(config)
 module = runner.module["default_policy"]
@@ -28,6 +29,7 @@ learner = PPOLearner(
     vf_coeff=common.VF_COEFF,
     entropy_coeff=common.ENTROPY_COEFF,
     max_grad_norm=common.MAX_GRAD_NORM,
+    num_threads=1,
 )
 progress = common.Progress(given)
 while not progress.is_over:

@@ -63,7 +63,7 @@ class RelativeSpeed:
 
 
 def measure_relative_speed(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> RelativeSpeed:
-    """Measure a runner of `config` and its limit alternately, in this process, with one torch thread.
+    """Measure a runner of `config` and its limit alternately, in this process, each in one thread.
 
     Args:
         config: Config of the runner; if it has no seed, it gets seed 0.
@@ -77,7 +77,7 @@ def measure_relative_speed(config: EnvRunnerConfig, *, rounds: int = 5, seconds:
         EnvCheckError: If different agents act after the same `reset(seed)` and the same actions, so the environment
             can't be stepped with ready-made actions.
     """
-    config = replace(config, seed=0 if config.seed is None else config.seed)
+    config = replace(config, seed=0 if config.seed is None else config.seed, num_threads=1)
     with one_torch_thread():
         runner = MultiAgentEnvRunner(config)
         of_workers = {name: getattr(EnvRunnerConfig, name) for name in OF_WORKERS}  # reset to their defaults

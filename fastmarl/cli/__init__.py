@@ -21,7 +21,7 @@ from fastmarl.cli.arguments import (
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
 from fastmarl.core import __version__
-from fastmarl.core.processes.threads import usable_cores
+from fastmarl.core.processes.cores import usable_cores
 from fastmarl.report.records import build, versions
 
 

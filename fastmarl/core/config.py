@@ -140,6 +140,9 @@ class EnvRunnerConfig:
     native_inference: bool = True
     """On the CPU, replace torch by compiled code in the forward passes of default networks if results are equal up to
     rounding, see docs/inference.md. False: torch runs all modules."""
+    num_threads: int | None = None
+    """Number of threads for compiled forward passes of many rows; results do not depend on it. None: the cores that
+    this process may use; in a worker process of a group, its share of them."""
     explore: bool = True
     """Sample actions in a sample() call without `explore`; False: take the most likely ones."""
     normalize_actions: bool = True
@@ -226,9 +229,11 @@ class EnvRunnerConfig:
             self._check(name, fits, f"an integer of at least {least}{other}")
         gpus, scale = self.num_gpus_per_env_runner, self.reward_scale
         size, most = self.env_batch_size, self.num_envs_per_env_runner
+        threads = self.num_threads
         sizes = f"None or an integer of at least 1 and at most num_envs_per_env_runner={most}"
         self._check("num_gpus_per_env_runner", is_number(gpus) and gpus >= 0, "a number of at least 0")
         self._check("env_batch_size", size is None or (is_integer_from(1, size) and size <= most), sizes)
+        self._check("num_threads", threads is None or is_integer_from(1, threads), "None or an integer of at least 1")
         self._check("seed", self.seed is None or is_integer_from(0, self.seed), "None or an integer of at least 0")
         self._check("reward_scale", is_number(scale) and scale != 0, "a finite number other than 0")
         clips = "None, True, False, a number above 0 or a pair (low, high)"
@@ -242,7 +247,7 @@ class EnvRunnerConfig:
         self._check_mapping_fn()
         self._check_policies_to_train()
         self._check_output()
-        for name in (*AT_LEAST, "env_batch_size", "seed"):
+        for name in (*AT_LEAST, "env_batch_size", "seed", "num_threads"):
             if (value := getattr(self, name)) is not None and value != AUTO:
                 object.__setattr__(self, name, int(value))  # NumPy's integers are integers, too
         self._check_effects()

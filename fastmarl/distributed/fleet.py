@@ -10,6 +10,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.errors import EnvRunnerLostError
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
+from fastmarl.core.processes.cores import usable_cores
 from fastmarl.core.store.request import Request
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.calls import Arrival, Arrivals, Call, CallsInFlight
@@ -352,6 +353,7 @@ class Fleet:
             worker_index=self._config.worker_index + 1 + runner.index,
             incarnation=runner.incarnation,
             num_env_runners=runner.num_env_runners,
+            num_threads=self._config.num_threads or max(1, usable_cores() // runner.num_env_runners),
         )
         runner.start, runner.sent_seq_no = None, NOTHING_SENT
         runner.handle = self.actors.start()

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +12,9 @@ from torch import Tensor
 from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import in_a_row, mask_of
-from fastmarl.core.native._ppo import SUMS, PPOGradient
+from fastmarl.core.native._ppo import MOST_PARTS, SUMS, PPOGradient, compute_parts
 from fastmarl.core.nets.dense_layers import OBSERVATIONS, NotDenseError
-from fastmarl.core.processes.threads import WorkerThreads
+from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.spaces.structs import Path, map_struct
@@ -31,7 +32,6 @@ from fastmarl.learning.module_layers import ModuleLayers
 from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns
 
 FILLED = {LOGP: torch.finfo(torch.float32).max, ADVANTAGES: 0.0, TARGETS: 0.0, COUNTS: 0.0}  # in rows that don't count
-MOST_PARTS = 8  # of a minibatch
 ROWS_OF_PART = 600  # at least; each part copies the weights and adds its gradient
 SMALLEST = 1e-7  # difference that rounding explains between gradients of 0
 TOLERANCE = 1e-3  # of gradients in float32, relative to their size
@@ -55,11 +55,6 @@ class CompiledGradient:
         self._nets: dict[Any, PPOGradient] = {}
         self._n = sum(each.numel() for each in gradients)
         self._arrays = {each: gradient.detach().numpy() for each, gradient in gradients.items()}
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget compiled code, and memory for parts, that other threads may still be using."""
-        self._nets.clear()
         self._part_sums = np.zeros((1 + MOST_PARTS, self._n), np.float32)  # gradients of parts in a row, and their sum
 
     def net(self, part: int | None, *, has_values: bool, has_mask: bool, has_former: bool) -> PPOGradient:
@@ -194,7 +189,7 @@ class CompiledRows:
             raise NotDenseError("its actions are nested")
         return given.reshape(n, -1)
 
-    def compute(self, numbers: Tensor, threads: WorkerThreads | None = None) -> dict[str, float]:
+    def compute(self, numbers: Tensor, threads: RowThreads | None = None) -> dict[str, float]:
         """Overwrite the gradient with that of the given row numbers; returns the statistics of `ppo_loss()`.
 
         Args:
@@ -218,28 +213,27 @@ class CompiledRows:
             stats["vf_explained_var"] = max(-1.0, 1 - of_errors / max(of_targets, sys.float_info.min))
         return stats
 
-    def _compute(self, inputs: "Inputs", order: Any, options: LossOptions, threads: WorkerThreads | None = None) -> Any:
+    def _compute(self, inputs: "Inputs", order: Any, options: LossOptions, threads: RowThreads | None = None) -> Any:
         """Overwrite the gradient; returns SUMS."""
         n_parts = 1 if threads is None else max(1, min(MOST_PARTS, len(order) * self._length // ROWS_OF_PART))
-        n_counted = -1 if n_parts == 1 else int(self._n_counted[order].sum())
-
-        def compute(net: PPOGradient, order: Any) -> Any:
-            return net.compute(
-                inputs.obs, inputs.rows, order, length=self._length, states=inputs.states, n_counted=n_counted,
-                clip=options.clip, value_coeff=options.vf_coeff, entropy_coeff=options.entropy_coeff,
-                value_clip=options.vf_clip, kl_coeff=options.kl_coeff,
-            )  # fmt: skip
-
-        if threads is None or n_parts == 1:
-            return compute(self._gradient.net(None, **self._kind), order)
-        nets = [self._gradient.net(k, **self._kind) for k in range(n_parts)]
         ends = [len(order) * k // n_parts for k in range(n_parts + 1)]
-        try:
-            sums = threads.run(lambda k: compute(nets[k], order[ends[k] : ends[k + 1]]), n_parts)
-        except BaseException:
-            self._gradient.forget()
-            raise
-        self._gradient.add_parts(n_parts, self._trained)
+        sums = compute_parts(
+            [self._gradient.net(None if n_parts == 1 else k, **self._kind) for k in range(n_parts)],
+            inputs.obs,
+            inputs.rows,
+            [order[begin:end] for begin, end in pairwise(ends)],
+            None if threads is None or n_parts == 1 else threads.started(),
+            length=self._length,
+            states=inputs.states,
+            n_counted=-1 if n_parts == 1 else int(self._n_counted[order].sum()),
+            clip=options.clip,
+            value_coeff=options.vf_coeff,
+            entropy_coeff=options.entropy_coeff,
+            value_clip=options.vf_clip,
+            kl_coeff=options.kl_coeff,
+        )
+        if n_parts > 1:
+            self._gradient.add_parts(n_parts, self._trained)
         return sum(sums)
 
     def compare_with_autograd(self, most: int) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
+from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.objects.public import public
-from fastmarl.core.processes.threads import WorkerThreads, usable_cores
+from fastmarl.core.processes.cores import usable_cores
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.learning.adam import FusedAdam, can_fuse
 from fastmarl.learning.compiled_gradient import CompiledGradients
@@ -134,7 +135,7 @@ class PPOLearner:
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
         self._check_parameters()
-        with WorkerThreads(self.num_threads or usable_cores()) as threads:
+        with RowThreads(self.num_threads or usable_cores()) as threads:
             return self._run_epochs(batch, n, device, self._rows(batch, threads))
 
     def _run_epochs(self, batch: Mapping[str, Any], n: int, device: torch.device, rows: Any) -> dict[str, float]:
@@ -176,7 +177,7 @@ class PPOLearner:
                                   f"{tuple(value.shape)}, the parameters have {tuple(self.parameters.shape)}"
                                   )  # fmt: skip
 
-    def _rows(self, batch: Mapping[str, Any], threads: WorkerThreads) -> Any:
+    def _rows(self, batch: Mapping[str, Any], threads: RowThreads) -> Any:
         """Prepare the batch for the backend that computes its gradients."""
         options = self._options()
         try:
@@ -248,7 +249,7 @@ class _CompiledRows:
         unreached: Places of the parameters without a gradient.
     """
 
-    def __init__(self, rows: CompiledRows, threads: WorkerThreads, unreached: list[slice]):
+    def __init__(self, rows: CompiledRows, threads: RowThreads, unreached: list[slice]):
         self._rows, self._threads, self.unreached = rows, threads, unreached
 
     def compute(self, numbers: Tensor) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastmarl.core import __version__
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.processes.threads import usable_cores
+from fastmarl.core.processes.cores import usable_cores
 
 Row = dict[str, Any]
 Figures = dict[str, list[Row]]  # section -> its rows

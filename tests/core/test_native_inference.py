@@ -524,7 +524,7 @@ def test_nets_are_not_rebuilt_without_need():
     assert compiled._net is net
 
 
-@pytest.mark.parametrize(("best", "threads"), [("plain", 1), ("avx2", 2)])
+@pytest.mark.parametrize(("best", "threads"), [("plain", 1), ("avx2", 3)])
 def test_large_batches_are_left_to_a_quicker_torch(monkeypatch, best, threads):
     monkeypatch.setattr(dense_layers, "BEST", best)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)

@@ -25,6 +25,8 @@ from support.trouble import BOX, Odd, Trouble
 
 import fastmarl
 from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.processes import cores as cores_file
+from fastmarl.core.processes.cores import usable_cores
 from fastmarl.errors import (
     ConfigError,
     EnvCheckError,
@@ -613,3 +615,22 @@ def test_waiting_agents_keep_their_rewards_when_the_env_fails():
     assert b.get_rewards().tolist() == [30, 20]  # with what came with its first observation
     assert runner.get_metrics()["agent_steps"] == {"a": 3, "b": 2}
     runner.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "n_cores"),
+    [
+        ("max 100000\n", 3),
+        ("150000 100000\n", 1),
+        ("50000 100000", 1),
+        ("200000 100000", 2),
+        ("900000 100000", 3),
+        ("?", 3),
+    ],
+)
+def test_cores_are_those_of_the_affinity_and_the_cgroup(monkeypatch, tmp_path, text, n_cores):
+    monkeypatch.setattr(cores_file, "CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 4, 5}, raising=False)
+    assert usable_cores() == 3
+    (tmp_path / "cpu.max").write_text(text)
+    assert usable_cores() == n_cores

@@ -20,6 +20,7 @@ import fastmarl
 from fastmarl.batches import columns
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import MeanStdFilter, ModuleToEnvConnector
+from fastmarl.core.processes.cores import usable_cores
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.parts import owned
@@ -159,6 +160,12 @@ def test_ready_parts_are_at_most_in_flight_calls_old():
         assert len(late) == 5 + 3
         assert [part.weights_seq_no for part in late][-3:] == [30] * 3
         assert group.get_metrics()["num_env_steps_sampled"] == 18 * (30 + 8)
+
+
+def test_runners_share_the_cores():
+    for number, want in ((None, max(1, usable_cores() // 2)), (5, 5)):
+        with make_group(make_config(num_threads=number), n=2) as group:
+            assert [*group.foreach(lambda runner: runner.config.num_threads).values()] == [want, want]
 
 
 def test_in_this_process_nothing_is_sampled_ahead():

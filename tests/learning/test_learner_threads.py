@@ -9,8 +9,7 @@ import pytest
 import torch
 from support.ppo import BOX_ACTIONS, MASKED, make_batch, make_module
 
-from fastmarl.core.processes import threads
-from fastmarl.core.processes.threads import WorkerThreads, usable_cores
+from fastmarl.core.nets import row_threads
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import ConfigError
 from fastmarl.learning import PPOLearner, compiled_rows
@@ -56,7 +55,7 @@ def test_results_do_not_depend_on_the_number_of_threads(case):
 
 
 def test_small_minibatches_begin_no_threads(monkeypatch):
-    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(row_threads, "BlockThreads", None)
     module = make_module()
     learner_of(module, num_threads=8).update(make_batch(module, 1199))
 
@@ -65,11 +64,11 @@ def test_threads_end_with_the_update():
     module, batch = CASES["shared"]()
     learner = learner_of(module, num_threads=4)
     learner.update(batch)
-    assert not [each.name for each in threading.enumerate() if "fastmarl-part" in each.name]
+    assert not [each.name for each in threading.enumerate() if "fastmarl-rows" in each.name]
     batch["advantages"][7] = torch.nan
     with pytest.raises(Exception, match="'advantages' in row 7"):
         learner.update(batch)
-    assert not [each.name for each in threading.enumerate() if "fastmarl-part" in each.name]
+    assert not [each.name for each in threading.enumerate() if "fastmarl-rows" in each.name]
 
 
 def test_a_forked_process_has_threads_of_its_own():
@@ -89,69 +88,6 @@ def test_a_forked_process_has_threads_of_its_own():
         sent = pipe.read()
     assert os.waitpid(child, 0)[1] == 0
     assert sent == twin.parameters.detach().numpy().tobytes()
-
-
-def test_a_thread_that_is_late_after_an_interrupt_disturbs_nothing(monkeypatch):
-    """It writes to the memory that it was given, which the next update no longer uses."""
-    module, batch = CASES["shared"]()
-    learner, twin = learner_of(module), learner_of(module)
-    run, late = WorkerThreads.run, []
-
-    def interrupted(self, part, n):
-        late.append(part)
-        raise KeyboardInterrupt
-
-    def disturbed(self, part, n):
-        results = run(self, part, n)
-        late[0](3)
-        return results
-
-    for each in (learner, twin):
-        monkeypatch.setattr(WorkerThreads, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            each.update(batch)
-        monkeypatch.setattr(WorkerThreads, "run", run)
-    want = twin.update(batch)
-    monkeypatch.setattr(WorkerThreads, "run", disturbed)
-    assert learner.update(batch) == want
-    assert torch.equal(learner.parameters, twin.parameters)
-
-
-def test_results_of_parts_are_in_order_and_errors_are_raised():
-    barrier = threading.Barrier(3, timeout=60)  # all three threads are at work
-
-    def part(k):
-        if k < 3:
-            barrier.wait()
-        if k == 5:
-            raise ZeroDivisionError("part 5")
-        return k
-
-    with WorkerThreads(3) as workers:
-        assert workers.run(part, 5) == [0, 1, 2, 3, 4]
-        with pytest.raises(ZeroDivisionError, match="part 5"):
-            workers.run(part, 6)
-    with WorkerThreads(1) as workers:
-        assert workers.run(lambda k: threading.current_thread(), 3) == [threading.current_thread()] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"),
-    [
-        ("max 100000\n", 3),
-        ("150000 100000\n", 1),
-        ("50000 100000", 1),
-        ("200000 100000", 2),
-        ("900000 100000", 3),
-        ("?", 3),
-    ],
-)
-def test_cores_are_those_of_the_affinity_and_the_cgroup(monkeypatch, tmp_path, text, cores):
-    monkeypatch.setattr(threads, "CGROUPS", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 4, 5}, raising=False)
-    assert usable_cores() == 3
-    (tmp_path / "cpu.max").write_text(text)
-    assert usable_cores() == cores
 
 
 def test_a_number_below_1_is_an_error():

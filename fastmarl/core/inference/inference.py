@@ -94,7 +94,14 @@ class ModuleInference:
         self._autocast = make_autocast(transfer.device, options.dtype)
         self._is_casting = False
         self.lane_state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
-        self._native = NativeModule(module, self._layout, transfer.device, allowed=options.native, dtype=options.dtype)
+        self._native = NativeModule(
+            module,
+            self._layout,
+            transfer.device,
+            allowed=options.native,
+            dtype=options.dtype,
+            threads=options.threads,
+        )
         self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
         self._forwards: Any = module  # the module, or its compiled methods
         self._capture = ModuleCapture(

@@ -1,6 +1,6 @@
 """Options of inference, which apply to all modules of a runner."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.nets.compiled import CAPTURING_MODES
 from fastmarl.core.nets.graphs import TickGraphs
+from fastmarl.core.nets.row_threads import RowThreads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +19,14 @@ class InferenceOptions:
         native: True if compiled code may replace torch, see native.py.
         dtype: "float32", or "bfloat16" for the operations that torch's autocast computes in that.
         compile: Arguments of `torch.compile`; None: modules are not compiled.
+        threads: Threads for compiled forward passes of many rows.
         graphs: Launches modules that can be captured; None: each module is called by itself.
     """
 
     native: bool = True
     dtype: str = "float32"
     compile: dict[str, Any] | None = None
+    threads: RowThreads = field(default_factory=lambda: RowThreads(1))
     graphs: TickGraphs | None = None
 
 

@@ -2,10 +2,13 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.core.native._block_threads import BlockThreads
+
 ACTIVATIONS: dict[str, int]
 CELLS: dict[str, int]
 VARIANTS: dict[str, int]
 BEST: str
+MOST_THREADS: int
 
 class DenseNet:
     def __init__(
@@ -20,5 +23,10 @@ class DenseNet:
         bound: np.ndarray | None = None,
     ) -> None: ...
     def forward(
-        self, obs: np.ndarray, states: list[np.ndarray] | None = None, next_states: list[np.ndarray] | None = None
+        self,
+        obs: np.ndarray,
+        states: list[np.ndarray] | None = None,
+        next_states: list[np.ndarray] | None = None,
+        threads: BlockThreads | None = None,
+        copies: list[DenseNet] | None = None,
     ) -> tuple[np.ndarray, Any]: ...

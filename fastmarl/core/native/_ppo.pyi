@@ -1,6 +1,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fastmarl.core.native._block_threads import BlockThreads
+
 Floats = NDArray[np.float32]
 Cell = tuple[str, Floats, Floats | None, Floats | None, Floats | None]
 Layer = tuple[int, Floats, Floats | None, str, float, Floats | None, Floats | None, Cell | None]
@@ -8,6 +10,7 @@ Layer = tuple[int, Floats, Floats | None, str, float, Floats | None, Floats | No
 VARIANTS: dict[str, int]
 BEST: str
 SUMS: tuple[str, ...]
+MOST_PARTS: int
 
 class PPOGradient:
     width: int
@@ -42,3 +45,20 @@ class PPOGradient:
         kl_coeff: float = 0,
     ) -> NDArray[np.float64]: ...
     def outputs(self, n: int) -> tuple[Floats, Floats | None]: ...
+
+def compute_parts(
+    nets: list[PPOGradient],
+    obs: Floats,
+    rows: Floats,
+    orders: list[NDArray[np.int64]],
+    threads: BlockThreads | None,
+    *,
+    length: int = 1,
+    states: list[Floats] | None = None,
+    n_counted: int = -1,
+    clip: float,
+    value_coeff: float,
+    entropy_coeff: float,
+    value_clip: float | None = None,
+    kl_coeff: float = 0,
+) -> NDArray[np.float64]: ...

@@ -4,7 +4,7 @@ A layer is taken only if the result of calling it is certain: linear layers, lay
 of torch's own classes, in sequences, neither hooked nor compiled.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ CELLS = {nn.LSTM: "lstm", nn.GRU: "gru"}
 NATIVE = "native"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OBSERVATIONS = -1  # stands for a layer's index
-# Multiplications in one pass, above which torch is faster: if it has several threads, or without wide vectors here.
+FASTER = 2  # threads of torch that compute as much as one of ours
+# Multiplications in one pass, above which torch is faster: if it has more threads, or without wide vectors here.
 MOST_AGAINST_THREADS = 4_000_000
 MOST_PLAIN = 300_000
 
@@ -54,6 +55,15 @@ class Layer(NamedTuple):
     def weights(self) -> list[torch.Tensor | None]:
         """Weights and biases, also those of the state; None for those that the layer lacks."""
         return [self.weight, self.bias, *([self.cell.weight, self.cell.bias] if self.cell else [])]
+
+
+class Net(Protocol):
+    """A compiled network: a DenseNet, or one in several threads."""
+
+    def forward(
+        self, obs: np.ndarray, states: list[np.ndarray], next_states: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Compute rows; see `DenseNet.forward()`."""
 
 
 class NotDenseError(Exception):
@@ -181,16 +191,19 @@ class DenseLayers:
         row, limit = _array(self.log_std), _array(self.bound)
         return DenseNet(self._n_obs, layers, self.logits, self.values, row, scale=self.scale, bound=limit)
 
-    def max_rows(self) -> int:
-        """Return the number of rows up to which compiled code is faster than torch."""
+    def multiplications(self) -> int:
+        """Return the number of multiplications for one row."""
+        return sum(each.numel() for layer in self.layers for each in layer.weights if each is not None)
+
+    def max_rows(self, n_threads: int) -> int:
+        """Return the number of rows up to which compiled code in this number of threads is faster than torch."""
         if BEST == "plain":
             most = MOST_PLAIN
-        elif torch.get_num_threads() > 1:
+        elif torch.get_num_threads() > FASTER * n_threads:
             most = MOST_AGAINST_THREADS
         else:
             return 2**62
-        multiplications = sum(each.numel() for layer in self.layers for each in layer.weights if each is not None)
-        return most // max(1, multiplications)
+        return most // max(1, self.multiplications())
 
 
 class NativeNet:
@@ -198,22 +211,27 @@ class NativeNet:
 
     Args:
         former: Previous object for the same module, whose network is reused if only numbers in weights have changed.
+        n_threads: Number of threads that compute many rows.
 
     Attributes:
         backend: "native", or "torch" and the reason.
         max_rows: Largest batch for the compiled network; 0: none.
     """
 
-    def __init__(self, former: "NativeNet | None" = None):
-        self._net: DenseNet | None = None if former is None else former._net
+    def __init__(self, former: "NativeNet | None" = None, n_threads: int = 1):
+        self._net: Net | None = None if former is None else former._net
         self._key: tuple | None = None if former is None else former._key
+        self._n_threads = n_threads
         self.max_rows, self.backend = 0, NATIVE
 
     def _take(self, layers: DenseLayers) -> None:
         """Use the compiled network of these layers."""
         if (key := layers.key()) != self._key:
-            self._key, self._net = key, layers.compiled()
-        self.max_rows, self.backend = layers.max_rows(), NATIVE
+            self._key, self._net = key, self._compiled(layers)
+        self.max_rows, self.backend = layers.max_rows(self._n_threads), NATIVE
+
+    def _compiled(self, layers: DenseLayers) -> Net:
+        return layers.compiled()
 
     def _leave(self, reason: NotDenseError) -> None:
         """Leave the module to torch."""

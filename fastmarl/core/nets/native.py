@@ -21,12 +21,15 @@ from fastmarl.core.native._weights import WeightsWatch
 from fastmarl.core.nets.dense_layers import (
     DenseLayers,
     NativeNet,
+    Net,
     NotDenseError,
     is_watched,
     layers_in_order,
     parts_of,
     weights_of,
 )
+from fastmarl.core.nets.parallel import ParallelNet
+from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.structs import Path
 
@@ -179,12 +182,21 @@ class NativeModule(NativeNet):
         device: Device of the observations.
         allowed: False: always use torch.
         dtype: Requested dtype; only "float32" can be native.
+        threads: Threads for many rows; None: the caller's own.
     """
 
     def __init__(
-        self, module: RLModule, layout: RowLayout, device: torch.device, *, allowed: bool, dtype: str = "float32"
+        self,
+        module: RLModule,
+        layout: RowLayout,
+        device: torch.device,
+        *,
+        allowed: bool,
+        dtype: str = "float32",
+        threads: RowThreads | None = None,
     ):
-        super().__init__()
+        super().__init__(n_threads=1 if threads is None else threads.n)
+        self._threads = threads
         self._module = module
         self._layout = layout
         self._cannot = _why_never(module, layout, device, allowed, dtype)
@@ -212,6 +224,11 @@ class NativeModule(NativeNet):
             self._rows = InputRows(inputs)
         self._watch = WeightsWatch(_parts_of(self._module))  # before addresses are read: others may move weights
         self._take(layers)
+
+    def _compiled(self, layers: DenseLayers) -> Net:
+        if self._threads is None or self._threads.n == 1:
+            return layers.compiled()
+        return ParallelNet(layers, self._threads)
 
     def forward(
         self, leaves: list[np.ndarray], states: Sequence[np.ndarray] = ()

@@ -72,7 +72,7 @@ class NativeActor(NativeNet):
             obs: float32 or float64 [n, size], C-contiguous.
         """
         assert self._net is not None
-        return self._net.forward(obs if obs.dtype is FLOAT32 else obs.astype(FLOAT32))[0]
+        return self._net.forward(obs if obs.dtype is FLOAT32 else obs.astype(FLOAT32), [], [])[0]
 
 
 def _bound(head: TorchMLPHead | TorchFreeLogStdMLPHead) -> torch.Tensor:

@@ -17,7 +17,10 @@ from fastmarl.core.inference.options import InferenceOptions
 from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.modules.specs import MultiRLModuleSpec, RLModuleSpec
+from fastmarl.core.native._dense import MOST_THREADS
 from fastmarl.core.nets.graphs import make_tick_graphs
+from fastmarl.core.nets.row_threads import RowThreads
+from fastmarl.core.processes.cores import usable_cores
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.runner.loop.envs import Envs
@@ -95,6 +98,7 @@ def make_inference_options(
         native=config.native_inference,
         dtype=config.inference_dtype,
         compile=compile_options,
+        threads=RowThreads(min(config.num_threads or usable_cores(), MOST_THREADS)),
         graphs=make_tick_graphs(device, generator) if config.cuda_graphs else None,
     )
 

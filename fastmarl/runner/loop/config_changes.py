@@ -44,6 +44,7 @@ ANY_MAKE = frozenset(
         "late_rewards",
         "respawn",
         "native_inference",
+        "num_threads",
         "inference_dtype",
         "cuda_graphs",
         "torch_compile_worker",

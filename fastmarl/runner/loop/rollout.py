@@ -127,7 +127,7 @@ class Rollout:
         """
         self.goal = goal
         self.log.clock.start()
-        with self.policies.sampling():
+        with self.policies.sampling(), self.inference_options.threads:
             self.reset(sorted(self.to_reset.intersection(begin)))
             self.run(goal, explore)
         self.stamp_actions()

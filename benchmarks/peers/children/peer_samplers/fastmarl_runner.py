@@ -21,7 +21,7 @@ def build(setting: Setting) -> Sampler:
             "worker_num_splits": 2 if setting.num_envs >= 16 else 1,
         }
     runner = fastmarl.MultiAgentEnvRunner(
-        fastmarl.EnvRunnerConfig(env=partial(make_env, setting.env), seed=0, **options)
+        fastmarl.EnvRunnerConfig(env=partial(make_env, setting.env), seed=0, num_threads=1, **options)
     )
 
     def collect() -> int:

@@ -1,0 +1,16 @@
+"""The cores that this process may use."""
+
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use: by its affinity, and by the limit of its cgroup."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = (CGROUPS / "cpu.max").read_text().split()
+    except (OSError, ValueError):  # no cgroups, or those of version 1
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
