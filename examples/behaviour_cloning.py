@@ -16,7 +16,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import flat_parameters, make_value_fn, minibatches, normalized, ppo_loss, to_tensors
+from fastmarl.learning import PPOLearner, flat_parameters, make_value_fn, to_tensors
 from fastmarl.offline import ParquetReader, ParquetWriter
 
 ENV, POLICY, LENGTH = "fastmarl.simple_spread", "default_policy", 25  # env steps per episode
@@ -38,18 +38,11 @@ def train_demonstrator(steps, seed):
     """Return the weights of a policy trained by PPO; examples/ippo.py trains better ones in more steps."""
     with make_runner(128, seed) as runner:
         module = runner.module[POLICY]
-        parameters = flat_parameters(module)
-        optimizer = torch.optim.Adam([parameters], lr=2e-3, eps=1e-5, fused=True)
+        learner = PPOLearner(module, lr=2e-3, normalize_advantages=True)
         for _ in range(-(-steps // (128 * LENGTH))):
             batch = columns(runner.sample(), outputs=["action_logp", "vf_preds"])[POLICY]
             add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=make_value_fn(module))
-            rows = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
-            rows["advantages"] = normalized(rows["advantages"])
-            for part in minibatches(rows, -(-len(rows["actions"]) // 4), 4):
-                optimizer.zero_grad()
-                ppo_loss(module, part, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01).backward()
-                torch.nn.utils.clip_grad_norm_([parameters], 0.5)
-                optimizer.step()
+            learner.update(batch)
         return runner.get_weights()
 
 

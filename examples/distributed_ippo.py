@@ -19,7 +19,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.distributed import EnvRunnerGroup
-from fastmarl.learning import PPOLearner, keep_freed_memory, make_value_fn, normalized, to_tensors
+from fastmarl.learning import PPOLearner, keep_freed_memory, make_value_fn
 
 GAMMA, LAMBDA, MINIBATCHES, EPOCHS, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
 FRAGMENT, LEARNING_RATE = 25, 2e-3
@@ -34,22 +34,16 @@ def make_batch(episodes, module):
     return {name: batch[name] for name in NAMES}
 
 
-def learn(ppo, batch):
-    """Update the module; returns the losses, averaged over the minibatches."""
-    batch = to_tensors(batch, NAMES)
-    batch["advantages"] = normalized(batch["advantages"])
-    return ppo.update(batch)
-
-
 def train(group, steps, file):
     ppo = PPOLearner(
-        group.module[POLICY], lr=LEARNING_RATE, epochs=EPOCHS, num_minibatches=MINIBATCHES, max_grad_norm=MAX_GRAD_NORM
-    )
+        group.module[POLICY], lr=LEARNING_RATE, epochs=EPOCHS, num_minibatches=MINIBATCHES, normalize_advantages=True,
+        max_grad_norm=MAX_GRAD_NORM,
+    )  # fmt: skip
     curve = csv.writer(file)
     curve.writerow(["env_steps", "seconds", "seconds_waited", "episode_return_mean", "entropy", "kl"])
     begun, done, waited, shown = time.perf_counter(), 0, 0.0, 0
     for part in group.sample_ready():
-        stats = learn(ppo, part.batch)
+        stats = ppo.update(part.batch)
         done += part.num_env_steps
         ppo.optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.02, 1 - done / steps)
         group.set_weights()

@@ -16,7 +16,7 @@ import fastmarl
 from fastmarl.batches import add_aligned_gae, aligned, map_columns
 from fastmarl.cli.train import main
 from fastmarl.errors import ConfigError
-from fastmarl.learning import ValueNorm, flat_parameters, minibatches, normalized, ppo_loss, to_tensors
+from fastmarl.learning import PPOLearner, ValueLearner, ValueNorm, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
 LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 25
@@ -42,57 +42,41 @@ class Learner:
             raise ConfigError("mappo needs an env with a state_space, a Box for its state(); add it, or train ippo")
         layers = nn.Linear(math.prod(state_space.shape), 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
         self.actor, self.critic, self.gamma = runner.module[POLICY], nn.Sequential(*layers), args.gamma
-        self.device = next(self.actor.parameters()).device
-        self.parameters = flat_parameters(nn.ModuleList([self.actor, self.critic.to(self.device)]))
-        self.optimizer = torch.optim.Adam([self.parameters], lr=args.lr, eps=1e-5, fused=True)
-        self.schedule, self.value_norm = linear_schedule(self.optimizer, num_updates), ValueNorm()
-        self.parts = {"critic": self.critic, "optimizer": self.optimizer, "schedule": self.schedule,
-                      "value_norm": self.value_norm}  # fmt: skip
+        self.device, self.value_norm = next(self.actor.parameters()).device, ValueNorm()
+        options = {"lr": args.lr, "epochs": EPOCHS, "num_minibatches": MINIBATCHES, "max_grad_norm": MAX_GRAD_NORM}
+        self.ppo = PPOLearner(self.actor, vf_coeff=0.0, entropy_coeff=0.01, normalize_advantages=True, **options)
+        self.regression = ValueLearner(self.critic.to(self.device), **options)
+        optimizers = {"optimizer": self.ppo.optimizer, "critic_optimizer": self.regression.optimizer}
+        self.schedules = {f"{name}_schedule": linear_schedule(each, num_updates) for name, each in optimizers.items()}
+        self.parts = {"critic": self.critic, "value_norm": self.value_norm, **optimizers, **self.schedules}
 
     def rows_of(self, episodes):
-        """Return one row per env step at which an agent acted, [n, ...]: its state, and all agents' observations and
-        actions; none if no agent finished a step."""
+        """Return a row for each step of an agent, and one with a state for each env step at which an agent acted; none
+        if no agent finished a step."""
         batch = aligned(episodes, outputs=["action_logp"]).get(POLICY)
         if batch is None:
-            return {}
-        states = torch.from_numpy(batch["env_state"]).flatten(2).float()  # [T + 1, E, k]
+            return {}, {}
+        states, active = torch.from_numpy(batch["env_state"]).flatten(2).float(), batch["active"]  # [T + 1, E, k]
         with torch.no_grad():
-            values = self.value_norm.denormalize(self.values_of(states.to(self.device)).cpu())
+            values = self.value_norm.denormalize(self.critic(states.to(self.device)).squeeze(-1).cpu())
         add_aligned_gae(batch, values, gamma=self.gamma, lambda_=LAMBDA)
-        batch["env_state"], batch["loss_mask"] = states[:-1], batch["active"]
-        names = ["env_state", "loss_mask", "obs", "actions", "action_logp", "advantages", "value_targets"]
-        has_acted = torch.from_numpy(batch["active"].any(-1))  # [T, E]
-        rows = map_columns(lambda column: column[has_acted].to(self.device), to_tensors(batch, names))
-        self.value_norm.update(rows["value_targets"][rows["loss_mask"]])
-        rows["value_targets"] = self.value_norm.normalize(rows["value_targets"])
-        rows["advantages"] = normalized(rows["advantages"], rows["loss_mask"])
-        return rows
-
-    def values_of(self, states):
-        """Return normalised values [...] of states [..., k]."""
-        return self.critic(states).squeeze(-1)
-
-    def loss(self, rows, stats):
-        """Return the sum of the actor's loss and the critic's; all agents share the value of a state."""
-        values = self.values_of(rows.pop("env_state"))[:, None]  # [n, 1]
-        errors = (values - rows.pop("value_targets"))[rows["loss_mask"]]
-        of_agents = map_columns(lambda column: column.flatten(0, 1), rows)
-        actor_loss = ppo_loss(self.actor, of_agents, clip=0.2, vf_coeff=0.0, entropy_coeff=0.01, stats=stats)
-        return actor_loss + 0.5 * errors.square().mean()
+        names = ["obs", "actions", "action_logp", "advantages", "value_targets"]
+        of_agents = map_columns(lambda column: column[active], to_tensors(batch, names, self.device))
+        self.value_norm.update(of_agents["value_targets"])
+        has_acted = active.any(-1)  # [T, E]
+        targets = (batch["value_targets"].sum(-1)[has_acted] / active.sum(-1)[has_acted]).astype("f4")  # 0 if inactive
+        targets = self.value_norm.normalize(torch.from_numpy(targets))
+        return of_agents, {"obs": states[:-1][has_acted], "value_targets": targets}
 
     def learn(self, episodes):
-        """Update actor and critic; returns the losses of the last minibatch."""
-        rows, stats = self.rows_of(episodes), {}
-        if not rows:
-            return stats
-        size = -(-len(rows["loss_mask"]) // MINIBATCHES)
-        for part in minibatches(rows, size, EPOCHS):
-            self.optimizer.zero_grad()
-            self.loss(part, stats).backward()
-            nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
-            self.optimizer.step()
-        self.schedule.step()
-        return {name: value.item() for name, value in stats.items()}
+        """Update actor and critic; returns the losses, averaged over the minibatches."""
+        of_agents, of_states = self.rows_of(episodes)
+        if not of_agents:
+            return {}
+        stats = self.ppo.update(of_agents) | self.regression.update(of_states)
+        for schedule in self.schedules.values():
+            schedule.step()
+        return stats
 
     def get_state(self):
         return states_of(self.parts)

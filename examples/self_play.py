@@ -19,7 +19,7 @@ from torch import nn
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import MetricsWriter, PPOLearner, make_value_fn, normalized, to_tensors
+from fastmarl.learning import MetricsWriter, PPOLearner, make_value_fn
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
@@ -139,8 +139,6 @@ def learn(ppo, episodes):
     """Train a module in place, so that its runner acts with the newest weights; returns the mean losses."""
     batch = columns(episodes)["main"]
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=make_value_fn(ppo.module))
-    batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
-    batch["advantages"] = normalized(batch["advantages"])
     return ppo.update(batch)
 
 
@@ -161,8 +159,9 @@ def make_config(args, league):
 def train(args, runner, league):
     num_updates, begun = -(-args.steps // (NUM_ENVS * FRAGMENT)), time.perf_counter()
     ppo = PPOLearner(
-        runner.module["main"], lr=LEARNING_RATE, epochs=EPOCHS, minibatch_size=MINIBATCH, max_grad_norm=MAX_GRAD_NORM
-    )
+        runner.module["main"], lr=LEARNING_RATE, epochs=EPOCHS, minibatch_size=MINIBATCH, normalize_advantages=True,
+        max_grad_norm=MAX_GRAD_NORM,
+    )  # fmt: skip
     schedule = torch.optim.lr_scheduler.LinearLR(ppo.optimizer, 1.0, 0.05, num_updates)
     with MetricsWriter(csv_path=args.folder / "curve.csv") as curve:
         for update in range(num_updates):

@@ -18,7 +18,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import PPOLearner, ValueNorm, make_value_fn, normalized, to_tensors
+from fastmarl.learning import PPOLearner, ValueNorm, make_value_fn, to_tensors
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, ENTROPY = 0.95, 0.95, 4, 4, 0.5, 0.01
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 1e-3
@@ -41,7 +41,7 @@ class Learner:
         self.module, self.value_norm = module, ValueNorm()
         self.ppo = PPOLearner(
             module, lr=LEARNING_RATE, epochs=EPOCHS, num_minibatches=MINIBATCHES, entropy_coeff=ENTROPY,
-            max_grad_norm=MAX_GRAD_NORM,
+            normalize_advantages=True, max_grad_norm=MAX_GRAD_NORM,
         )  # fmt: skip
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.ppo.optimizer, 1.0, 0.02, num_updates)
 
@@ -52,7 +52,6 @@ class Learner:
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
-        batch["advantages"] = normalized(batch["advantages"])
         stats = self.ppo.update(batch)
         self.schedule.step()
         return stats

@@ -16,9 +16,8 @@ from network import HareNet
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import MetricsWriter, PPOLearner, make_value_fn, to_tensors
+from fastmarl.learning import MetricsWriter, PPOLearner, make_value_fn
 
-COLUMNS = ["obs", "actions", "action_logp", "advantages", "value_targets"]
 SAVE_EVERY = 20  # iterations
 
 
@@ -42,16 +41,17 @@ class Training:
         self.generator = torch.Generator().manual_seed(seed)  # for the order of rows in an update
         self.runner = fastmarl.MultiAgentEnvRunner(make_config(folder, seed, num_envs, HareNet()))
         self.module = self.runner.module["hares"]
-        self.learner = PPOLearner(self.module, lr=1e-3, epochs=4, num_minibatches=8, generator=self.generator)
+        self.learner = PPOLearner(
+            self.module, lr=1e-3, epochs=4, num_minibatches=8, normalize_advantages=True, generator=self.generator
+        )
 
     def step(self) -> dict[str, float]:
         """Sample once and learn from it; returns the learner's statistics."""
         batch = columns(self.runner.sample())["hares"]
         batch["rewards"] *= 0.1  # scales returns to the order of 1
         add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=make_value_fn(self.module))
-        batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / batch["advantages"].std()
         self.iteration += 1
-        return self.learner.update(to_tensors(batch, COLUMNS))
+        return self.learner.update(batch)
 
     def save(self) -> None:
         """Write a checkpoint, which is renamed when it is complete."""

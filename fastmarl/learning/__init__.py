@@ -8,6 +8,7 @@ from fastmarl.learning.ppo import ppo_loss as ppo_loss
 from fastmarl.learning.ppo_learner import PPOLearner as PPOLearner
 from fastmarl.learning.team_replay import TeamReplay as TeamReplay
 from fastmarl.learning.tensors import to_tensors as to_tensors
+from fastmarl.learning.value_learner import ValueLearner as ValueLearner
 from fastmarl.learning.value_norm import ValueNorm as ValueNorm
 from fastmarl.learning.value_norm import normalized as normalized
 from fastmarl.learning.values import bootstrap_values as bootstrap_values

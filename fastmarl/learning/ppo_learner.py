@@ -21,7 +21,9 @@ from fastmarl.learning.compiled_rows import CompiledRows, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
 from fastmarl.learning.one_module import one_module
-from fastmarl.learning.ppo import check_choices, check_coefficients, check_rows, needed_columns, ppo_loss
+from fastmarl.learning.ppo import check_choices, check_coefficients, check_rows, module_inputs, needed_columns, ppo_loss
+from fastmarl.learning.tensors import to_tensors
+from fastmarl.learning.value_norm import normalized
 
 COMPILED = "compiled"
 SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
@@ -33,7 +35,7 @@ class PPOLearner:
 
     ```python
     learner = PPOLearner(module, lr=1e-3, epochs=4, num_minibatches=4)
-    stats = learner.update(to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"]))
+    stats = learner.update(batch)  # of columns(), with advantages and value targets
     ```
 
     The loss is `ppo_loss()`. For dense networks on the CPU its gradient is compiled, which is several times faster than
@@ -59,6 +61,7 @@ class PPOLearner:
         vf_clip: See `ppo_loss()`.
         entropy_coeff: See `ppo_loss()`.
         kl_coeff: See `ppo_loss()`.
+        normalize_advantages: Use `normalized()` advantages: over the rows of the update that count.
         max_grad_norm: Norm to which longer gradients are scaled down; None: no limit.
         generator: Random generator for the order of rows; None: torch's global one.
         compiled: Use compiled gradients where possible; False: always use autograd.
@@ -90,6 +93,7 @@ class PPOLearner:
         vf_clip: float | None = None,
         entropy_coeff: float = 0.01,
         kl_coeff: float = 0.0,
+        normalize_advantages: bool = False,
         max_grad_norm: float | None = 0.5,
         generator: torch.Generator | None = None,
         compiled: bool = True,
@@ -99,6 +103,7 @@ class PPOLearner:
         self.epochs, self.num_minibatches, self.minibatch_size = epochs, num_minibatches, minibatch_size
         self.clip, self.vf_coeff, self.vf_clip = clip, vf_coeff, vf_clip
         self.entropy_coeff, self.kl_coeff = entropy_coeff, kl_coeff
+        self.normalize_advantages = normalize_advantages
         self.max_grad_norm, self.generator, self.compiled = max_grad_norm, generator, compiled
         self.num_threads = num_threads
         self._check_sizes()
@@ -118,7 +123,8 @@ class PPOLearner:
         """Run all epochs over a batch.
 
         Args:
-            batch: Columns as in `ppo_loss()`, with any number of rows.
+            batch: Columns as in `ppo_loss()`, arrays or tensors, with any number of rows; further ones are ignored.
+                Arrays of float64 become float32.
 
         Returns:
             The statistics of `ppo_loss()`, and "grad_norm" before clipping. Each is a mean over the minibatches,
@@ -131,12 +137,30 @@ class PPOLearner:
                 was created, or the optimizer's state belongs to another module.
         """
         self._check_sizes()
+        batch = self._tensors(batch)
         n, device = rows_and_device(batch)
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
         self._check_parameters()
         with RowThreads(self.num_threads or usable_cores()) as threads:
             return self._run_epochs(batch, n, device, self._rows(batch, threads))
+
+    def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns that the loss uses, as tensors."""
+        needed = needed_columns(batch, self.vf_coeff, self.kl_coeff)
+        names = {
+            *module_inputs(batch),
+            *needed,
+            Columns.LOSS_MASK,
+            *([Columns.ACTION_DIST_INPUTS] if self.kl_coeff else []),
+        }
+        used = {name: batch[name] for name in batch if name in names}
+        arrays = {name for (name, *_), leaf in leaves_of(used) if not isinstance(leaf, Tensor)}
+        used |= to_tensors(used, arrays, self.parameters.device)
+        if self.normalize_advantages:
+            check_rows(used, needed, used[Columns.ACTION_LOGP].shape)
+            used[Columns.ADVANTAGES] = normalized(used[Columns.ADVANTAGES], used.get(Columns.LOSS_MASK))
+        return used
 
     def _run_epochs(self, batch: Mapping[str, Any], n: int, device: torch.device, rows: Any) -> dict[str, float]:
         gradient, size = self.parameters.gradient, self.minibatch_size or -(-n // self.num_minibatches)

@@ -290,7 +290,7 @@ BAD = {
     "no rows": (lambda batch: {key: column[:0] for key, column in batch.items()}, "with rows"),
     "other number of rows": (bad_batch("advantages", lambda column: column[1:]), "as many rows"),
     "other shape": (bad_batch("advantages", lambda column: column[:, None]), "one number for each row"),
-    "arrays": (bad_batch("obs", lambda column: column.numpy()), "to_tensors"),
+    "text": (bad_batch("obs", lambda column: np.full(column.shape, "1")), "the column 'obs' can't become a tensor"),
     "actions too large": (bad_batch("actions", lambda column: column + 3), "from 0"),
     "negative actions": (bad_batch("actions", lambda column: column - 4), "from 0"),
     "more actions": (bad_batch("actions", lambda column: torch.stack([column, column], 1)), r"shape \(210,\)"),

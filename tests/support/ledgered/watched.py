@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastmarl.learning import ppo_loss
+from fastmarl.learning import normalized, ppo_loss
 from support.ledgered.base import Agent
 from support.ledgered.oracle import Decision, decisions_of, gae, in_trajectories, normalised
 from support.ledgered.values import (
@@ -256,16 +257,33 @@ class WatchedRecurrentIPPO(WatchedIPPO):
 
 
 class WatchedMAPPO(WatchedPPO):
-    """Values are the newest critic's of the states at which an agent observed."""
+    """Values are the newest critic's of the states at which an agent observed.
+
+    It learns the mean target of the agents that acted on a state.
+    """
 
     def by_module(self, found: Any) -> dict[str, dict[str, Any]]:
-        return {"default_policy": counted(found)} if found else {}
+        of_agents, self.of_states = found
+        return {"default_policy": of_agents | {"advantages": normalized(of_agents["advantages"])}} if of_agents else {}
+
+    def compare(self, name: str, rows: Mapping[str, Any], decisions: list[Decision]) -> None:
+        super().compare(name, rows, decisions)
+        targets: dict[Any, list[float]] = {}
+        states = {(each.env, each.acted): each.state for each in decisions}
+        for decision, _, target in self.estimates(name, in_trajectories(decisions)):
+            targets.setdefault((decision.env, decision.acted), []).append(target)
+        want = [(states[key], fmean(targets[key])) for key in states]
+        found = self.learner.value_norm.denormalize(self.of_states["value_targets"]).tolist()
+        got = [*zip(self.of_states["obs"].tolist(), found, strict=True)]
+        want = sorted((np.asarray(state, np.float32).reshape(-1).tolist(), target) for state, target in want)
+        np.testing.assert_array_equal(*([state for state, _ in each] for each in (sorted(got), want)))
+        np.testing.assert_allclose(*([target for _, target in each] for each in (sorted(got), want)), 1e-3, 1e-3)
 
     def prepare(self) -> None:
         self.norm = deepcopy(self.learner.value_norm)
 
     def denormalised(self, name: str, targets: Any) -> Any:
-        return self.learner.value_norm.denormalize(targets)
+        return targets
 
     def values_of(self, name: str, trajectory: list[Decision]) -> list[float]:
         return self.criticised([each.state for each in trajectory])

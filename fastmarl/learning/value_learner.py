@@ -1,0 +1,99 @@
+"""Training of a value network by regression."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+from fastmarl.core.errors import BatchError, ModuleOutputError
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
+from fastmarl.learning.ppo_learner import PPOLearner
+from fastmarl.learning.tensors import to_tensors
+
+NEEDED = (Columns.OBS, Columns.VALUE_TARGETS)
+STATS = ("vf_loss", "vf_explained_var", "grad_norm")
+
+
+@public("fastmarl.learning")
+class ValueLearner:
+    """Trains a value network in place by regression on targets, such as a central critic on the global state.
+
+    ```python
+    critic = nn.Sequential(nn.Linear(18, 64), nn.Tanh(), nn.Linear(64, 1))
+    learner = ValueLearner(critic, lr=1e-3)
+    stats = learner.update({"obs": states, "value_targets": targets})
+    ```
+
+    The loss is the mean squared error. Its gradient is compiled for the networks for which `PPOLearner`'s is.
+
+    Args:
+        network: Maps inputs [n, ...] to values [n, 1]. Its parameters are moved into one tensor, see
+            `flat_parameters()`.
+        options: `lr`, `adam_eps`, `epochs`, `num_minibatches`, `minibatch_size`, `vf_clip`, `max_grad_norm`,
+            `generator`, `compiled` and `num_threads` of `PPOLearner`.
+
+    Attributes:
+        optimizer, parameters: See `PPOLearner`.
+
+    Raises:
+        ConfigError: See `PPOLearner`.
+    """
+
+    def __init__(self, network: nn.Module, **options: Any):
+        self._ppo = PPOLearner(_OneAction(network), vf_coeff=1.0, entropy_coeff=0.0, **options)
+        self.optimizer, self.parameters = self._ppo.optimizer, self._ppo.parameters
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.parameters):,} parameters, {self.backend}>"
+
+    @property
+    def backend(self) -> str:
+        """ "compiled", or "autograd" followed by the reason; known after the first update."""
+        return self._ppo.backend
+
+    def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Run all epochs over a batch.
+
+        Args:
+            batch: Arrays or tensors: "obs" [n, ...] are the network's inputs, "value_targets" [n], and optionally
+                "loss_mask" bool [n], without which all rows count. Further columns are ignored.
+
+        Returns:
+            "vf_loss", "vf_explained_var" and "grad_norm", see `ppo_loss()` and `PPOLearner.update()`.
+
+        Raises:
+            BatchError, ConfigError: See `PPOLearner.update()`.
+            ModuleOutputError: If the network does not output [n, 1].
+        """
+        if missing := [name for name in NEEDED if name not in batch]:
+            raise BatchError(f"ValueLearner needs the columns {missing}; there are {list(batch)}")
+        targets = to_tensors(batch, [Columns.VALUE_TARGETS], self.parameters.device)[Columns.VALUE_TARGETS]
+        if targets.dim() != 1:
+            raise BatchError(f"expected 'value_targets' [n], one for each row, got shape {tuple(targets.shape)}")
+        zeros = torch.zeros_like(targets)
+        of_action = {Columns.ACTIONS: zeros.long(), Columns.ACTION_LOGP: zeros, Columns.ADVANTAGES: zeros}
+        given = {name: batch[name] for name in (Columns.OBS, Columns.LOSS_MASK) if name in batch}
+        stats = self._ppo.update({**given, **of_action, Columns.VALUE_TARGETS: targets})
+        return {name: stats[name] for name in STATS}
+
+
+class _OneAction(RLModule):
+    """A value network as a module with a single action, so that the value error is all of PPO's loss."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__(None, gym.spaces.Discrete(1))
+        self.network = network
+        device = next((each.device for each in network.parameters()), None)
+        self.no_weight = nn.Parameter(torch.zeros(1, 1, device=device), requires_grad=False)
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        values = self.network(batch[Columns.OBS])
+        if values.dim() != 2 or values.shape[1] != 1:
+            problem = f"expected values [n, 1], one for each row, got shape {tuple(values.shape)}"
+            raise ModuleOutputError(type(self.network).__name__, problem)
+        logits = nn.functional.linear(values, self.no_weight)
+        return {Columns.ACTION_DIST_INPUTS: logits, Columns.VF_PREDS: values.squeeze(-1)}
