@@ -2,8 +2,8 @@
 
 python examples/mappo.py --steps 3000000 --folder runs/mappo
 
-Random play returns about -79 per episode. 3 million env steps, a minute and a half on one core, raise greedy play to
--28 (figures: docs/gallery.md). The folder receives the learning curve and checkpoints, from which --resume continues.
+Random play returns about -79 per episode. 3 million env steps, a minute on one core, raise greedy play to -27.5
+(figures: docs/gallery.md). The folder receives the learning curve and checkpoints, from which --resume continues.
 """
 
 import math
