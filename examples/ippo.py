@@ -14,20 +14,17 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.cli.arguments import above_zero, not_negative, positive
+from fastmarl.cli.arguments import above_zero
 from fastmarl.cli.train import main
+from fastmarl.cli.train_options import add_ppo_arguments
 from fastmarl.learning import PPOLearner, ValueNorm, make_value_fn, normalized, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
-LAMBDA, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 0.5, 25
+MAX_GRAD_NORM = 0.5
 
 
 def add_arguments(parser):
-    """Add the options of PPO."""
-    parser.add_argument(
-        "--epochs", type=positive, default=4, help="passes over the steps of an update (default %(default)s)"
-    )
-    parser.add_argument("--entropy", type=not_negative, default=0.01, help="entropy weight (default %(default)s)")
+    add_ppo_arguments(parser)
     parser.add_argument(
         "--min-std", type=above_zero, default=1e-6, metavar="STD", help="lower bound of the standard "
         "deviation by which advantages are divided (default %(default)s); raise it if rewards are rare, so that noise "
@@ -38,7 +35,7 @@ def add_arguments(parser):
 def make_config(args):
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),  # env, env_config, number of envs, policies, device, seed
-        rollout_fragment_length=FRAGMENT,
+        rollout_fragment_length=args.fragment,
         model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "tanh", "vf_share_layers": False},
     )
 
@@ -50,7 +47,7 @@ class PolicyLearner:
         self.module, self.args, self.value_norm = module, args, ValueNorm()
         self.device = next(module.parameters()).device
         self.ppo = PPOLearner(
-            module, lr=args.lr, epochs=args.epochs, num_minibatches=MINIBATCHES, clip=0.2, vf_coeff=0.5,
+            module, lr=args.lr, epochs=args.epochs, num_minibatches=args.minibatches, clip=args.clip,
             entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
         )  # fmt: skip
         self.schedule = linear_schedule(self.ppo.optimizer, num_updates)
@@ -59,7 +56,12 @@ class PolicyLearner:
     def rows_of(self, batch):
         """Return the columns of a module as tensors, with normalised advantages and value targets."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
-        add_gae(batch, gamma=self.args.gamma, lambda_=LAMBDA, value_fn=make_value_fn(self.module, self.value_norm))
+        add_gae(
+            batch,
+            gamma=self.args.gamma,
+            lambda_=self.args.lambda_,
+            value_fn=make_value_fn(self.module, self.value_norm),
+        )
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"], self.device)
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])

@@ -15,18 +15,19 @@ from torch import nn
 import fastmarl
 from fastmarl.batches import add_aligned_gae, aligned, map_columns
 from fastmarl.cli.train import main
+from fastmarl.cli.train_options import add_ppo_arguments
 from fastmarl.errors import ConfigError
 from fastmarl.learning import PPOLearner, ValueLearner, ValueNorm, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
-LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 25
+MAX_GRAD_NORM = 0.5
 POLICY = "default_policy"
 
 
 def make_config(args):
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),  # env, env_config, number of envs, device, seed
-        rollout_fragment_length=FRAGMENT,
+        rollout_fragment_length=args.fragment,
         rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),  # an actor, without a value head
         model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "tanh"},
         record_env_state=True,
@@ -41,10 +42,12 @@ class Learner:
         if state_space is None:
             raise ConfigError("mappo needs an env with a state_space, a Box for its state(); add it, or train ippo")
         layers = nn.Linear(math.prod(state_space.shape), 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
-        self.actor, self.critic, self.gamma = runner.module[POLICY], nn.Sequential(*layers), args.gamma
+        self.actor, self.critic, self.args = runner.module[POLICY], nn.Sequential(*layers), args
         self.device, self.value_norm = next(self.actor.parameters()).device, ValueNorm()
-        options = {"lr": args.lr, "epochs": EPOCHS, "num_minibatches": MINIBATCHES, "max_grad_norm": MAX_GRAD_NORM}
-        self.ppo = PPOLearner(self.actor, vf_coeff=0.0, entropy_coeff=0.01, normalize_advantages=True, **options)
+        options = {"lr": args.lr, "epochs": args.epochs, "num_minibatches": args.minibatches,
+                   "max_grad_norm": MAX_GRAD_NORM}  # fmt: skip
+        self.ppo = PPOLearner(self.actor, vf_coeff=0.0, clip=args.clip, entropy_coeff=args.entropy,
+                              normalize_advantages=True, **options)  # fmt: skip
         self.regression = ValueLearner(self.critic.to(self.device), **options)
         optimizers = {"optimizer": self.ppo.optimizer, "critic_optimizer": self.regression.optimizer}
         self.schedules = {f"{name}_schedule": linear_schedule(each, num_updates) for name, each in optimizers.items()}
@@ -59,7 +62,7 @@ class Learner:
         states, active = torch.from_numpy(batch["env_state"]).flatten(2).float(), batch["active"]  # [T + 1, E, k]
         with torch.no_grad():
             values = self.value_norm.denormalize(self.critic(states.to(self.device)).squeeze(-1).cpu())
-        add_aligned_gae(batch, values, gamma=self.gamma, lambda_=LAMBDA)
+        add_aligned_gae(batch, values, gamma=self.args.gamma, lambda_=self.args.lambda_)
         names = ["obs", "actions", "action_logp", "advantages", "value_targets"]
         of_agents = map_columns(lambda column: column[active], to_tensors(batch, names, self.device))
         self.value_norm.update(of_agents["value_targets"])
@@ -91,6 +94,7 @@ ALGORITHM = Algorithm(
     defaults={"env": "fastmarl.simple_spread", "steps": 3_000_000, "num_envs": 128, "gamma": 0.95, "lr": 2e-3},
     make_config=make_config,
     make_learner=Learner,
+    add_arguments=add_ppo_arguments,
 )
 
 if __name__ == "__main__":

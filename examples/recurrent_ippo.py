@@ -16,11 +16,12 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.cli.train import main
+from fastmarl.cli.train_options import add_ppo_arguments
 from fastmarl.connectors import EnvToModuleConnector
 from fastmarl.learning import PPOLearner, ValueNorm, bootstrap_values, normalized, to_tensors
 from fastmarl.training import Algorithm, linear_schedule, load_states, runner_options, states_of
 
-LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, FRAGMENT = 0.95, 4, 4, 0.5, 64
+MAX_GRAD_NORM = 0.5
 TASK = "fastmarl.cart_pole"
 SEQUENCE, BURN_IN = 16, 4  # steps
 VISIBLE = [0, 2]  # position and angle, without the velocities
@@ -41,6 +42,7 @@ class HideVelocities(EnvToModuleConnector):
 
 
 def add_arguments(parser):
+    add_ppo_arguments(parser, fragment=64)
     parser.add_argument("--memoryless", action="store_true", help="a feedforward network instead, for comparison")
 
 
@@ -48,7 +50,7 @@ def make_config(args):
     memory = {} if args.memoryless else {"use_lstm": True, "lstm_cell_size": 64}
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),  # env, env_config, number of envs, device, seed
-        rollout_fragment_length=FRAGMENT,
+        rollout_fragment_length=args.fragment,
         env_to_module_connector=HideVelocities() if args.env == TASK else None,
         model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "tanh", **memory},
         episode_lookback_horizon=BURN_IN,
@@ -59,10 +61,11 @@ class Learner:
     """Trains a module in place, so that its runner acts with the newest weights."""
 
     def __init__(self, runner, args, num_updates):
-        self.module, self.gamma, self.value_norm = runner.module[POLICY], args.gamma, ValueNorm()
+        self.module, self.args, self.value_norm = runner.module[POLICY], args, ValueNorm()
         self.ppo = PPOLearner(
-            self.module, lr=args.lr, epochs=EPOCHS, num_minibatches=MINIBATCHES, max_grad_norm=MAX_GRAD_NORM
-        )
+            self.module, lr=args.lr, epochs=args.epochs, num_minibatches=args.minibatches, clip=args.clip,
+            entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
+        )  # fmt: skip
         self.schedule = linear_schedule(self.ppo.optimizer, num_updates)
         self.parts = {"value_norm": self.value_norm, "optimizer": self.ppo.optimizer, "schedule": self.schedule}
 
@@ -85,9 +88,8 @@ class Learner:
     def estimates(self, batch):
         """Return normalised advantages and value targets, one row per step."""
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
-        add_gae(
-            batch, gamma=self.gamma, lambda_=LAMBDA, last_values=bootstrap_values(self.module, batch, self.value_norm)
-        )
+        last_values = bootstrap_values(self.module, batch, self.value_norm)
+        add_gae(batch, gamma=self.args.gamma, lambda_=self.args.lambda_, last_values=last_values)
         advantages, targets = (torch.from_numpy(batch[name]) for name in ("advantages", "value_targets"))
         self.value_norm.update(targets)
         return {"advantages": normalized(advantages), "value_targets": self.value_norm.normalize(targets)}

@@ -18,6 +18,7 @@ from fastmarl.cli.arguments import (
     existing_folder,
     json_object,
     natural,
+    not_negative,
     not_zero,
     positive,
     seconds,
@@ -83,6 +84,25 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     evaluation = parser.add_argument_group("evaluation at the end")
     evaluation.add_argument("--episodes", type=episodes, default=1000, help="default %(default)s")
     evaluation.add_argument("--explore", action="store_true", help="sample actions instead of the most likely ones")
+
+
+def add_ppo_arguments(group: Any, *, fragment: int = 25) -> None:
+    """Add the options of PPO, which are the same in all its examples.
+
+    Args:
+        group: A parser, or a group of its arguments.
+        fragment: Default of --fragment.
+    """
+    group.add_argument("--fragment", type=positive, default=fragment, metavar="STEPS", help="env steps of each copy of "
+                       "the env between updates (default %(default)s)")  # fmt: skip
+    group.add_argument("--lambda", type=share, default=0.95, dest="lambda_", metavar="LAMBDA", help="trace decay of "
+                       "advantages (default %(default)s)")  # fmt: skip
+    group.add_argument("--epochs", type=positive, default=4, help="passes over the steps of an update (default "
+                       "%(default)s)")  # fmt: skip
+    group.add_argument("--minibatches", type=positive, default=4, help="minibatches of a pass (default %(default)s)")
+    group.add_argument("--clip", type=not_negative, default=0.2, help="largest distance of the probability ratio from "
+                       "1 (default %(default)s)")  # fmt: skip
+    group.add_argument("--entropy", type=not_negative, default=0.01, help="entropy weight (default %(default)s)")
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
@@ -156,12 +176,12 @@ def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Map
         CheckpointError: If the saved options are not those of the algorithm.
     """
     folder, saved = given["resume"], about["options"]
-    # Earlier versions did not save all options that may change; these get their defaults.
-    if unknown := sorted((saved.keys() ^ (defaults.keys() - set(NOT_SAVED))) - set(CHANGEABLE)):
+    # Options that earlier versions did not have get their defaults, with which those versions trained.
+    if unknown := sorted(saved.keys() - defaults.keys()):
         raise CheckpointError(f"{folder}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
     for name, value in given.items():
         if name in saved and name not in CHANGEABLE and value != saved[name]:
-            option = f"--{name.replace('_', '-')}"
+            option = f"--{name.rstrip('_').replace('_', '-')}"
             raise ConfigError(f"--resume continues with {option} {saved[name]}, not {value}: leave out {option}, "
                               f"or begin another run")  # fmt: skip
     resumed = argparse.Namespace(**{**defaults, **saved, **given})

@@ -117,7 +117,7 @@ def template(tmp_path_factory):
         "untrusted": {"env": "os:system"},
         "own_net": {"module": ["mistaken_nets:Net"]},
         "elsewhere": {"env": "fastmarl.cart_pole", "steps": 100},
-        "older": {"new_option": 1},
+        "newer": {"new_option": 1},
     }.items():
         shutil.copytree(folder / "finished", folder / name)
         write_sealed(folder / name / "run.json", {**about, "options": {**about["options"], **options}})
@@ -234,7 +234,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train --resume no_checkpoint --no-plot", 1, "has no checkpoint; begin the run again with --overwrite"),
     ("train --resume finished", 1, "is finished after 50 env steps; give more --steps to continue, or play"),
     ("train --resume of_a_script", 2, "is a run of mine: resume it with the script that began it"),
-    ("evaluate older", 1, "was written by another version of fastmarl: new_option"),
+    ("evaluate newer", 1, "was written by another version of fastmarl: new_option"),
     ("evaluate of_a_script", 1, "fastmarl has no algorithm 'mine'"),
     ("train --resume finished --steps 20", 1, "can't shorten a run"),
     ("train --resume finished --lr 0.5", 1, "--resume continues with --lr 0.002, not 0.5: leave out --lr"),
@@ -243,7 +243,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("train --resume finished --folder other", 1, "leave out --folder and --overwrite"),
     ("train --resume untrusted --steps 100", 1, "name code that is not fastmarl's: os:system; add --trust"),
     ("train --resume elsewhere --no-plot", 1, "elsewhere/checkpoint-50 is not a state of this runner"),
-    ("train --resume older", 1, "was written by another version of fastmarl: new_option"),
+    ("train --resume newer", 1, "was written by another version of fastmarl: new_option"),
     # Policies that play.
     ("evaluate finishd", 2, "there is no folder 'finishd'; did you mean 'finished'?"),
     ("evaluate finished/checkpoint-51", 2, "did you mean 'finished/checkpoint-50'?"),

@@ -15,6 +15,9 @@ from fastmarl import cli
 from fastmarl.checkpoint import load_state
 from fastmarl.cli.runs import example
 from fastmarl.cli.terminal import Terminal
+from fastmarl.cli.train_options import parse_options
+from fastmarl.core.checkpoint.sealed_json import write_sealed
+from fastmarl.training.run_folder import RunFolder
 
 NETS = """
 import torch
@@ -103,6 +106,30 @@ def test_other_commands_take_the_folder_of_a_run(here, capsys):
     assert "ready, 2 games of each pair" in capsys.readouterr().out
     assert main("evaluate", "a", "--episodes", "2", "--env", "ready", "--env-config", '{"agents": 1}') == 0
     assert "agent agent_1" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("algorithm", ["ippo", "mappo", "recurrent_ippo"])
+def test_options_of_ppo_reach_the_learner(algorithm):
+    algorithm = example(algorithm).ALGORITHM
+    options = ["--fragment", "7", "--epochs", "2", "--minibatches", "3", "--clip", "0.3", "--entropy", "0.2"]
+    args = parse_options(algorithm, [*options, "--num-envs", "2"])
+    config = algorithm.make_config(args)
+    with algorithm.make_runner(config) as runner:
+        learner = algorithm.make_learner(runner, args, 1)
+        ppo = next(iter(getattr(learner, "learners", {"only": learner}).values())).ppo
+        assert config.rollout_fragment_length == 7
+        assert (ppo.epochs, ppo.num_minibatches, ppo.clip, ppo.entropy_coeff) == (2, 3, 0.3, 0.2)
+        learner.learn(runner.sample())
+
+
+def test_runs_without_an_option_are_resumed_with_its_default():
+    args = ["--num-envs", "2", "--episodes", "2", "--no-plot", "--folder", "run"]
+    assert main("train", "ippo", "--steps", "100", *args) == 0
+    about = RunFolder(Path("run")).description()
+    del about["options"]["clip"], about["options"]["lambda_"]
+    write_sealed(Path("run/run.json"), about)
+    assert main("train", "--resume", "run", "--steps", "200", "--no-plot", "--episodes", "2") == 0
+    assert main("train", "--resume", "run", "--lambda", "0.5") == 1
 
 
 @pytest.mark.parametrize("algorithm", ["mappo", "vdn", "recurrent_ippo", "epymarl"])

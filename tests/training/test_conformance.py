@@ -31,14 +31,16 @@ class Variant:
 
 
 VARIANTS = {
-    "ippo": Variant("ippo", WatchedIPPO),
-    "mappo": Variant("mappo", WatchedMAPPO),
+    "ippo": Variant("ippo", WatchedIPPO, ("--lambda", "0.7")),
+    "mappo": Variant("mappo", WatchedMAPPO, ("--lambda", "0.8", "--fragment", "20"), 20),
     "vdn": Variant("vdn", WatchedVDN),
     "epymarl": Variant("epymarl", WatchedEPyMARL, ("--fragment", "20"), 20),
     "recurrent_ippo": Variant("recurrent_ippo", WatchedRecurrentIPPO, fragment=64),
     "ippo, policies": Variant("ippo", WatchedIPPO, ("--policies", "each")),
     "epymarl, central": Variant("epymarl", WatchedEPyMARL, ("--fragment", "20", "--critic", "central"), 20),
-    "recurrent_ippo, memoryless": Variant("recurrent_ippo", WatchedRecurrentIPPO, ("--memoryless",), 64),
+    "recurrent_ippo, memoryless": Variant(
+        "recurrent_ippo", WatchedRecurrentIPPO, ("--memoryless", "--lambda", "0.9"), 64
+    ),
 }
 ONE_POLICY = [name for name in VARIANTS if name != "ippo, policies"]
 NOT_DISCRETE = ("masks of several choices", "several choices", "continuous actions", "actions of two parts")

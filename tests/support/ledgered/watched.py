@@ -24,7 +24,6 @@ from support.ledgered.values import (
     stacked,
 )
 
-LAMBDA = 0.95
 Row = tuple[bytes, list[bool], list[float], float, float]  # observation, mask, action, advantage, value target
 
 
@@ -162,7 +161,7 @@ class WatchedPPO(Watched):
         found = []
         for trajectory, last_value in zip(trajectories, self.last_values(name, trajectories), strict=True):
             values, rewards = self.values_of(name, trajectory), [each.reward for each in trajectory]
-            advantages = gae(rewards, values, last_value, trajectory[-1].end, self.args.gamma, LAMBDA)
+            advantages = gae(rewards, values, last_value, trajectory[-1].end, self.args.gamma, self.args.lambda_)
             targets = [advantage + value for advantage, value in zip(advantages, values, strict=True)]
             found += [*zip(trajectory, advantages, targets, strict=True)]
         advantages = normalised([advantage for _, advantage, _ in found])
