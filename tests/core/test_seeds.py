@@ -1,8 +1,12 @@
 """Every reset has a seed of its own, from which its episode can be made again."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
+from support.differences import assert_same
 from support.levels import KINDS, Levels, assert_can_be_made_again, runner_of
 from support.process_runners import contents, make_runner
 
@@ -220,3 +224,14 @@ def test_gymnasium_gets_pythons_integers():
         env.reset(np.arange(2), out, seeds=seeds)
         started.append(next(iter(out.groups.values())).obs.tolist())
     assert started[0] == started[1]
+
+
+def test_modules_that_are_made_in_several_threads_have_equal_weights():
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", seed=1, model_config={"fcnet_hiddens": [300] * 9})
+    state = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as threads:
+        runners = [*threads.map(fastmarl.MultiAgentEnvRunner, 12 * [config])]
+    first, *others = (runner.get_weights()["default_policy"] for runner in runners)
+    for weights in others:
+        assert_same(weights, first)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fastmarl.core.native._reset_seeds import Children, take_seeds
 
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF
+_SEEDING = RLock()  # torch's global generator is that of all threads; a module may make others while it is made
 
 
 class Streams:
@@ -61,7 +63,7 @@ class Streams:
         if not self.is_seeded:
             yield
             return
-        with torch.random.fork_rng(devices=[]):
+        with _SEEDING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._integer(_WEIGHTS, *added))
             yield
 
