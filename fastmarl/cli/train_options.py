@@ -179,12 +179,13 @@ def with_saved(given: Mapping[str, Any], defaults: Mapping[str, Any], about: Map
     # Options that earlier versions did not have get their defaults, with which those versions trained.
     if unknown := sorted(saved.keys() - defaults.keys()):
         raise CheckpointError(f"{folder}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
+    known = {**defaults, **saved}
     for name, value in given.items():
-        if name in saved and name not in CHANGEABLE and value != saved[name]:
+        if name not in (*NOT_SAVED, *CHANGEABLE) and value != known[name]:
             option = f"--{name.rstrip('_').replace('_', '-')}"
-            raise ConfigError(f"--resume continues with {option} {saved[name]}, not {value}: leave out {option}, "
+            raise ConfigError(f"--resume continues with {option} {known[name]}, not {value}: leave out {option}, "
                               f"or begin another run")  # fmt: skip
-    resumed = argparse.Namespace(**{**defaults, **saved, **given})
+    resumed = argparse.Namespace(**{**known, **given})
     if resumed.steps < saved["steps"]:
         raise ConfigError(f"--resume can't shorten a run: it has {saved['steps']:,} env steps; give more")
     return resumed

@@ -142,7 +142,7 @@ class EnvRunnerConfig:
     rounding, see docs/inference.md. False: torch runs all modules."""
     num_threads: int | None = None
     """Number of threads for compiled forward passes of many rows; results do not depend on it. None: the cores that
-    this process may use; in a worker process of a group, its share of them."""
+    this process may use, at most 8; in a worker process of a group, its share of them."""
     explore: bool = True
     """Sample actions in a sample() call without `explore`; False: take the most likely ones."""
     normalize_actions: bool = True

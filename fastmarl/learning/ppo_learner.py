@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.native._ppo import MOST_PARTS
 from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
 from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.objects.public import public
@@ -142,7 +143,7 @@ class PPOLearner:
         if not n:
             raise BatchError("update() needs a batch with rows, got none")
         self._check_parameters()
-        with RowThreads(self.num_threads or usable_cores()) as threads:
+        with RowThreads(min(self.num_threads or usable_cores(), MOST_PARTS)) as threads:
             return self._run_epochs(batch, n, device, self._rows(batch, threads))
 
     def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class ValueLearner:
     Args:
         network: Maps inputs [n, ...] to values [n, 1]. Its parameters are moved into one tensor, see
             `flat_parameters()`.
-        options: `lr`, `adam_eps`, `epochs`, `num_minibatches`, `minibatch_size`, `vf_clip`, `max_grad_norm`,
-            `generator`, `compiled` and `num_threads` of `PPOLearner`.
+        lr, epochs, num_minibatches, minibatch_size, vf_clip, max_grad_norm, generator, compiled, num_threads:
+            See `PPOLearner`.
 
     Attributes:
         optimizer, parameters: See `PPOLearner`.
@@ -43,8 +43,34 @@ class ValueLearner:
         ConfigError: See `PPOLearner`.
     """
 
-    def __init__(self, network: nn.Module, **options: Any):
-        self._ppo = PPOLearner(_OneAction(network), vf_coeff=1.0, entropy_coeff=0.0, **options)
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        lr: float = 3e-4,
+        epochs: int = 4,
+        num_minibatches: int = 4,
+        minibatch_size: int | None = None,
+        vf_clip: float | None = None,
+        max_grad_norm: float | None = 0.5,
+        generator: torch.Generator | None = None,
+        compiled: bool = True,
+        num_threads: int | None = None,
+    ):
+        self._ppo = PPOLearner(
+            _OneAction(network),
+            lr=lr,
+            epochs=epochs,
+            num_minibatches=num_minibatches,
+            minibatch_size=minibatch_size,
+            vf_coeff=1.0,
+            vf_clip=vf_clip,
+            entropy_coeff=0.0,
+            max_grad_norm=max_grad_norm,
+            generator=generator,
+            compiled=compiled,
+            num_threads=num_threads,
+        )
         self.optimizer, self.parameters = self._ppo.optimizer, self._ppo.parameters
 
     def __repr__(self) -> str:
@@ -76,8 +102,9 @@ class ValueLearner:
             raise BatchError(f"expected 'value_targets' [n], one for each row, got shape {tuple(targets.shape)}")
         zeros = torch.zeros_like(targets)
         of_action = {Columns.ACTIONS: zeros.long(), Columns.ACTION_LOGP: zeros, Columns.ADVANTAGES: zeros}
-        given = {name: batch[name] for name in (Columns.OBS, Columns.LOSS_MASK) if name in batch}
-        stats = self._ppo.update({**given, **of_action, Columns.VALUE_TARGETS: targets})
+        mask = {Columns.LOSS_MASK: batch[Columns.LOSS_MASK]} if Columns.LOSS_MASK in batch else {}
+        rows = {Columns.OBS: batch[Columns.OBS], Columns.VALUE_TARGETS: targets, **mask}
+        stats = self._ppo.update({**rows, **of_action})
         return {name: stats[name] for name in STATS}
 
 

@@ -134,7 +134,8 @@ def load_states(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         CheckpointError: If the state has other names, or does not fit.
     """
     if state.keys() != parts.keys():
-        raise CheckpointError(f"the learner has the parts {sorted(parts)}, but the checkpoint has {sorted(state)}")
+        raise CheckpointError(f"the learner has the parts {sorted(parts)}, but the checkpoint has "
+                              f"{sorted(state)}: it may be of another version of fastmarl")  # fmt: skip
     for name, part in parts.items():
         try:
             part.load_state_dict(_with_tensors(state[name]))

@@ -122,14 +122,15 @@ def test_options_of_ppo_reach_the_learner(algorithm):
         learner.learn(runner.sample())
 
 
-def test_runs_without_an_option_are_resumed_with_its_default():
+def test_runs_without_an_option_are_resumed_with_its_default(capsys):
     args = ["--num-envs", "2", "--episodes", "2", "--no-plot", "--folder", "run"]
     assert main("train", "ippo", "--steps", "100", *args) == 0
     about = RunFolder(Path("run")).description()
     del about["options"]["clip"], about["options"]["lambda_"]
     write_sealed(Path("run/run.json"), about)
-    assert main("train", "--resume", "run", "--steps", "200", "--no-plot", "--episodes", "2") == 0
     assert main("train", "--resume", "run", "--lambda", "0.5") == 1
+    assert "--resume continues with --lambda 0.95, not 0.5" in capsys.readouterr().err
+    assert main("train", "--resume", "run", "--steps", "200", "--no-plot", "--episodes", "2") == 0
 
 
 @pytest.mark.parametrize("algorithm", ["mappo", "vdn", "recurrent_ippo", "epymarl"])

@@ -89,6 +89,33 @@ def test_they_are_recorded_as_others(case, monkeypatch):
     assert_same(ours, sampled(*CASES[case], calls))
 
 
+def test_a_module_may_get_the_index_of_one_that_takes_another_dtype(monkeypatch):
+    space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
+
+    def recorded():
+        with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(
+            env=lambda config: Teams(config.num_envs), num_envs_per_env_runner=2, seed=0, policies={"a", "b"},
+            policy_mapping_fn=lambda agent_id, episode: "b" if agent_id == "b0" else "a", keep_float64=True,
+            model_config={"fcnet_hiddens": [4]},
+        )) as runner:  # fmt: skip
+            runner.sample(num_episodes=4)
+            runner.set_policy_mapping_fn(lambda agent_id, episode: "a")
+            runner.sample(num_episodes=4)
+            runner.remove_module("b")
+            runner.sample(num_episodes=4)
+            spec = fastmarl.RLModuleSpec(
+                observation_space=space, action_space=gym.spaces.Discrete(3), model_config={"fcnet_hiddens": [4]}
+            )
+            runner.add_module(
+                "c", spec, new_agent_to_module_mapping_fn=lambda agent_id, episode: "c" if agent_id == "b0" else "a"
+            )
+            return columns(runner.sample(num_episodes=4))["c"]["obs"]
+
+    ours = recorded()
+    monkeypatch.setattr(scatter, "record_ordinary", lambda *arguments: False)
+    assert_same(ours, recorded())
+
+
 DTYPES = {"lane": np.int32, "prev": np.int64, "env_t": np.int32, "reward": np.float64}
 
 

@@ -1,12 +1,15 @@
 """Every reset has a seed of its own, from which its episode can be made again."""
 
+import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
 
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from support.differences import assert_same
+from support.forked import exit_code_of
 from support.levels import KINDS, Levels, assert_can_be_made_again, runner_of
 from support.process_runners import contents, make_runner
 
@@ -228,10 +231,29 @@ def test_gymnasium_gets_pythons_integers():
 
 def test_modules_that_are_made_in_several_threads_have_equal_weights():
     config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", seed=1, model_config={"fcnet_hiddens": [300] * 9})
-    state = torch.get_rng_state()
     with ThreadPoolExecutor(4) as threads:
-        runners = [*threads.map(fastmarl.MultiAgentEnvRunner, 12 * [config])]
-    first, *others = (runner.get_weights()["default_policy"] for runner in runners)
+        runners = [*threads.map(fastmarl.MultiAgentEnvRunner, 12 * [config, replace(config, seed=None)])]
+    first, *others = (runner.get_weights()["default_policy"] for runner in runners[::2])
     for weights in others:
         assert_same(weights, first)
-    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_process_that_is_forked_meanwhile_makes_modules_too():
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", seed=1)
+    holds, ends = Event(), Event()
+
+    def hold():
+        with Streams(1, 0).torch_seeded():
+            holds.set()
+            ends.wait(60)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(hold)
+        holds.wait(60)
+        assert exit_code_of(make_in_time, config) == 0
+        ends.set()
+
+
+def make_in_time(config):
+    signal.alarm(30)  # ends a process that waits
+    fastmarl.MultiAgentEnvRunner(config)

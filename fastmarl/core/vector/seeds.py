@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
@@ -17,6 +18,14 @@ from fastmarl.core.native._reset_seeds import Children, take_seeds
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF
 _SEEDING = RLock()  # torch's global generator is that of all threads; a module may make others while it is made
+
+
+def _unlock() -> None:
+    global _SEEDING
+    _SEEDING = RLock()  # in a forked process, the thread that holds the former one is missing
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 class Streams:
@@ -60,12 +69,13 @@ class Streams:
         Args:
             added: Number of a module that was added later, which gets weights of its own.
         """
-        if not self.is_seeded:
-            yield
-            return
-        with _SEEDING, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._integer(_WEIGHTS, *added))
-            yield
+        with _SEEDING:
+            if not self.is_seeded:
+                yield
+                return
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self._integer(_WEIGHTS, *added))
+                yield
 
     def _integer(self, *key: int) -> int:
         return int(self._sequence(*key).generate_state(1, np.uint32)[0] >> 1)

@@ -84,6 +84,9 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
     return ModuleConnectors(module_id, connectors, *spaces, keep_float64=config.keep_float64) if connectors else None
 
 
+MOST_BY_DEFAULT = 8  # threads: they start in each call, and few passes are worth more
+
+
 def make_inference_options(
     config: EnvRunnerConfig, device: torch.device, generator: torch.Generator
 ) -> InferenceOptions:
@@ -98,7 +101,7 @@ def make_inference_options(
         native=config.native_inference,
         dtype=config.inference_dtype,
         compile=compile_options,
-        threads=RowThreads(min(config.num_threads or usable_cores(), MOST_THREADS)),
+        threads=RowThreads(min(config.num_threads or min(usable_cores(), MOST_BY_DEFAULT), MOST_THREADS)),
         graphs=make_tick_graphs(device, generator) if config.cuda_graphs else None,
     )
 

@@ -255,6 +255,7 @@ class ArrayGroup:
 
     def _write_rows(self, module: int, block: Block, positions: np.ndarray, n: int, first: int) -> None:
         order, is_as_sent = self._fit(block)
+        self.steps.sources.pop(module, None)  # maybe those of a former module with this index
         if is_as_sent:
             self.steps.sources[module] = [self._leaves[index] for index in order]
             for rows, index in zip(block.row_bytes()[0], order, strict=True):
