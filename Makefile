@@ -70,7 +70,7 @@ SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANIT
 	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
 SANITIZED_TESTS ?= $(patsubst %,tests/core/test_%.py,store steps slots scatter step_keys recording_properties tapes unread_chunks \
 	observation_kinds array_envs array_splits episodes batches unread_batches ordinary_steps connector_properties resuming episode_states action_masks \
-	action_sampling dense native_inference) tests/learning/test_ppo_gradient.py tests/learning/test_recurrent_gradient.py $(patsubst %,tests/rllib/test_%.py,equality equality_fuzz rllib_native_inference rllib_sampling)
+	action_sampling dense native_inference row_threads) tests/learning/test_ppo_gradient.py tests/learning/test_recurrent_gradient.py tests/learning/test_learner_threads.py $(patsubst %,tests/rllib/test_%.py,equality equality_fuzz rllib_native_inference rllib_sampling)
 
 test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code under AddressSanitizer and UBSan
 	FASTMARL_FUZZ_CASES=$(SANITIZED_CASES) $(SANITIZERS) $(BIN)/python -m pytest --capture sys \

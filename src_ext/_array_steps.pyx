@@ -9,7 +9,6 @@ from libc.string cimport memcpy, memset
 from typedefs cimport flag_t, lane_t, row_t
 
 from fastmarl.core.native._finite import first_outside
-
 from fastmarl.core.native._env_lanes cimport EnvLanes
 from fastmarl.core.native._leaf_rows cimport LeafRows
 from fastmarl.core.native._module_rows cimport ModuleRows
@@ -33,9 +32,11 @@ cdef class GroupSteps:
         first_position: the group's first position, counted over all groups.
 
     Attributes:
+        modules: those that have lanes in the group.
         sources: by module, the arrays [P, ...] of observations in the order of the module's leaves. Steps with modules
             that are missing here are not recorded.
     """
+    cdef public list modules
     cdef readonly dict sources
     cdef list _envs, _actions, _ranges
     cdef const lane_t[::1] _lane_P, _module_P
@@ -51,7 +52,8 @@ cdef class GroupSteps:
         self._envs, self._lane_P, self._module_P, self._reward_P = envs, lane_P, module_P, reward_P
         self._terminated_P, self._truncated_P, self._present_P = terminated_P, truncated_P, present_P
         self._over, self._env_t_E, self._all_done_E = over, env_t_E, all_done_E
-        self._actions, self._ranges, self._first_position, self.sources = actions, ranges, first_position, {}
+        self._actions, self._ranges, self._first_position = actions, ranges, first_position
+        self.modules, self.sources = [], {}
         self._n_agents = len(lane_P) // len(envs)
         lengths = {len(array) for array in (lane_P, module_P, reward_P, terminated_P, truncated_P, present_P, *actions)}
         if (lengths != {self._n_agents * len(envs)}
@@ -81,7 +83,7 @@ cdef class GroupSteps:
         if len(values) != len(self._actions):
             return False
         for i in range(len(values)):
-            if not _fits(<cnp.ndarray?>values[i], <cnp.ndarray>self._actions[i]):
+            if not _has_rows_of(<cnp.ndarray?>values[i], <cnp.ndarray>self._actions[i]):
                 return False
             ranges = self._ranges[i]
             if ranges is not None and first_outside(values[i], ranges[0], ranges[1]) >= 0:
@@ -94,8 +96,7 @@ cdef class GroupSteps:
     cdef bint _is_ordinary(self, list rows, Py_ssize_t n_batch, const row_t *row_L, const flag_t *done_L) except -1:
         """Return True if each agent takes part, none ends, and its module has sources and room for `n_batch` rows."""
         cdef Py_ssize_t p, e
-        cdef lane_t lane, module = -1
-        cdef ModuleRows of_module
+        cdef lane_t lane
         for e in range(self._over.shape[1]):
             if self._over[0, e] or self._over[1, e]:
                 return False
@@ -105,43 +106,33 @@ cdef class GroupSteps:
                 return False
             if not isfinite(self._reward_P[p]) or done_L[lane] or row_L[lane] < 0:
                 return False
-            if self._module_P[p] != module:
-                module = self._module_P[p]
-                if module not in self.sources:
-                    return False
-                of_module = rows[module]
-                if of_module.n + n_batch > of_module.capacity:
-                    return False
+        for module in self.modules:
+            sources = self.sources.get(module)
+            if sources is None or not self._fits(rows[module], sources, n_batch):
+                return False
         return True
 
-    cdef int _record(self, list rows, row_t *row_L, lane_t *count_L) except -1:
-        """Record an ordinary step: runs of agents of the same module, one after another."""
-        cdef Py_ssize_t first = 0, end, n = self._lane_P.shape[0]
-        cdef lane_t module
-        while first < n:
-            module, end = self._module_P[first], first + 1
-            while end < n and self._module_P[end] == module:
-                end += 1
-            self._record_run(<ModuleRows>rows[module], <list>self.sources[module], first, end, row_L, count_L)
-            first = end
-        return 0
-
-    cdef int _record_run(
-        self, ModuleRows rows, list sources, Py_ssize_t first, Py_ssize_t end, row_t *row_L, lane_t *count_L
-    ) except -1:
-        cdef Py_ssize_t p, i, row = rows.n, n = self._lane_P.shape[0]
-        cdef lane_t lane
-        cdef LeafRows leaf
+    cdef bint _fits(self, ModuleRows rows, list sources, Py_ssize_t n_rows) except -1:
+        """Return True if there is room for the rows; raise ValueError unless sources have rows of the leaves' sizes."""
+        cdef Py_ssize_t i, n = self._lane_P.shape[0]
+        cdef size_t row_bytes
         cdef cnp.ndarray source
         for i in range(len(rows.leaves)):
-            leaf, source = <LeafRows>rows.leaves[i], <cnp.ndarray?>sources[i]
-            if <size_t>cnp.PyArray_NBYTES(source) != n * leaf.row_bytes or not cnp.PyArray_IS_C_CONTIGUOUS(source):
-                raise ValueError(f"a row of {leaf.row_bytes} bytes can't take {(<object>source).dtype} "
+            row_bytes, source = (<LeafRows>rows.leaves[i]).row_bytes, <cnp.ndarray?>sources[i]
+            if <size_t>cnp.PyArray_NBYTES(source) != n * row_bytes or not cnp.PyArray_IS_C_CONTIGUOUS(source):
+                raise ValueError(f"a row of {row_bytes} bytes can't take {(<object>source).dtype} "
                                  f"{(<object>source).shape}")
-            if leaf.row_bytes:
-                memcpy(&leaf.bytes_[row, 0], <char*>cnp.PyArray_DATA(source) + first * leaf.row_bytes,
-                       (end - first) * leaf.row_bytes)
-        for p in range(first, end):
+        return rows.n + n_rows <= rows.capacity
+
+    cdef int _record(self, lane_t module, ModuleRows rows, list sources, row_t *row_L, lane_t *count_L) except -1:
+        """Record the ordinary step of a module's agents."""
+        cdef Py_ssize_t p, i, row = rows.n
+        cdef lane_t lane
+        for i in range(len(rows.leaves)):
+            self._copy(module, <LeafRows>rows.leaves[i], <cnp.ndarray>sources[i], row)
+        for p in range(self._lane_P.shape[0]):
+            if self._module_P[p] != module:
+                continue
             lane = self._lane_P[p]
             rows.reward_R[row_L[lane]] += self._reward_P[p]
             rows.lane_R[row], rows.prev_R[row] = lane, row_L[lane]
@@ -150,6 +141,22 @@ cdef class GroupSteps:
             count_L[lane] += 1
             row += 1
         rows.n = row
+        return 0
+
+    cdef int _copy(self, lane_t module, LeafRows leaf, cnp.ndarray source, Py_ssize_t row) except -1:
+        """Copy what a module's agents observe to a leaf's rows from `row` on, adjacent agents at once."""
+        cdef Py_ssize_t first = 0, end, n = self._lane_P.shape[0], row_bytes = leaf.row_bytes
+        cdef const char *observed = <char*>cnp.PyArray_DATA(source)
+        if not row_bytes:
+            return 0
+        while first < n:
+            end = first + 1
+            if self._module_P[first] == module:
+                while end < n and self._module_P[end] == module:
+                    end += 1
+                memcpy(&leaf.bytes_[row, 0], observed + first * row_bytes, (end - first) * row_bytes)
+                row += end - first
+            first = end
         return 0
 
     cdef int _end(self) except -1:
@@ -164,7 +171,7 @@ cdef class GroupSteps:
         return 0
 
 
-cdef bint _fits(cnp.ndarray values, cnp.ndarray array) noexcept:
+cdef bint _has_rows_of(cnp.ndarray values, cnp.ndarray array) noexcept:
     """Return True if both have rows of the same dtype and shape, and are one piece of memory."""
     cdef int axis
     if (not cnp.PyArray_EquivArrTypes(values, array) or not cnp.PyArray_ISCARRAY_RO(values)
@@ -199,7 +206,8 @@ def record_ordinary(list groups not None, list rows not None, cnp.ndarray row_L 
         if not group._is_ordinary(rows, n_batch, rows_L, <flag_t*>cnp.PyArray_DATA(done_L)):
             return False
     for group in groups:
-        group._record(rows, rows_L, <lane_t*>cnp.PyArray_DATA(count_L))
+        for module in group.modules:
+            group._record(module, rows[module], group.sources[module], rows_L, <lane_t*>cnp.PyArray_DATA(count_L))
     (<GroupSteps>groups[0])._end()
     return True
 

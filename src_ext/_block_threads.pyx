@@ -13,24 +13,24 @@ cdef class BlockThreads:
         n: number of threads, with the caller's own.
 
     Attributes:
-        helper: what the other threads run.
+        jobs: what the other threads serve.
     """
 
     def __cinit__(self, int n):
-        self.n, self.helper = n, Helper(n)
-        self.shared = self.helper.shared
+        self.n, self.jobs = n, Jobs(n)
+        self.shared = self.jobs.shared
 
     def __dealloc__(self):
-        if self.helper is not None:
+        if self.jobs is not None:
             block_threads_end(self.shared)
 
     def end(self):
-        """Let all threads leave `Helper.serve()`."""
+        """Let all threads leave `Jobs.serve()`."""
         block_threads_end(self.shared)
 
 
-cdef class Helper:
-    """The memory that the threads share, which lives as long as any of them."""
+cdef class Jobs:
+    """The jobs that threads share; this lives as long as any of them."""
 
     def __cinit__(self, int n):
         self._n = n

@@ -189,7 +189,7 @@ cdef class PPOGradient:
         free(self._net.layers)
 
     def compute(self, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order, **options):
-        """Overwrite the gradients with those of a minibatch; return its sums. See `compute_parts()`."""
+        """Overwrite the gradients by a minibatch of one part; return its sums. See `compute_parts()`."""
         return compute_parts([self], obs, rows, [order], None, **options)[0]
 
     cdef int _prepare(self, ppo_minibatch *batch, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order,
@@ -236,7 +236,7 @@ cdef class PPOGradient:
 def compute_parts(list nets, cnp.ndarray obs, cnp.ndarray rows, list orders, BlockThreads threads, *,
                   Py_ssize_t length=1, list states=None, Py_ssize_t n_counted=-1, float clip, float value_coeff,
                   float entropy_coeff, value_clip=None, float kl_coeff=0):
-    """Overwrite the gradients of each network with those of its part of a minibatch.
+    """Overwrite the gradients of each network by its part of a minibatch.
 
     Args:
         nets: PPOGradients of the same layers, one for each part, at most MOST_PARTS.
@@ -247,7 +247,7 @@ def compute_parts(list nets, cnp.ndarray obs, cnp.ndarray rows, list orders, Blo
         threads: they compute the parts; None: this thread alone.
         length: number of rows of each sequence; rows are sequences of 1 for networks without memory.
         states: of each LSTM (h, c) and GRU (h), in order, float32 [N, size]: the states before each sequence.
-        n_counted: number of rows that count in the minibatch; -1: those of a single part.
+        n_counted: number of rows that count in the minibatch; -1: count them, if there is a single part.
         clip, value_coeff, entropy_coeff, value_clip, kl_coeff: of the loss, as in RLlib's config.
 
     Returns:

@@ -137,7 +137,7 @@ static void dense_answer(const dense_call *call, const dense_net *net, Py_ssize_
     }
 }
 
-/* Answers the rows of one block. Its parts begin at multiples of ROWS, so that results don't depend on blocks. */
+/* Answers the rows of a block. Its parts begin at multiples of ROWS, so that results don't depend on blocks. */
 static void dense_block(const void *context, int thread, Py_ssize_t block) {
     const dense_call *call = context;
     const Py_ssize_t begin = block * BLOCK_ROWS, end = call->n - begin < BLOCK_ROWS ? call->n : begin + BLOCK_ROWS;

@@ -29,7 +29,7 @@ from fastmarl.learning.dense_nets import (
     packed_rows,
 )  # fmt: skip
 from fastmarl.learning.module_layers import ModuleLayers
-from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns
+from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns, used_columns
 
 FILLED = {LOGP: torch.finfo(torch.float32).max, ADVANTAGES: 0.0, TARGETS: 0.0, COUNTS: 0.0}  # in rows that don't count
 ROWS_OF_PART = 600  # at least; each part copies the weights and adds its gradient
@@ -123,8 +123,8 @@ class CompiledRows:
         self._length = shape[1] if net.states else 1
         if not self._length:
             raise NotDenseError("its sequences have no steps")
-        read = {*module_inputs(batch), *needed, Columns.LOSS_MASK, Columns.ACTION_DIST_INPUTS} - {Columns.STATE_IN}
-        flat = {name: map_struct(self._in_a_row, batch[name]) for name in read if name in batch}
+        read = used_columns(batch, options.vf_coeff, options.kl_coeff) - {Columns.STATE_IN}
+        flat = {name: map_struct(self._in_a_row, batch[name]) for name in read}
         n = shape.numel()
         obs = gradient.layers.observe(flat[Columns.OBS])
         if not isinstance(obs, Tensor) or obs.dtype != torch.float32 or obs.shape != (n, net.n_obs):

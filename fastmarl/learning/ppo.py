@@ -158,6 +158,12 @@ def needed_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0
     return needed
 
 
+def used_columns(rows: Mapping[str, Any], vf_coeff: float, kl_coeff: float = 0.0) -> set[Any]:
+    """Return the names of all columns that the loss and the module use; raise BatchError as `needed_columns()` does."""
+    names = {*module_inputs(rows), *needed_columns(rows, vf_coeff, kl_coeff), Columns.LOSS_MASK}
+    return rows.keys() & (names | {Columns.ACTION_DIST_INPUTS} if kl_coeff else names)
+
+
 def check_rows(rows: Mapping[str, Any], needed: Sequence[str], shape: torch.Size) -> None:
     """Raise BatchError unless the loss's columns have one number per row; other shapes would be broadcast."""
     for name in (*needed[2:], Columns.LOSS_MASK):

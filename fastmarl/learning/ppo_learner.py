@@ -22,7 +22,7 @@ from fastmarl.learning.compiled_rows import CompiledRows, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.minibatches import PackedRows, leaves_of, rows_and_device
 from fastmarl.learning.one_module import one_module
-from fastmarl.learning.ppo import check_choices, check_coefficients, check_rows, module_inputs, needed_columns, ppo_loss
+from fastmarl.learning.ppo import check_choices, check_coefficients, check_rows, needed_columns, ppo_loss, used_columns
 from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import normalized
 
@@ -148,17 +148,12 @@ class PPOLearner:
 
     def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns that the loss uses, as tensors."""
-        needed = needed_columns(batch, self.vf_coeff, self.kl_coeff)
-        names = {
-            *module_inputs(batch),
-            *needed,
-            Columns.LOSS_MASK,
-            *([Columns.ACTION_DIST_INPUTS] if self.kl_coeff else []),
-        }
-        used = {name: batch[name] for name in batch if name in names}
+        names = used_columns(batch, self.vf_coeff, self.kl_coeff)
+        used = {name: column for name, column in batch.items() if name in names}
         arrays = {name for (name, *_), leaf in leaves_of(used) if not isinstance(leaf, Tensor)}
         used |= to_tensors(used, arrays, self.parameters.device)
         if self.normalize_advantages:
+            needed = needed_columns(used, self.vf_coeff, self.kl_coeff)
             check_rows(used, needed, used[Columns.ACTION_LOGP].shape)
             used[Columns.ADVANTAGES] = normalized(used[Columns.ADVANTAGES], used.get(Columns.LOSS_MASK))
         return used

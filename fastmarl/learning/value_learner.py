@@ -78,7 +78,7 @@ class ValueLearner:
 
     @property
     def backend(self) -> str:
-        """ "compiled", or "autograd" followed by the reason; known after the first update."""
+        """Code that computes the gradients; see `PPOLearner`."""
         return self._ppo.backend
 
     def update(self, batch: Mapping[str, Any]) -> dict[str, float]:

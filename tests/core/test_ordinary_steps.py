@@ -152,6 +152,7 @@ class Step:
         arrays = (self.lane, self.module, self.reward, self.terminated, self.truncated, self.present)
         choices = np.array([0]), np.array([4])
         group = GroupSteps(self.envs, *arrays, self.over, self.env_t, self.all_done, self.actions, [None, choices], 20)
+        group.modules = [0, 1]
         group.sources.update(self.sources)
         return group
 
@@ -207,8 +208,10 @@ def test_rows_of_modules_without_sources_are_left_as_they_are():
 def test_sources_of_another_size_are_refused():
     step = Step()
     step.sources[1] = [np.zeros((4, 3), np.float32)]
+    before = step.arrays()
     with pytest.raises(ValueError, match="a row of 8 bytes"):
         step.record()
+    assert_same(step.arrays(), before)
 
 
 def test_arrays_of_other_lengths_are_refused():

@@ -1,4 +1,4 @@
-"""Forward passes in several threads: results and errors are those of one thread, and no thread is left."""
+"""Forward passes in several threads: they give the results and errors of one thread, and end with the call."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ import fastmarl
 from fastmarl.batches import columns
 from fastmarl.core.native._block_threads import BlockThreads
 from fastmarl.core.native._dense import MOST_THREADS, DenseNet
-from fastmarl.core.nets import parallel, row_threads
+from fastmarl.core.nets import native, row_threads
 from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.errors import ConfigError
 
@@ -38,7 +38,7 @@ def no_thread_is_left():
 @pytest.fixture
 def any_size(monkeypatch):
     """Let threads take part in passes of any size."""
-    monkeypatch.setattr(parallel, "LEAST_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(native, "LEAST_MULTIPLICATIONS", 1)
 
 
 def runner_of(n_threads, env="fastmarl.simple_spread", num_envs=47, **options):
@@ -96,7 +96,7 @@ def test_each_thread_needs_a_network_of_the_same_layers():
     with pytest.raises(ValueError, match=f"at most {MOST_THREADS}"):
         net.forward(obs, [], [], BlockThreads(MOST_THREADS + 1), [net] * MOST_THREADS)
     with pytest.raises(ValueError, match="from 1 to 2"):
-        BlockThreads(3).helper.serve(3)
+        BlockThreads(3).jobs.serve(3)
 
 
 def test_they_start_with_the_first_large_pass_and_end_with_the_call(monkeypatch):

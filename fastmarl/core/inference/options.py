@@ -1,6 +1,6 @@
 """Options of inference, which apply to all modules of a runner."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.nets.compiled import CAPTURING_MODES
 from fastmarl.core.nets.graphs import TickGraphs
-from fastmarl.core.nets.row_threads import RowThreads
+from fastmarl.core.nets.row_threads import ALONE, RowThreads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class InferenceOptions:
     native: bool = True
     dtype: str = "float32"
     compile: dict[str, Any] | None = None
-    threads: RowThreads = field(default_factory=lambda: RowThreads(1))
+    threads: RowThreads = ALONE
     graphs: TickGraphs | None = None
 
 

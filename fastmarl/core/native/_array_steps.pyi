@@ -6,6 +6,7 @@ from fastmarl.core.native._env_lanes import EnvLanes
 from fastmarl.core.native._module_rows import ModuleRows
 
 class GroupSteps:
+    modules: list[int]
     sources: dict[int, list[np.ndarray]]
     def __init__(
         self,

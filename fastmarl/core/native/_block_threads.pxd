@@ -4,9 +4,9 @@ from block_threads cimport block_threads
 cdef class BlockThreads:
     cdef block_threads *shared
     cdef readonly int n
-    cdef readonly Helper helper
+    cdef readonly Jobs jobs
 
 
-cdef class Helper:
+cdef class Jobs:
     cdef block_threads *shared
     cdef int _n

@@ -1,8 +1,8 @@
 class BlockThreads:
     n: int
-    helper: Helper
+    jobs: Jobs
     def __init__(self, n: int) -> None: ...
     def end(self) -> None: ...
 
-class Helper:
+class Jobs:
     def serve(self, thread: int) -> None: ...

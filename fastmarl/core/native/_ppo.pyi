@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,21 +31,7 @@ class PPOGradient:
         has_former: bool = False,
         variant: str | None = None,
     ): ...
-    def compute(
-        self,
-        obs: Floats,
-        rows: Floats,
-        order: NDArray[np.int64],
-        *,
-        length: int = 1,
-        states: list[Floats] | None = None,
-        n_counted: int = -1,
-        clip: float,
-        value_coeff: float,
-        entropy_coeff: float,
-        value_clip: float | None = None,
-        kl_coeff: float = 0,
-    ) -> NDArray[np.float64]: ...
+    def compute(self, obs: Floats, rows: Floats, order: NDArray[np.int64], **options: Any) -> NDArray[np.float64]: ...
     def outputs(self, n: int) -> tuple[Floats, Floats | None]: ...
 
 def compute_parts(

@@ -16,6 +16,7 @@ from torch import nn
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd, GRUTrunk, LSTMTrunk
 from fastmarl.core.modules.encoders import Entries, Flat
+from fastmarl.core.native._dense import DenseNet
 from fastmarl.core.native._masks import rule_out
 from fastmarl.core.native._weights import WeightsWatch
 from fastmarl.core.nets.dense_layers import (
@@ -28,12 +29,12 @@ from fastmarl.core.nets.dense_layers import (
     parts_of,
     weights_of,
 )
-from fastmarl.core.nets.parallel import ParallelNet
-from fastmarl.core.nets.row_threads import RowThreads
+from fastmarl.core.nets.row_threads import ALONE, RowThreads
 from fastmarl.core.spaces.layout import Leaf, RowLayout
 from fastmarl.core.spaces.structs import Path
 
 DTYPES = (np.float32, np.uint8, np.int8)  # dtypes that compiled code reads in place
+LEAST_MULTIPLICATIONS = 4_000_000  # in a pass for several threads
 UNKNOWN = "the observations are not a Box of floats or bytes"
 
 
@@ -173,6 +174,31 @@ METHODS = {
 OF_MEMORY = {name: getattr(DefaultRLModule, name) for name in ("_remember", "get_initial_state", "is_stateful")}
 
 
+class ParallelNet:
+    """A compiled network for threads, each of which has memory of its own for all but the weights.
+
+    Args:
+        layers: Its layers.
+        threads: The threads to use.
+    """
+
+    def __init__(self, layers: DenseLayers, threads: RowThreads):
+        self._layers, self._threads = layers, threads
+        self._net = layers.compiled()
+        self._copies: list[DenseNet] = []
+        self._least_rows = LEAST_MULTIPLICATIONS // max(1, layers.multiplications())
+
+    def forward(
+        self, obs: np.ndarray, states: list[np.ndarray], next_states: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Compute the network; see `DenseNet.forward()`."""
+        if len(obs) < self._least_rows or not self._threads.is_open:
+            return self._net.forward(obs, states, next_states)
+        while len(self._copies) < self._threads.n - 1:
+            self._copies.append(self._layers.compiled())
+        return self._net.forward(obs, states, next_states, self._threads.started(), self._copies)
+
+
 class NativeModule(NativeNet):
     """Replaces one module's forward methods as long as results are certain to be equal.
 
@@ -182,7 +208,7 @@ class NativeModule(NativeNet):
         device: Device of the observations.
         allowed: False: always use torch.
         dtype: Requested dtype; only "float32" can be native.
-        threads: Threads for many rows; None: the caller's own.
+        threads: Threads for many rows.
     """
 
     def __init__(
@@ -193,9 +219,9 @@ class NativeModule(NativeNet):
         *,
         allowed: bool,
         dtype: str = "float32",
-        threads: RowThreads | None = None,
+        threads: RowThreads = ALONE,
     ):
-        super().__init__(n_threads=1 if threads is None else threads.n)
+        super().__init__(n_threads=threads.n)
         self._threads = threads
         self._module = module
         self._layout = layout
@@ -226,9 +252,7 @@ class NativeModule(NativeNet):
         self._take(layers)
 
     def _compiled(self, layers: DenseLayers) -> Net:
-        if self._threads is None or self._threads.n == 1:
-            return layers.compiled()
-        return ParallelNet(layers, self._threads)
+        return layers.compiled() if self._threads.n == 1 else ParallelNet(layers, self._threads)
 
     def forward(
         self, leaves: list[np.ndarray], states: Sequence[np.ndarray] = ()

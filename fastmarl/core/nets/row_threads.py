@@ -46,7 +46,10 @@ class RowThreads:
         if self._shared is None:
             self._threads, self._shared = [], BlockThreads(self.n)
             for number in range(1, self.n):
-                thread = Thread(target=self._shared.helper.serve, args=(number,), name="fastmarl-rows", daemon=True)
+                thread = Thread(target=self._shared.jobs.serve, args=(number,), name="fastmarl-rows", daemon=True)
                 thread.start()
                 self._threads.append(thread)
         return self._shared
+
+
+ALONE = RowThreads(1)  # the caller's own thread

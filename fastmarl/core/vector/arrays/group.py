@@ -60,7 +60,6 @@ class ArrayGroup:
         self._lane_P = np.full(n_positions, -1, np.int32)
         self._module_P = np.zeros(n_positions, np.int32)  # module of the lane at each position
         self._n_lanes: Counter[int] = Counter()  # by module
-        self.modules: list[int] = []  # those that have lanes, ascending; a new list after each change
         self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # result of `_fit()` by a block's layout
         self._reward_P = np.zeros(n_positions)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
@@ -117,7 +116,8 @@ class ArrayGroup:
         before = self._n_lanes[module]
         self._n_lanes[module] = before + n
         if not before or not before + n:
-            self.modules = sorted(each for each, n_lanes in self._n_lanes.items() if n_lanes)
+            # A new list, as the former one may be iterated over.
+            self.steps.modules = sorted(each for each, n_lanes in self._n_lanes.items() if n_lanes)
 
     # Writing.
 
@@ -128,7 +128,7 @@ class ArrayGroup:
         ones, agents = np.nonzero(begins)
         positions = env_indices[ones] * self._shape[1] + agents
         self._join_all(self._index_E[env_indices].tolist(), begins, positions)
-        for module in self.modules:
+        for module in self.steps.modules:
             of_module = positions[self._module_P[positions] == module]
             self._append(module, of_module, len(of_module), env_t_E)
 
@@ -171,7 +171,7 @@ class ArrayGroup:
             all_done_E: uint8, flags of whole episodes.
             env_t_E: int32, env steps.
         """
-        for module in self.modules:
+        for module in self.steps.modules:
             n_kept, n_ended = self._settle(module, all_done_E)
             if n_ended:
                 self._finalize(module, n_ended, env_t_E)
@@ -255,7 +255,7 @@ class ArrayGroup:
 
     def _write_rows(self, module: int, block: Block, positions: np.ndarray, n: int, first: int) -> None:
         order, is_as_sent = self._fit(block)
-        self.steps.sources.pop(module, None)  # maybe those of a former module with this index
+        self.steps.sources.pop(module, None)  # a former module with this index may have left some
         if is_as_sent:
             self.steps.sources[module] = [self._leaves[index] for index in order]
             for rows, index in zip(block.row_bytes()[0], order, strict=True):
@@ -319,7 +319,7 @@ class ArrayGroup:
     # Actions.
 
     def actions(self, acted: list[Acted]) -> Any:
-        """Return the arrays of actions of the step that was begun, with those of the modules that acted."""
+        """Return the arrays of actions, with what these modules chose for the step that was begun."""
         for module, rows, answers in acted:
             if not self._n_lanes[module]:
                 continue  # acts for other groups, whose actions may have other parts
