@@ -7,7 +7,7 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from fastmarl.core.errors import BatchError, ModuleOutputError
+from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns
@@ -40,7 +40,7 @@ class ValueLearner:
         optimizer, parameters: See `PPOLearner`.
 
     Raises:
-        ConfigError: See `PPOLearner`.
+        ConfigError: If the network is an RLModule; otherwise see `PPOLearner`.
     """
 
     def __init__(
@@ -57,6 +57,9 @@ class ValueLearner:
         compiled: bool = True,
         num_threads: int | None = None,
     ):
+        if isinstance(network, RLModule):
+            raise ConfigError(f"expected a network that maps inputs to values [n, 1], got the RLModule "
+                              f"{type(network).__name__}; PPOLearner trains these")  # fmt: skip
         self._ppo = PPOLearner(
             _OneAction(network),
             lr=lr,
@@ -114,8 +117,8 @@ class _OneAction(RLModule):
     def __init__(self, network: nn.Module):
         super().__init__(None, gym.spaces.Discrete(1))
         self.network = network
-        device = next((each.device for each in network.parameters()), None)
-        self.no_weight = nn.Parameter(torch.zeros(1, 1, device=device), requires_grad=False)
+        like = next(network.parameters(), torch.zeros(0))
+        self.no_weight = nn.Parameter(like.new_zeros(1, 1), requires_grad=False)
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         values = self.network(batch[Columns.OBS])

@@ -132,6 +132,18 @@ def test_bad_networks_and_batches(network, change, error, message):
         learner.update(batch)
 
 
+def test_networks_of_float64_stay_in_float64():
+    batch, network = batch_of("layers"), NETWORKS["layers"]().double()
+    learner = ValueLearner(network)
+    stats = learner.update(batch | {"obs": torch.from_numpy(batch["obs"]).double()})
+    assert learner.parameters.dtype == torch.float64 and stats["grad_norm"] > 0
+
+
+def test_a_policy_is_refused():
+    with pytest.raises(ConfigError, match="got the RLModule DefaultRLModule; PPOLearner trains these"):
+        ValueLearner(make_module())
+
+
 def test_options_are_those_of_ppo_learner():
     with pytest.raises(TypeError, match="entropy_coeff"):
         ValueLearner(nn.Linear(6, 1), entropy_coeff=0.1)
