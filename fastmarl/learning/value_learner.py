@@ -33,8 +33,15 @@ class ValueLearner:
     Args:
         network: Maps inputs [n, ...] to values [n, 1]. Its parameters are moved into one tensor, see
             `flat_parameters()`.
-        lr, epochs, num_minibatches, minibatch_size, vf_clip, max_grad_norm, generator, compiled, num_threads:
-            See `PPOLearner`.
+        lr: See `PPOLearner`.
+        epochs: See `PPOLearner`.
+        num_minibatches: See `PPOLearner`.
+        minibatch_size: See `PPOLearner`.
+        vf_clip: See `PPOLearner`.
+        max_grad_norm: See `PPOLearner`.
+        generator: See `PPOLearner`.
+        compiled: See `PPOLearner`.
+        num_threads: See `PPOLearner`.
 
     Attributes:
         optimizer, parameters: See `PPOLearner`.
