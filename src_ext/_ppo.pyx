@@ -10,8 +10,8 @@ from libc.stdlib cimport calloc, free
 
 from block_threads cimport block_threads_run
 from ppo cimport (
-    ACTIONS, AVX2, AVX512, CATEGORICAL, COUNTS, ELU, GAUSSIAN, GELU, GRU, LINEAR, LSTM, N_SUMS, PLAIN, RELU, SILU,
-    TANH, best_variant, ppo_cell, ppo_lanes, ppo_layer, ppo_loss, ppo_minibatch, ppo_net, ppo_part, ppo_part_gradient,
+    ACTIONS, AVX2, AVX512, CATEGORICAL, COUNTS, ELU, GAUSSIAN, GELU, GIVEN, GRU, LINEAR, LSTM, N_SUMS, PLAIN, RELU,
+    SILU, TANH, best_variant, ppo_cell, ppo_lanes, ppo_layer, ppo_loss, ppo_minibatch, ppo_net, ppo_part, ppo_part_gradient,
 )
 
 from fastmarl.core.native._block_threads cimport BlockThreads
@@ -35,6 +35,7 @@ MOST_PARTS = _MOST_PARTS
 
 cdef Py_ssize_t LINE = 16                   # floats in a cache line, and in the widest vector
 cdef Py_ssize_t ROOM = 1 << 16              # floats for a block's outputs and their derivatives
+cdef Py_ssize_t WHOLE_ROOM = 1 << 19        # the same for a minibatch that is kept whole between its two passes
 
 
 cdef class PPOGradient:
@@ -54,6 +55,8 @@ cdef class PPOGradient:
             array for its gradient; or None.
         bound: bound of a Gaussian's logarithms of standard deviations; None: unbounded.
         has_mask, has_former: True if `rows` have masks, and former logits (for `kl_coeff`).
+        is_given: True if `rows` are not of PPO's loss, but the derivatives of another one by the logits, [k]. Other
+            options are for PPO's loss.
         variant: a key of VARIANTS; None: the best one.
 
     Raises:
@@ -62,10 +65,12 @@ cdef class PPOGradient:
     cdef ppo_net _net
     cdef list _arrays, _room                # keep the arrays alive that are pointed to
     cdef Py_ssize_t _length                 # of the sequences for which there is room
+    cdef tuple _last                        # arguments of the last `outputs()`
     cdef readonly Py_ssize_t width          # of `rows`
 
     def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, *, sizes=None, log_std=None,
-                  d_log_std=None, bound=None, bint has_mask=False, bint has_former=False, variant=None):
+                  d_log_std=None, bound=None, bint has_mask=False, bint has_former=False, bint is_given=False,
+                  variant=None):
         self._arrays = []
         self._net.variant = VARIANTS[variant or BEST]
         self._net.n_layers, self._net.n_obs, self._net.obs_stride = len(layers), n_obs, _stride(n_obs)
@@ -79,7 +84,10 @@ cdef class PPOGradient:
         if values >= 0 and self._net.layers[values].n_out != 1:
             raise ValueError(f"values must have one output, got {self._net.layers[values].n_out}")
         self._net.logits, self._net.values = logits, values
-        self._set_loss(sizes, log_std, d_log_std, bound, has_mask, has_former)
+        if is_given:
+            self._set_given()
+        else:
+            self._set_loss(sizes, log_std, d_log_std, bound, has_mask, has_former)
         widest = self._net.obs_stride
         for i in range(self._net.n_layers):
             widest = max(widest, self._net.layers[i].stride)
@@ -121,6 +129,12 @@ cdef class PPOGradient:
         cell.turned = self._floats(n * cell.row)
         cell.straight, cell.sum_weight = self._floats(rows * layer.stride), self._floats(rows * layer.stride)
 
+    cdef _set_given(self):
+        if self._net.values >= 0:
+            raise ValueError("there are no derivatives by the values")
+        self._net.loss.kind = GIVEN
+        self._net.loss.n_logits = self.width = self._net.layers[self._net.logits].n_out
+
     cdef _set_loss(self, sizes, log_std, d_log_std, bound, bint has_mask, bint has_former):
         cdef ppo_loss *loss = &self._net.loss
         cdef Py_ssize_t n_out = self._net.layers[self._net.logits].n_out
@@ -143,15 +157,22 @@ cdef class PPOGradient:
             loss.n_choices, loss.sizes = len(options), <Py_ssize_t*>cnp.PyArray_DATA(options)
         self.width = ACTIONS + loss.n_choices + loss.n_logits * (has_mask + has_former)
 
-    cdef int _make_room(self, Py_ssize_t length) except -1:
-        """Allocate memory for blocks of sequences of this length."""
+    cdef Py_ssize_t _sequences(self, Py_ssize_t n, Py_ssize_t length) noexcept:
+        """Return the number of sequences in a block for a minibatch of n."""
         cdef ppo_layer *layer
-        cdef ppo_cell *cell
-        cdef Py_ssize_t i, n, n_floats = self._net.obs_stride
+        cdef Py_ssize_t i, n_floats = self._net.obs_stride
         for i in range(self._net.n_layers):
             layer = self._net.layers + i
             n_floats += 2 * layer.stride + (0 if layer.cell == NULL else layer.cell.row + layer.stride)
-        n = max(24 if length == 1 else 12, min(480, ROOM // (n_floats * length) // 24 * 24))
+        if self._net.loss.kind == GIVEN and n <= WHOLE_ROOM // (n_floats * length):
+            return max(1, n)                # a single block, which a second forward pass would cost more
+        return max(24 if length == 1 else 12, min(480, ROOM // (n_floats * length) // 24 * 24))
+
+    cdef int _make_room(self, Py_ssize_t n, Py_ssize_t length) except -1:
+        """Allocate memory for blocks of n sequences of this length."""
+        cdef ppo_layer *layer
+        cdef ppo_cell *cell
+        cdef Py_ssize_t i
         self._length, self._room = 0, []
         self._net.block = n * length
         self._net.x = self._rows(self._net.block, self._net.obs_stride)
@@ -192,19 +213,22 @@ cdef class PPOGradient:
         """Overwrite the gradients by a minibatch of one part; return its sums. See `compute_parts()`."""
         return compute_parts([self], obs, rows, [order], None, **options)[0]
 
-    cdef int _prepare(self, ppo_minibatch *batch, cnp.ndarray obs, cnp.ndarray rows, cnp.ndarray order,
-                      Py_ssize_t length, list states) except -1:
-        """Set the minibatch's arrays, and make room for it."""
-        cdef Py_ssize_t n_rows = len(rows)
+    cdef int _prepare(self, ppo_minibatch *batch, cnp.ndarray obs, rows, cnp.ndarray order, Py_ssize_t length,
+                      list states) except -1:
+        """Set the minibatch's arrays, and make room for it. Outputs need no `rows`."""
+        cdef Py_ssize_t n, n_rows = len(obs)
         if length < 1 or n_rows % length:
             raise ValueError(f"expected sequences of {length} rows, got {n_rows} rows")
         batch.obs = <float*>cnp.PyArray_DATA(_checked(obs, cnp.NPY_FLOAT32, (n_rows, self._net.n_obs)))
-        batch.rows = <float*>cnp.PyArray_DATA(_checked(rows, cnp.NPY_FLOAT32, (n_rows, self.width)))
+        batch.rows, batch.outputs, batch.is_forwarded = NULL, NULL, False
+        if rows is not None:
+            batch.rows = <float*>cnp.PyArray_DATA(_checked(rows, cnp.NPY_FLOAT32, (n_rows, self.width)))
         batch.order = <Py_ssize_t*>cnp.PyArray_DATA(_checked(order, cnp.NPY_INTP, (len(order),)))
         batch.n, batch.length, batch.width = len(order), length, self.width
         self._set_states(n_rows // length, iter(states or ()))
-        if length != self._length:
-            self._make_room(length)
+        n = self._sequences(batch.n, length)
+        if length != self._length or n * length > self._net.block:
+            self._make_room(n, length)
         return 0
 
     cdef int _set_states(self, Py_ssize_t n, states) except -1:
@@ -220,20 +244,45 @@ cdef class PPOGradient:
             raise ValueError("there are more states than the network has")
         return 0
 
-    def outputs(self, Py_ssize_t n):
-        """Return the outputs of the n <= 24 rows of the last call.
+    def outputs(self, cnp.ndarray obs, cnp.ndarray order, *, Py_ssize_t length=1, list states=None):
+        """Return the outputs of the layer of logits, float32 [N length, k]; zeros for sequences that are left out.
 
-        Returns:
-            (outputs of the layer of logits [n, k], values [n] or None).
+        Args:
+            obs, order, length, states: See `compute_parts()`.
         """
-        cdef ppo_layer *head = self._net.layers + self._net.logits
-        values = None
-        if self._net.values >= 0:
-            values = _rows_of(self._net.layers + self._net.values, n)[:, 0]
-        return _rows_of(head, n), values
+        cdef ppo_minibatch batch
+        found = np.zeros((len(obs), self._net.layers[self._net.logits].n_out), np.float32)
+        self._last = None
+        self._prepare(&batch, obs, None, order, length, states)
+        batch.outputs = <float*>cnp.PyArray_DATA(<cnp.ndarray>found)
+        self._run(&batch)
+        self._last = obs, order, length, states
+        return found
+
+    def backward(self, cnp.ndarray derivatives not None):
+        """Overwrite the gradients, given those by the logits, after `outputs()` with the same weights.
+
+        Args:
+            derivatives: float32 [N length, k].
+        """
+        cdef ppo_minibatch batch
+        if self._last is None or self._net.loss.kind != GIVEN:
+            raise ValueError("backward() is for networks without a loss of their own, after outputs()")
+        obs, order, length, states = self._last
+        self._prepare(&batch, obs, derivatives, order, length, states)
+        batch.is_forwarded = batch.n * batch.length <= self._net.block
+        self._last = None                   # the backward pass overwrites gates
+        self._run(&batch)
+
+    cdef int _run(self, ppo_minibatch *batch) except -1:
+        cdef ppo_part part
+        part.net, part.batch = &self._net, batch
+        with nogil:
+            ppo_part_gradient(&part, 0, 0)
+        return 0
 
 
-def compute_parts(list nets, cnp.ndarray obs, cnp.ndarray rows, list orders, BlockThreads threads, *,
+def compute_parts(list nets, cnp.ndarray obs, cnp.ndarray rows not None, list orders, BlockThreads threads, *,
                   Py_ssize_t length=1, list states=None, Py_ssize_t n_counted=-1, float clip, float value_coeff,
                   float entropy_coeff, value_clip=None, float kl_coeff=0):
     """Overwrite the gradients of each network by its part of a minibatch.
@@ -265,6 +314,8 @@ def compute_parts(list nets, cnp.ndarray obs, cnp.ndarray rows, list orders, Blo
                          f"networks, {len(orders)} orders and n_counted={n_counted}")
     for k in range(n):
         net, loss = <PPOGradient?>nets[k], &(<PPOGradient?>nets[k])._net.loss
+        if loss.kind == GIVEN:
+            raise ValueError("this network does not compute PPO's loss")
         net._prepare(&batches[k], obs, rows, orders[k], length, states)
         loss.clip, loss.value_coeff, loss.entropy_coeff, loss.kl_coeff = clip, value_coeff, entropy_coeff, kl_coeff
         loss.most_error = most_error
@@ -285,16 +336,6 @@ cdef Py_ssize_t _n_counted(const ppo_minibatch *batch) noexcept:
     for i in range(batch.n * batch.length):
         n += batch.rows[(batch.order[i // batch.length] * batch.length + i % batch.length) * batch.width + COUNTS] != 0
     return n
-
-
-cdef _rows_of(const ppo_layer *layer, Py_ssize_t n):
-    """Copy a layer's outputs to an array."""
-    cdef Py_ssize_t i, j
-    cdef float[:, ::1] rows = np.empty((n, layer.n_out), np.float32)
-    for i in range(n):
-        for j in range(layer.n_out):
-            rows[i, j] = layer.y[i * layer.stride + j]
-    return np.asarray(rows)
 
 
 cdef float *_state(states, Py_ssize_t n, Py_ssize_t size) except? NULL:

@@ -48,7 +48,7 @@ typedef struct ppo_cell {
     const float *given_h, *given_c; /* [., n_out], states before each sequence */
 } ppo_cell;
 
-enum {CATEGORICAL, GAUSSIAN};
+enum {CATEGORICAL, GAUSSIAN, GIVEN}; /* the last: no loss, rows are derivatives by the logits */
 /* Columns of `rows`, before the actions. */
 enum {LOGP, ADVANTAGE, TARGET, COUNTS, ACTIONS};
 /* Sums over the rows that count. */
@@ -86,6 +86,8 @@ typedef struct {
     Py_ssize_t n, length;    /* rows of a sequence; 1 without memory */
     float weight;            /* weight of each row that counts */
     double *sums;            /* [N_SUMS] */
+    float *outputs;          /* [., logits], or NULL: compute the gradient */
+    int is_forwarded;        /* its only block has just had its forward pass */
 } ppo_minibatch;
 
 /* Returns the number of floats in `lanes`. */

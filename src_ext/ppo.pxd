@@ -2,7 +2,7 @@ cdef extern from "ppo.h" nogil:
     const int PLAIN, AVX2, AVX512
     const int LINEAR, TANH, RELU, SILU, GELU, ELU
     const int LSTM, GRU
-    const int CATEGORICAL, GAUSSIAN
+    const int CATEGORICAL, GAUSSIAN, GIVEN
     const int COUNTS, ACTIONS, N_SUMS
     ctypedef struct ppo_layer:
         float *weight                       # const in C; so are the biases
@@ -82,6 +82,8 @@ cdef extern from "ppo.h" nogil:
         Py_ssize_t length
         float weight
         double *sums
+        float *outputs
+        int is_forwarded
     int best_variant()
     Py_ssize_t ppo_lanes(Py_ssize_t n_logits, Py_ssize_t n_choices)
     ctypedef struct ppo_part:

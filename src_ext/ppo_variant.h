@@ -375,6 +375,13 @@ static void VARIANT(loss_rows)(const ppo_net *net, const ppo_minibatch *batch, P
         for (int lane = 0; lane < WIDTH; lane++) batch->sums[ERROR_ + k] += moments[k][lane];
 }
 
+/* Takes the derivatives by a block's outputs from its rows. */
+static void VARIANT(given_rows)(const ppo_net *net, const ppo_minibatch *batch, Py_ssize_t n) {
+    const ppo_layer *head = net->layers + net->logits;
+    for (Py_ssize_t r = 0; r < n; r++)
+        memcpy(head->d + r * head->stride, batch->rows + net->index[r] * batch->width, head->n_out * sizeof(float));
+}
+
 #include "cells_variant.h"
 
 /* Copies the weights to the layouts of the products, and clears the sums. */
@@ -429,27 +436,40 @@ static void VARIANT(gather)(const ppo_net *net, const ppo_minibatch *batch, cons
     }
 }
 
+static void VARIANT(backward_pass)(const ppo_net *net, Py_ssize_t n, Py_ssize_t length) {
+    for (int l = net->n_layers - 1; l >= 0; l--) {
+        const ppo_layer *layer = net->layers + l;
+        /* True if its source already has derivatives from the loss or a later layer. */
+        int is_more = layer->source >= 0 && (layer->source == net->logits || layer->source == net->values);
+        for (int after = l + 1; after < net->n_layers; after++)
+            is_more |= net->layers[after].source == layer->source;
+        if (layer->cell) VARIANT(cell_backward)(net, layer, n, length, is_more);
+        else VARIANT(backward)(net, layer, n * length, is_more);
+    }
+}
+
+/* Computes the gradient or, if the minibatch has room for them, the outputs. */
 static void VARIANT(gradient)(ppo_net *net, const ppo_minibatch *batch) {
     const Py_ssize_t at_a_time = net->block / batch->length;
+    const ppo_layer *head = net->layers + net->logits;
     VARIANT(prepare)(net);
     for (Py_ssize_t begin = 0; begin < batch->n; begin += at_a_time) {
         const Py_ssize_t n = batch->n - begin < at_a_time ? batch->n - begin : at_a_time, rows = n * batch->length;
-        VARIANT(gather)(net, batch, batch->order + begin, n);
-        for (int l = 0; l < net->n_layers; l++)
-            if (net->layers[l].cell) VARIANT(cell_forward)(net, net->layers + l, n, batch->length);
-            else VARIANT(forward)(net, net->layers + l, rows);
-        VARIANT(loss_rows)(net, batch, rows);
-        for (int l = net->n_layers - 1; l >= 0; l--) {
-            const ppo_layer *layer = net->layers + l;
-            /* True if its source already has derivatives from the loss or a later layer. */
-            int is_more = layer->source >= 0 && (layer->source == net->logits || layer->source == net->values);
-            for (int after = l + 1; after < net->n_layers; after++)
-                is_more |= net->layers[after].source == layer->source;
-            if (layer->cell) VARIANT(cell_backward)(net, layer, n, batch->length, is_more);
-            else VARIANT(backward)(net, layer, rows, is_more);
+        if (!batch->is_forwarded) {
+            VARIANT(gather)(net, batch, batch->order + begin, n);
+            for (int l = 0; l < net->n_layers; l++)
+                if (net->layers[l].cell) VARIANT(cell_forward)(net, net->layers + l, n, batch->length);
+                else VARIANT(forward)(net, net->layers + l, rows);
         }
+        if (batch->outputs) {
+            for (Py_ssize_t r = 0; r < rows; r++)
+                memcpy(batch->outputs + net->index[r] * head->n_out, head->y + r * head->stride, head->n_out * sizeof(float));
+            continue;
+        }
+        (net->loss.kind == GIVEN ? VARIANT(given_rows) : VARIANT(loss_rows))(net, batch, rows);
+        VARIANT(backward_pass)(net, n, batch->length);
     }
-    VARIANT(finish)(net);
+    if (!batch->outputs) VARIANT(finish)(net);
 }
 
 #undef MOST_VECTORS

@@ -116,7 +116,10 @@ LEARNING = [
     ("mappo", ["--steps", "320000"], (-65, 0)),
     ("recurrent_ippo", ["--steps", "60000"], (200, 1001)),
     ("recurrent_ippo", ["--steps", "60000", "--memoryless"], (50, 120)),
+    ("iql", ["--steps", "100000"], (-72, 0)),
     ("vdn", ["--steps", "100000"], (-68, 0)),
+    ("qmix", ["--steps", "200000"], (-70, 0)),
+    ("qmix", ["--steps", "100000", "--memory"], (-70, 0)),
 ]
 
 

@@ -83,7 +83,9 @@ def test(interpreter: Path) -> dict[str, int | str]:
     report.unlink(missing_ok=True)
     options = ("-q", "-m", "not slow", "--numprocesses", "3", "--dist", "loadgroup", "--junit-xml", report)
     command = [interpreter, "-m", "pytest", *options, *TESTS]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    # Numba may read what another version has cached when several processes compile at once.
+    cache = interpreter.parents[1] / "numba"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(cache)}
     environ.pop("CI", None)  # there, tests of packages that are missing fail
     status = subprocess.run(command, cwd=ROOT, env=environ).returncode
     suite = ElementTree.parse(report).find("testsuite")

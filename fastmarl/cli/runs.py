@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fastmarl.training import Algorithm
 
-ALGORITHMS = ("ippo", "mappo", "vdn", "recurrent_ippo", "epymarl")
+ALGORITHMS = ("ippo", "mappo", "iql", "vdn", "qmix", "recurrent_ippo", "epymarl")
 
 
 def example(name: str) -> ModuleType:

@@ -6,6 +6,8 @@ from fastmarl.learning.metrics_writer import MetricsWriter as MetricsWriter
 from fastmarl.learning.minibatches import minibatches as minibatches
 from fastmarl.learning.ppo import ppo_loss as ppo_loss
 from fastmarl.learning.ppo_learner import PPOLearner as PPOLearner
+from fastmarl.learning.q_learner import QLearner as QLearner
+from fastmarl.learning.q_mixer import QMixer as QMixer
 from fastmarl.learning.team_replay import TeamReplay as TeamReplay
 from fastmarl.learning.tensors import to_tensors as to_tensors
 from fastmarl.learning.value_learner import ValueLearner as ValueLearner

@@ -1,4 +1,4 @@
-"""Adam's step in a single pass over memory."""
+"""Steps of an optimizer: those of Adam in a single pass over memory."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from fastmarl.core.native import _adam
 from fastmarl.learning.flat_parameters import FlatParameters
 
 FLAGS = ("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach", "weight_decay")
+SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
 
 
 class FusedAdam:
@@ -34,6 +35,42 @@ class FusedAdam:
             _adam.step(places, group["lr"], beta1, beta2, group["eps"])
             torch.autograd.graph.increment_version(written)
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers check this flag
+
+
+class OptimizerSteps:
+    """An optimizer's steps, fused into a single pass where possible."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: FlatParameters):
+        self._optimizer, self._parameters = optimizer, parameters
+        self._fused: FusedAdam | None = None
+
+    def step(self, unreached: list[slice]) -> None:
+        """Take one step, in which parameters without a gradient and their moments stay as they are.
+
+        The optimizer takes the first one itself, which creates the moments.
+
+        Args:
+            unreached: Places of the parameters without a gradient.
+        """
+        if self._fused is None and can_fuse(self._optimizer):
+            self._fused = FusedAdam(self._optimizer)
+        kept = []
+        if unreached:
+            state = self._optimizer.state.get(self._parameters, {}).values()
+            moments = [
+                each for each in state if isinstance(each, torch.Tensor) and each.shape == self._parameters.shape
+            ]
+            kept = self._parameters.kept(unreached, *moments)
+        (self._fused or self._optimizer).step()
+        self._parameters.put_back(kept)
+
+
+def limit_norm(gradient: torch.Tensor, most: float | None) -> float:
+    """Scale a gradient down to this norm if it is longer; returns its norm before scaling."""
+    norm = float(torch.linalg.vector_norm(gradient))
+    if most is not None and norm > most:
+        gradient.mul_(most / (norm + SMALLEST))
+    return norm
 
 
 def can_fuse(optimizer: torch.optim.Optimizer) -> bool:

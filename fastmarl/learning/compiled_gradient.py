@@ -13,7 +13,9 @@ from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._ppo import BEST
 from fastmarl.core.nets.dense_layers import NotDenseError, parts_of
 from fastmarl.core.spaces.structs import flatten_struct
-from fastmarl.learning.compiled_rows import CompiledGradient, CompiledRows, LossOptions, few, taken
+from fastmarl.learning.compiled_batch import CompiledGradient, taken
+from fastmarl.learning.compiled_outputs import CompiledOutputs
+from fastmarl.learning.compiled_rows import CompiledRows, LossOptions
 from fastmarl.learning.dense_nets import MOST_WEIGHTS
 from fastmarl.learning.module_layers import ModuleLayers, check_unwatched, is_default, layers_of_module
 from fastmarl.learning.ppo import module_inputs
@@ -21,7 +23,6 @@ from fastmarl.learning.snapshots import Change, Snapshot
 
 MOST_COMPARED = 256  # rows in the comparison of gradients after a module was read
 MOST_SEEN = 8  # rows in each later comparison
-MOST_UNSEEN = 4096  # rows of updates without a comparison
 CHANGES = "its forward pass changes attributes"
 
 
@@ -30,7 +31,7 @@ class CompiledGradients:
 
     Modules of other classes than `DefaultRLModule` are read from a pass of a copy, so that nothing of it is left in the
     module. Attributes, methods and variables that a pass may use are compared before each update, and the gradients of
-    a few rows after every 4096 rows; a module with another gradient than its layers is left to autograd.
+    a few rows after every few thousand rows; a module with another gradient than its layers is left to autograd.
 
     Args:
         module: The module.
@@ -44,26 +45,33 @@ class CompiledGradients:
         self._form: Any = None  # of the module's inputs
         self._n_unseen = 0
 
-    def rows(self, batch: Mapping[str, Any], options: LossOptions) -> "CompiledRows":
-        """Prepare a batch, whose columns have equally many rows on one device.
+    def rows(self, batch: Mapping[str, Any], options: LossOptions) -> CompiledRows:
+        """Prepare a batch for PPO's loss; its columns have equally many rows on one device.
 
         Raises:
             BatchError: If `ppo_loss()` would raise it, or actions are out of range.
             NotDenseError: If it is not certain that the module computes only its layers, or compiled code does not
                 support the batch.
         """
+        form = _form_of(batch), options.vf_coeff != 0, options.kl_coeff != 0
+        return self._prepared(batch, form, CompiledRows, options)
+
+    def outputs(self, batch: Mapping[str, Any]) -> CompiledOutputs:
+        """Prepare a batch of the module's inputs for other losses of its logits; see `rows()`."""
+        return self._prepared(batch, (_form_of(batch),), CompiledOutputs)
+
+    def _prepared(self, batch: Mapping[str, Any], form: Any, kind: Any, *options: Any) -> Any:
         check_unwatched(self._module)
-        form = _form_of(batch, options)
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None or form != self._form or not snapshot.is_same():
-            snapshot, self._form = self._read(batch, options), form
-            self._n_unseen = MOST_UNSEEN
+            snapshot, self._form = self._read(batch, kind, options), form
+            self._n_unseen = kind.MOST_UNSEEN
         if not isinstance(self._known, CompiledGradient):
             self._snapshot = snapshot
             raise NotDenseError(self._known)
-        rows = CompiledRows(self._known, batch, options)
+        rows = kind(self._known, batch, *options)
         self._n_unseen += len(rows)
-        if self._n_unseen >= MOST_UNSEEN:
+        if self._n_unseen >= kind.MOST_UNSEEN:
             rows.compare_with_autograd(MOST_SEEN)
             self._n_unseen = 0
             if not snapshot.is_same():
@@ -71,12 +79,14 @@ class CompiledGradients:
         self._snapshot = snapshot
         return rows
 
-    def _read(self, batch: Mapping[str, Any], options: LossOptions) -> Snapshot:
+    def _read(self, batch: Mapping[str, Any], kind: Any, options: Any) -> Snapshot:
         """Read the module in its current state, which is returned."""
         excluded: set[Change] = set()
         try:
             self._check_parameters()
-            layers = layers_of_module(self._module) if is_default(self._module) else self._read_copy(batch, options)
+            layers = (
+                layers_of_module(self._module) if is_default(self._module) else self._read_copy(batch, kind, options)
+            )
             self._known = CompiledGradient(self._module, self._gradients, layers)
         except RandomError:
             raise  # maybe another thread has drawn them
@@ -94,7 +104,7 @@ class CompiledGradients:
         if n_weights > MOST_WEIGHTS[BEST]:
             raise NotDenseError(f"torch is faster for {n_weights:,} weights")
 
-    def _read_copy(self, batch: Mapping[str, Any], options: LossOptions) -> ModuleLayers:
+    def _read_copy(self, batch: Mapping[str, Any], kind: Any, options: Any) -> ModuleLayers:
         """Read a copy of the module, whose weights differ: where they are 0, they would hide gradients."""
         try:
             twin = copy.deepcopy(self._module)
@@ -102,13 +112,13 @@ class CompiledGradients:
             raise NotDenseError(f"it can't be copied: {type(error).__name__}: {error}") from None
         parameters = _parameters_of(twin)
         _perturb(parameters)
-        some = taken(batch, few(batch, MOST_COMPARED))
+        some = taken(batch, kind.some(batch, MOST_COMPARED))
         snapshot, randomness = Snapshot(twin), _randomness()
         layers = reason = None
         try:
             layers = layers_of_module(twin, module_inputs(some))
             gradients = {each: torch.zeros_like(each).detach() for each in parameters if each.requires_grad}
-            rows = CompiledRows(CompiledGradient(twin, gradients, layers), some, options)
+            rows = kind(CompiledGradient(twin, gradients, layers), some, *options)
             rows.compare_with_autograd(MOST_COMPARED)
         except NotDenseError as error:
             reason = str(error)
@@ -151,11 +161,9 @@ def _perturb(parameters: list[nn.Parameter]) -> None:
             each.add_(torch.randn(each.shape, generator=generator, device="cpu"), alpha=0.1)
 
 
-def _form_of(batch: Mapping[str, Any], options: LossOptions) -> Any:
+def _form_of(batch: Mapping[str, Any]) -> Any:
     """Return a value that is the same for batches with the same kinds of columns."""
-    leaves = flatten_struct(module_inputs(batch))
-    forms = [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in leaves]
-    return forms, options.vf_coeff != 0, options.kl_coeff != 0
+    return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten_struct(module_inputs(batch))]
 
 
 def _randomness() -> tuple[bytes, Any, Any]:

@@ -60,6 +60,7 @@ def gradient_of(
     *,
     has_mask: bool = False,
     has_former: bool = False,
+    is_given: bool = False,
     variant: str | None = None,
 ) -> PPOGradient:
     """Create the compiled gradient of a network.
@@ -69,6 +70,7 @@ def gradient_of(
         gradients: Trained parameter -> tensor that receives its gradient.
         has_mask: Rows have action masks, see `packed_rows()`.
         has_former: Rows have former logits, see `packed_rows()`.
+        is_given: Rows are the derivatives of a loss by the logits, not those of PPO.
         variant: Instruction set, see PPOGradient.
 
     Raises:
@@ -106,6 +108,7 @@ def gradient_of(
         bound=net.bound,
         has_mask=has_mask,
         has_former=has_former,
+        is_given=is_given,
         variant=variant,
     )
 

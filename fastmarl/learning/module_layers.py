@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as torch_modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -29,6 +29,9 @@ from fastmarl.core.nets.native import steps_and_cell
 from fastmarl.learning.dense_nets import DenseNet
 from fastmarl.learning.traced_layers import read_layers
 
+GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks", "_global_backward_hooks"
+)  # fmt: skip
 METHODS = ("_forward", "_forward_train", "_remember", "get_train_action_dist_cls", "get_exploration_action_dist_cls")
 ENCODERS = (Flat, OneHot, Entries)  # without parameters
 
@@ -98,7 +101,8 @@ def check_unwatched(module: RLModule) -> None:
     if torch.is_autocast_enabled("cpu"):
         raise NotDenseError("torch.autocast is on")
     modes = [each for each in _get_current_function_mode_stack() if not isinstance(each, DeviceContext)]
-    if modes or _get_current_dispatch_mode() is not None or _has_any_global_hook():
+    has_hooks = any(getattr(torch_modules, hooks) for hooks in GLOBAL_HOOKS)
+    if modes or has_hooks or _get_current_dispatch_mode() is not None:
         raise NotDenseError("there are hooks of all modules, or a mode that sees all operations of torch")
     for part in parts_of(module):
         if is_watched(part):
@@ -131,8 +135,6 @@ def _default_layers(module: Any) -> ModuleLayers:
     steps, cell = steps_and_cell(module.trunk)
     encoder, trunk = _split(steps)
     n_obs = _n_inputs([*trunk, *([] if cell is None else [cell]), *layers_in_order(module.pi)])
-    if module._mask_key is not None and not module.masks_actions:
-        raise NotDenseError(f"{type(module).__name__} may change the logits after they were masked")
     layers = DenseLayers(n_obs)
     policy = layers_in_order(module.pi)
     log_std = policy.pop() if type(policy[-1]) is FreeLogStd else None

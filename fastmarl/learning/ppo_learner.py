@@ -16,7 +16,7 @@ from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.objects.public import public
 from fastmarl.core.processes.cores import usable_cores
 from fastmarl.core.spaces.columns import Columns
-from fastmarl.learning.adam import FusedAdam, can_fuse
+from fastmarl.learning.adam import OptimizerSteps, limit_norm
 from fastmarl.learning.compiled_gradient import CompiledGradients
 from fastmarl.learning.compiled_rows import CompiledRows, LossOptions
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
@@ -27,7 +27,6 @@ from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import normalized
 
 COMPILED = "compiled"
-SMALLEST = 1e-6  # added to the norm that divides a gradient, as in torch
 
 
 @public("fastmarl.learning")
@@ -160,14 +159,14 @@ class PPOLearner:
 
     def _run_epochs(self, batch: Mapping[str, Any], n: int, device: torch.device, rows: Any) -> dict[str, float]:
         gradient, size = self.parameters.gradient, self.minibatch_size or -(-n // self.num_minibatches)
-        steps = _Steps(self.optimizer, self.parameters)
+        steps = OptimizerSteps(self.optimizer, self.parameters)
         found: dict[str, list[float]] = {}
         for epoch in range(self.epochs):
             generator = self.generator
             order = torch.randperm(n, generator=generator, device="cpu" if generator is None else generator.device)
             for k, numbers in enumerate(order.to(device).split(size)):
                 stats = rows.compute(numbers)
-                stats["grad_norm"] = norm = self._limit_norm(gradient)
+                stats["grad_norm"] = norm = limit_norm(gradient, self.max_grad_norm)
                 if not math.isfinite(norm):
                     raise BatchError(f"the gradient of minibatch {k} of epoch {epoch} has the norm {norm}; "
                                      f"{_not_finite(batch)}")  # fmt: skip
@@ -210,39 +209,6 @@ class PPOLearner:
         except NotDenseError as reason:
             self.backend = f"autograd: {reason}"
             return _AutogradRows(self._module, self.parameters, batch, options)
-
-    def _limit_norm(self, gradient: Tensor) -> float:
-        """Scale the gradient down to `max_grad_norm`; returns its norm before scaling."""
-        norm = float(torch.linalg.vector_norm(gradient))
-        if self.max_grad_norm is not None and norm > self.max_grad_norm:
-            gradient.mul_(self.max_grad_norm / (norm + SMALLEST))
-        return norm
-
-
-class _Steps:
-    """An optimizer's steps, fused into a single pass where possible."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: FlatParameters):
-        self._optimizer, self._parameters = optimizer, parameters
-        self._fused: FusedAdam | None = None
-
-    def step(self, unreached: list[slice]) -> None:
-        """Take one step, in which parameters without a gradient and their moments stay as they are.
-
-        The optimizer takes the first one itself, which creates the moments.
-
-        Args:
-            unreached: Places of the parameters without a gradient.
-        """
-        if self._fused is None and can_fuse(self._optimizer):
-            self._fused = FusedAdam(self._optimizer)
-        kept = []
-        if unreached:
-            state = self._optimizer.state.get(self._parameters, {}).values()
-            moments = [each for each in state if isinstance(each, Tensor) and each.shape == self._parameters.shape]
-            kept = self._parameters.kept(unreached, *moments)
-        (self._fused or self._optimizer).step()
-        self._parameters.put_back(kept)
 
 
 def _trained(module: torch.nn.Module) -> set[torch.nn.Parameter]:

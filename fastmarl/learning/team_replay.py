@@ -6,6 +6,7 @@ Axes in names: T env step, E chunk, A agent's slot in its group.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
@@ -55,11 +56,18 @@ class TeamReplay:
         self._n = 0  # number of decisions so far; decision i is in row i % capacity
         self._columns: dict[str, Any] = {}  # name -> [capacity, ...]
         self._running: dict[str, _Stream] = {}  # by episode id
+        self._is_ready = np.zeros(capacity, bool)  # by row: it can be drawn
         self._ready = np.zeros(0, np.int64)  # rows that can be drawn
+        self._ended = np.zeros(0, np.int64)  # first decisions of the episodes that are over and kept whole
 
     def __len__(self) -> int:
         """Number of decisions that can be drawn."""
         return len(self._ready)
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of whole episodes that can be drawn."""
+        return len(self._ended)
 
     def add(self, batch: Mapping[str, Any]) -> None:
         """Add a group's batch from `aligned()`, with `groups` that are dicts, so that slots don't change."""
@@ -72,48 +80,88 @@ class TeamReplay:
         is_decision[t, e] = is_decision[final_t[chunk, slot], chunk] = True
         self._make_columns(batch)
         first = self._n
-        former = [self._running.get(id_, _Stream()) for id_ in batch[Columns.EPS_ID].tolist()]
-        numbers, former = self._number(batch, is_decision, former)
+        numbers, former = self._number(batch, is_decision)
         self._clear(first)
         # Last observations come first, as an episode may go on in another chunk of this batch.
         finals = numbers[final_t[chunk, slot], chunk]
         self._write(finals, slot, batch, (chunk, slot), acted=False, awaited=waits[chunk, slot])
         self._write(numbers[t, e], a, batch, (t, e, a), acted=True, awaited=False)
+        if Columns.ENV_STATE in batch:
+            places = np.nonzero(self._is_kept(numbers))
+            self._columns[Columns.ENV_STATE][numbers[places] % self._capacity] = batch[Columns.ENV_STATE][places]
         self._pay(rewards_by_arrival(batch), numbers, former)
         self._settle(batch, numbers, former)
 
-    def sample(self, n: int, device: torch.device | str = "cpu") -> dict[str, Any]:
-        """Return n random decisions as tensors.
+    def sample(self, n: int, length: int = 1, device: torch.device | str = "cpu") -> dict[str, Any]:
+        """Return n random decisions and those after them as tensors.
 
         Args:
-            n: Number of decisions, drawn with replacement.
+            n: Number of sequences. Their first decisions are drawn with replacement.
+            length: T, number of decisions in a sequence, before a last one that is only the value of those before.
             device: Device of the tensors.
 
         Returns:
-            "obs", "actions" [n, A, ...]; "active" bool [n, A], the agents that acted, others have zeros; "rewards" [n];
-            "new_obs" [n, A, ...] and "new_active" bool [n, A], of the next decision; "terminateds" bool [n]: there is
-            none, as all agents have terminated; and with masks apart from observations "action_mask" and
-            "new_action_mask" [n, A, choices].
+            "obs" [n, T + 1, A, ...]; "actions" [n, T, A]; "active" bool [n, T, A], the agents that acted; "rewards"
+            [n, T]; "new_active" bool [n, T, A], the agents in the decision after each; "terminateds" bool [n, T]: there
+            is none, as all agents have terminated; "loss_mask" bool [n, T], False after the end of an episode, and for
+            decisions that are not complete yet; and if they were recorded, "env_state" [n, T + 1, ...] and, apart from
+            observations, "action_mask" [n, T + 1, A, choices]. There are zeros where there is nothing.
 
         Raises:
             BatchError: If there is no complete decision yet.
         """
         if not len(self):
             raise BatchError("the replay has no complete decision to draw")
-        rows = self._ready[self._rng.integers(len(self._ready), size=n)]
-        following = self._columns[NEXT][rows]
-        terminateds = following == NONE
-        next_rows = np.where(terminateds, 0, following) % self._capacity
+        return self._sequences(self._ready[self._rng.integers(len(self._ready), size=n)], length, device)
 
-        def taken(name: str) -> Any:
-            return map_struct(lambda leaf: leaf[rows], self._columns[name])
+    def sample_episodes(self, n: int, device: torch.device | str = "cpu") -> dict[str, Any]:
+        """Return n random episodes, drawn with replacement from those that are over and were kept whole.
 
-        def taken_next(name: str) -> Any:
-            return map_struct(lambda leaf: _without(leaf[next_rows], terminateds), self._columns[name])
+        Args:
+            n: Number of episodes.
+            device: Device of the tensors.
 
-        found = {name: taken(name) for name in self._columns if name not in (NEXT, *FLAGS)}
-        found |= {"active": taken("acted"), "terminateds": terminateds, "new_active": taken_next("observed")}
-        found |= {f"new_{name}": taken_next(name) for name in (Columns.OBS, Columns.ACTION_MASK) if name in found}
+        Returns:
+            As `sample()`, where T is the number of decisions in the longest of them.
+
+        Raises:
+            BatchError: If there is no whole episode.
+        """
+        if not self.num_episodes:
+            raise BatchError(f"the replay has no whole episode to draw; it keeps {self._capacity:,} decisions")
+        first = self._ended[self._rng.integers(self.num_episodes, size=n)]
+        return self._sequences(first % self._capacity, None, device)
+
+    def _sequences(self, starts: np.ndarray, length: int | None, device: torch.device | str) -> dict[str, Any]:
+        """Return the sequences that begin in these rows, until all have ended if there is no length."""
+        in_order, is_in_order = [starts], [np.ones(len(starts), bool)]
+        is_last: list[np.ndarray] = []
+        while len(is_last) != length and is_in_order[-1].any():
+            following = self._columns[NEXT][in_order[-1]]
+            is_last.append(is_in_order[-1] & (following == NONE))
+            is_in_order.append(is_in_order[-1] & (following >= 0))
+            in_order.append(np.where(is_in_order[-1], following % self._capacity, 0))
+        rows, is_there, terminateds = (np.stack(each, 1) for each in (in_order, is_in_order, is_last))
+        is_ready = self._is_ready[rows[:, :-1]] & is_there[:, :-1]
+        if length is None:
+            n_steps = 1 + int(is_ready.any(0).nonzero()[0].max(initial=0))  # without a last observation's own step
+            rows, is_there = rows[:, : n_steps + 1], is_there[:, : n_steps + 1]
+            terminateds, is_ready = terminateds[:, :n_steps], is_ready[:, :n_steps]
+        has_gaps = not is_there.all()
+
+        def taken(leaf: np.ndarray) -> np.ndarray:
+            found = leaf[rows]
+            if has_gaps:
+                found[~is_there] = 0
+            return found
+
+        names = [name for name in (*WRITTEN, Columns.ENV_STATE) if name in self._columns]
+        found = {name: map_struct(taken, self._columns[name]) for name in names}
+        found[Columns.ACTIONS] = map_struct(lambda leaf: leaf[:, :-1], found[Columns.ACTIONS])
+        found |= {"active": self._columns["acted"][rows[:, :-1]] & is_ready[..., None],
+                  "new_active": taken(self._columns["observed"])[:, 1:] & is_ready[..., None],
+                  Columns.REWARDS: self._columns[Columns.REWARDS][rows[:, :-1]] * is_ready,
+                  "terminateds": terminateds & is_ready, Columns.LOSS_MASK: is_ready}  # fmt: skip
         return to_tensors(found, device=device)
 
     # Writing.
@@ -122,7 +170,7 @@ class TeamReplay:
         """Make the columns that are missing; masks may come later than the rest."""
         if (mask := recorded_name(Recorded.ACTION_MASK, batch)) in batch:
             batch[Columns.ACTION_MASK] = batch[mask]
-        for name in WRITTEN:
+        for name in (*WRITTEN, Columns.ENV_STATE):
             if name in batch and name not in self._columns:
                 make = np.ones if name == Columns.ACTION_MASK else np.zeros
                 self._columns[name] = map_struct(
@@ -132,10 +180,8 @@ class TeamReplay:
             self._columns |= {name: np.zeros((self._capacity, batch[Columns.ACTIVE].shape[2]), bool) for name in FLAGS}
             self._columns |= {Columns.REWARDS: np.zeros(self._capacity), NEXT: np.full(self._capacity, UNKNOWN)}
 
-    def _number(
-        self, batch: Mapping[str, Any], is_decision: np.ndarray, former: list[_Stream]
-    ) -> tuple[np.ndarray, list[_Stream]]:
-        """Number the decisions [T + 1, E], with UNKNOWN elsewhere, and link each to the next.
+    def _number(self, batch: Mapping[str, Any], is_decision: np.ndarray) -> tuple[np.ndarray, list[_Stream]]:
+        """Number the decisions [T + 1, E], with UNKNOWN elsewhere.
 
         Returns:
             The numbers; and each chunk's stream before it, which may be that of an earlier chunk in the same batch.
@@ -145,7 +191,7 @@ class TeamReplay:
         for chunk, (id_, begin) in enumerate(
             zip(batch[Columns.EPS_ID], batch[Columns.FIRST_ENV_T].tolist(), strict=True)
         ):
-            stream = self._running.get(id_, former[chunk])
+            stream = self._running.get(id_, _Stream())
             before.append(stream)
             rows = np.flatnonzero(is_decision[:, chunk])
             is_new = rows + begin > stream.env_t
@@ -157,7 +203,8 @@ class TeamReplay:
                 self._n += len(new)
                 last = int(new[-1])
                 opened = dict(zip((new + begin).tolist(), numbers[new, chunk].tolist(), strict=True))
-                stream = _Stream(last + begin, self._n - 1, {**stream.open, **opened})
+                first = int(numbers[new[0], chunk]) if stream.first == UNKNOWN else stream.first
+                stream = _Stream(last + begin, self._n - 1, {**stream.open, **opened}, first, stream.has_ended)
             self._running[id_] = stream
         return numbers, before
 
@@ -171,6 +218,7 @@ class TeamReplay:
             for _, leaf in flatten_struct(self._columns.get(name, ())):
                 leaf[rows] = 0
         self._columns[NEXT][rows] = UNKNOWN
+        self._is_ready[rows] = False
 
     def _write(
         self,
@@ -210,7 +258,7 @@ class TeamReplay:
     def _settle(self, batch: Mapping[str, Any], numbers: np.ndarray, former: list[_Stream]) -> None:
         """Link decisions, forget episodes that have ended, and find out which decisions are complete."""
         next_of = self._columns[NEXT]
-        touched = [numbers[self._is_kept(numbers)]]
+        touched, ended = [numbers[self._is_kept(numbers)]], []
         for chunk, id_ in enumerate(batch[Columns.EPS_ID].tolist()):
             new = numbers[:, chunk][numbers[:, chunk] > former[chunk].number]
             chain = np.array([former[chunk].number, *new.tolist()])
@@ -218,18 +266,20 @@ class TeamReplay:
             next_of[chain[:-1] % self._capacity] = chain[1:]
             touched.append(chain)
             stream = self._running[id_]
-            opened = self._open_of(stream)
-            self._running[id_] = stream = _Stream(stream.env_t, stream.number, opened)
+            stream.open = self._open_of(stream)
             if self._is_kept(stream.number):
-                next_of[stream.number % self._capacity] = UNKNOWN if opened else NONE
+                next_of[stream.number % self._capacity] = UNKNOWN if stream.open else NONE
+            if not stream.open and not stream.has_ended:
+                stream.has_ended = True
+                ended.append(stream.first)
         ids = dict.fromkeys(batch[Columns.EPS_ID].tolist())
         self._running = {id_: self._running[id_] for id_ in ids}
         rows = np.concatenate(touched) % self._capacity
-        is_ready = np.zeros(min(self._n, self._capacity), bool)
-        is_ready[self._ready] = True
         acted, awaited = self._columns["acted"][rows], self._columns["awaited"][rows]
-        is_ready[rows] = acted.any(1) & ~awaited.any(1) & (next_of[rows] != UNKNOWN)
-        self._ready = np.flatnonzero(is_ready)
+        self._is_ready[rows] = acted.any(1) & ~awaited.any(1) & (next_of[rows] != UNKNOWN)
+        self._ready = np.flatnonzero(self._is_ready)
+        episodes = np.concatenate([self._ended, np.array(ended, np.int64)])
+        self._ended = episodes[self._is_kept(episodes)]
 
     def _is_kept(self, numbers: Any) -> Any:
         return (numbers >= 0) & (numbers >= self._n - self._capacity)
@@ -247,9 +297,13 @@ class TeamReplay:
         """Return everything as plain data, for checkpoints."""
         n = min(self._n, self._capacity)
         columns = {name: map_struct(lambda leaf: leaf[:n], column) for name, column in self._columns.items()}
-        running = [[each.env_t, each.number, [*each.open.items()]] for each in self._running.values()]
-        return {"columns": columns, "n": self._n, "ready": self._ready, "episode_ids": list(self._running),
-                "running": running, "rng": self._rng.bit_generator.state}  # fmt: skip
+        running = [
+            [each.env_t, each.number, [*each.open.items()], each.first, each.has_ended]
+            for each in self._running.values()
+        ]
+        return {"columns": columns, "n": self._n, "ready": self._ready, "ended": self._ended,
+                "episode_ids": list(self._running), "running": running,
+                "rng": self._rng.bit_generator.state}  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state.
@@ -265,26 +319,29 @@ class TeamReplay:
 
         self._columns = {name: map_struct(whole, column) for name, column in state["columns"].items()}
         self._n, self._ready = int(state["n"]), np.asarray(state["ready"], np.int64)
+        self._is_ready[:] = False
+        self._is_ready[self._ready] = True
+        self._ended = np.asarray(state["ended"], np.int64)
         self._running = {
-            id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened})
-            for id_, (env_t, number, opened) in zip(state["episode_ids"], state["running"], strict=True)
+            id_: _Stream(env_t, number, {int(t): int(i) for t, i in opened}, *others)
+            for id_, (env_t, number, opened, *others) in zip(state["episode_ids"], state["running"], strict=True)
         }
         self._rng.bit_generator.state = state["rng"]
 
 
+@dataclass
 class _Stream:
     """The decisions of a running episode so far.
 
     Attributes:
         env_t, number: Env step and number of the last one; -1: there was none.
         open: Env step -> number, of those that wait for an agent's action.
+        first: Number of the first one.
+        has_ended: All agents have ended, although some may return.
     """
 
-    def __init__(self, env_t: int = -1, number: int = UNKNOWN, opened: dict[int, int] | None = None):
-        self.env_t, self.number, self.open = env_t, number, opened or {}
-
-
-def _without(leaf: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Set these rows of a copy to zero."""
-    leaf[rows] = 0
-    return leaf
+    env_t: int = -1
+    number: int = UNKNOWN
+    open: dict[int, int] = field(default_factory=dict)
+    first: int = UNKNOWN
+    has_ended: bool = False

@@ -149,7 +149,7 @@ MISTAKES = [  # what is typed, exit code, what the line says
     ("sample", 2, "required: --env"),
     ("train", 2, "required: ALGORITHM"),
     ("train ipo", 2, "there is no algorithm 'ipo'; did you mean 'ippo'?"),
-    ("train sac", 2, "there is no algorithm 'sac'; there are ippo, mappo, vdn, recurrent_ippo, epymarl"),
+    ("train sac", 2, "there is no algorithm 'sac'; there are ippo, mappo, iql, vdn, qmix, recurrent_ippo, epymarl"),
     ("train --env ready ippo", 2, "the algorithm comes before its options: fastmarl train ippo"),
     ("train --env ready", 2, "name an algorithm before the options, such as fastmarl train ippo --env ..., or a run"),
     ("train --resum finishd", 2, "there is no folder 'finishd'"),

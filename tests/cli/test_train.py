@@ -133,7 +133,7 @@ def test_runs_without_an_option_are_resumed_with_its_default(capsys):
     assert main("train", "--resume", "run", "--steps", "200", "--no-plot", "--episodes", "2") == 0
 
 
-@pytest.mark.parametrize("algorithm", ["mappo", "vdn", "recurrent_ippo", "epymarl"])
+@pytest.mark.parametrize("algorithm", ["mappo", "iql", "vdn", "qmix", "recurrent_ippo", "epymarl"])
 def test_policies_of_all_algorithms_can_play(algorithm, capsys):
     args = ["--steps", "300", "--num-envs", "2", "--episodes", "2", "--no-plot", "--folder", "run"]
     assert main("train", algorithm, *args) == 0

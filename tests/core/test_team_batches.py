@@ -66,49 +66,79 @@ def complete(ledgers, *, running):
     return found
 
 
-def drawn_from(replay, n):
-    """Return decisions that were drawn, like `complete()`, with the masks of those that act now and next."""
-    rows = {name: column.numpy() for name, column in replay.sample(n).items()}
-    found = {}
-    for i in range(n):
-        acting, following = rows["active"][i], rows["new_active"][i]
-        assert not rows["obs"][i][~acting].any() or (rows["obs"][i][~acting][:, 0] <= 1).all()
-        assert not rows["new_obs"][i][~following].any() and not rows["new_action_mask"][i][~following].any()
-        number = {agent: int(rows["obs"][i, a, 1]) for a, agent in enumerate(AGENTS) if acting[a]}
-        found[tuple(sorted(number.values()))] = (
-            {
-                "obs": number,
-                "actions": {agent: int(rows["actions"][i, AGENTS.index(agent)]) for agent in number},
-                "rewards": rows["rewards"][i],
-                "new_obs": {agent: int(rows["new_obs"][i, a, 1]) for a, agent in enumerate(AGENTS) if following[a]},
-                "terminateds": rows["terminateds"][i],
-            },
-            rows["action_mask"][i],
-            rows["new_action_mask"][i],
-        )
+def drawn_from(rows):
+    """Return decisions that were drawn, like `complete()`, with the masks of those that act now and next, by sequence.
+
+    Each is followed by what comes after it in its sequence.
+    """
+    rows = {name: column.numpy() for name, column in rows.items()}
+    found = []
+    for i, counts in enumerate(rows["loss_mask"]):
+        found.append({})
+        for t in np.flatnonzero(counts):
+            now, following = rows["obs"][i, t : t + 2]
+            mask, new_mask = rows["action_mask"][i, t : t + 2]
+            acting, awaited, terminated = (rows[name][i, t] for name in ("active", "new_active", "terminateds"))
+            assert not terminated or not (following.any() or new_mask.any() or awaited.any())
+            number = {agent: int(now[a, 1]) for a, agent in enumerate(AGENTS) if acting[a]}
+            assert tuple(sorted(number.values())) not in found[-1]
+            found[-1][tuple(sorted(number.values()))] = (
+                {
+                    "obs": number,
+                    "actions": {agent: int(rows["actions"][i, t, AGENTS.index(agent)]) for agent in number},
+                    "rewards": rows["rewards"][i, t],
+                    "new_obs": {agent: int(following[a, 1]) for a, agent in enumerate(AGENTS) if awaited[a]},
+                    "terminateds": terminated,
+                },
+                mask,
+                new_mask,
+            )
+        for name in ("active", "new_active", "terminateds", "rewards"):
+            assert not rows[name][i][~counts].any(), name
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
-def test_decisions_in_the_replay_equal_the_ledgers(seed):
-    replay = TeamReplay(10_000, seed)
-    for batch, _, ledgers in batches_of(seed):  # noqa: B007
-        replay.add(batch)
-    got = drawn_from(replay, 20_000)
+def check_decisions(got, ledgers):
+    """Compare results of `drawn_from()` with the ledgers; returns all decisions."""
     masks = {number: step.masks[agent] for ledger in ledgers for step in ledger for agent, number in step.obs.items()}
     want = complete(ledgers, running=False) | complete(ledgers, running=True)
-    for numbers, (decision, mask, new_mask) in got.items():
+    for numbers, (decision, mask, new_mask) in (pair for each in got for pair in each.items()):
         assert decision == want[numbers]
         for column, of in ((mask, "obs"), (new_mask, "new_obs")):
             for agent, number in decision[of].items():
                 assert column[AGENTS.index(agent)].tolist() == masks[number].astype(bool).tolist(), (of, agent)
+    return {numbers: decision for each in got for numbers, (decision, *_) in each.items()}
+
+
+@pytest.mark.parametrize("length", [1, 6])
+@pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
+def test_decisions_in_the_replay_equal_the_ledgers(seed, length):
+    replay = TeamReplay(10_000, seed)
+    for batch, _, ledgers in batches_of(seed):  # noqa: B007
+        replay.add(batch)
+    sequences = drawn_from(replay.sample(20_000 if length == 1 else 12_000, length))
+    got = check_decisions(sequences, ledgers)
     assert got.keys() >= complete(ledgers, running=False).keys() and len(got) > 400
-    assert any(decision["terminateds"] for decision, *_ in got.values())
+    assert any(decision["terminateds"] for decision in got.values())
+    assert length == 1 or sum(len(each) == length for each in sequences) > 400
+
+
+@pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
+def test_whole_episodes_in_the_replay_equal_the_ledgers(seed):
+    replay = TeamReplay(10_000, seed)
+    for batch, _, ledgers in batches_of(seed):  # noqa: B007
+        replay.add(batch)
+    episodes = drawn_from(replay.sample_episodes(500))
+    assert max(map(len, episodes)) > 20
+    check_decisions(episodes, ledgers)
+    whole = [complete([ledger], running=False).keys() for ledger in ledgers]
+    assert {frozenset(each) for each in episodes} == {frozenset(each) for each in whole if each}
+    assert replay.num_episodes == sum(map(bool, whole))
 
 
 def test_a_replay_keeps_the_latest_decisions_and_is_saved():
-    replay, other = TeamReplay(50, 1), TeamReplay(50, 1)
-    for i, (batch, _, ledgers) in enumerate(batches_of(0)):  # noqa: B007
+    replay, other, whole = TeamReplay(50, 1), TeamReplay(50, 1), 0
+    for i, (batch, _, ledgers) in enumerate(batches_of(0)):
         replay.add(batch)
         other.add(batch)
         if i % 3 == 0:
@@ -116,11 +146,14 @@ def test_a_replay_keeps_the_latest_decisions_and_is_saved():
             other = TeamReplay(50)
             other.set_state(state)
         if len(replay):
-            one, two = replay.sample(40), other.sample(40)
+            one, two = replay.sample(40, 2), other.sample(40, 2)
             assert all((one[name] == two[name]).all() for name in one)
-    want = complete(ledgers, running=False) | complete(ledgers, running=True)
-    for numbers, (decision, *_) in drawn_from(replay, 500).items():
-        assert decision == want[numbers]
+        assert replay.num_episodes == other.num_episodes
+        if replay.num_episodes:
+            whole += len(check_decisions(drawn_from(replay.sample_episodes(20)), ledgers))
+            other.sample_episodes(20)
+    check_decisions(drawn_from(replay.sample(500, 3)), ledgers)
+    assert whole > 20
     assert 20 < len(replay) <= 50
 
 
@@ -129,13 +162,15 @@ def test_agents_without_masks_may_do_anything_where_others_had_some():
     for i, (batch, *_) in enumerate(batches_of(0)):
         replay.add({name: column for name, column in batch.items() if i == 0 or "mask" not in str(name).lower()})
     rows = replay.sample(500)
-    for mask, active in (("action_mask", "active"), ("new_action_mask", "new_active")):
-        assert rows[active].any() and rows[mask][rows[active]].all(), mask
+    for t, active in enumerate(("active", "new_active")):
+        assert rows[active].any() and rows["action_mask"][:, t][rows[active][:, 0]].all(), active
 
 
 def test_an_empty_replay_can_not_be_drawn_from():
     with pytest.raises(BatchError, match="no complete decision"):
         TeamReplay(5).sample(1)
+    with pytest.raises(BatchError, match="no whole episode to draw; it keeps 5 decisions"):
+        TeamReplay(5).sample_episodes(1)
 
 
 @pytest.mark.parametrize("n_step", [1, 3, 100])

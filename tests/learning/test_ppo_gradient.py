@@ -271,13 +271,14 @@ def test_masked_logits_have_no_derivative(variant, kind):
 @pytest.mark.parametrize("log_std", [-0.5, 0.5])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_standard_deviations_at_their_bound_have_a_derivative(variant, log_std):
-    """As those that torch.clamp() leaves alone."""
+    """As inside the bounds; torch.clamp() has a derivative at its bounds in some versions, from 2.15 on it has none."""
     case = Case(6, kind="free gaussian", n=100)
-    case.bound = 0.5
     with torch.no_grad():
         case.log_std.fill_(log_std)
+    case.bound = 0.6
     want, _ = case.by_autograd()
     assert want[-1].all()
+    case.bound = 0.5
     assert_close(case.by_hand(variant)[0], want)
 
 

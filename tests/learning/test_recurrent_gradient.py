@@ -12,7 +12,7 @@ from fastmarl import RLModuleSpec
 from fastmarl.core.native._ppo import VARIANTS, PPOGradient
 from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
-from fastmarl.learning import PPOLearner, compiled_rows, ppo_loss
+from fastmarl.learning import PPOLearner, compiled_batch, ppo_loss
 from fastmarl.learning.compiled_gradient import CompiledGradients
 from fastmarl.learning.compiled_rows import LossOptions
 from fastmarl.learning.dense_nets import gradient_of
@@ -94,7 +94,7 @@ def variant(request, monkeypatch):
     def make(*args, **kwargs):
         return gradient_of(*args, **kwargs, variant=request.param)
 
-    monkeypatch.setattr(compiled_rows, "gradient_of", make)
+    monkeypatch.setattr(compiled_batch, "gradient_of", make)
     return request.param
 
 

@@ -15,7 +15,7 @@ from support.ppo import BOX_ACTIONS, DISCRETE, make_batch, make_module
 from support.random_cases import number_of_cases
 from torch import nn
 
-from fastmarl.learning import PPOLearner, compiled_rows, ppo_loss
+from fastmarl.learning import PPOLearner, compiled_batch, ppo_loss
 from fastmarl.learning.dense_nets import gradient_of
 from fastmarl.modules import DefaultRLModule, RLModule, as_rl_module
 
@@ -473,7 +473,7 @@ def test_gradients_are_compared_parameter_by_parameter(monkeypatch):
     def without_values(net, gradients, **options):
         return gradient_of(net, {each: found for each, found in gradients.items() if len(each) != 1}, **options)
 
-    monkeypatch.setattr(compiled_rows, "gradient_of", without_values)
+    monkeypatch.setattr(compiled_batch, "gradient_of", without_values)
     module = make_module(Plain)
     batch = batch_of(module, 0)
     batch["advantages"] *= 1e5

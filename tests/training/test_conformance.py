@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from support.exhaustive import further
 from support.ledgered.watched import WatchedIPPO, WatchedMAPPO, WatchedRecurrentIPPO
-from support.ledgered.watched_teams import WatchedEPyMARL, WatchedVDN
+from support.ledgered.watched_teams import WatchedEPyMARL, WatchedIQL, WatchedQ
 from support.ledgered.worlds import WORLDS
 from support.training_runs import assert_equal_runs
 
@@ -33,9 +33,12 @@ class Variant:
 VARIANTS = {
     "ippo": Variant("ippo", WatchedIPPO, ("--lambda", "0.7")),
     "mappo": Variant("mappo", WatchedMAPPO, ("--lambda", "0.8", "--fragment", "20"), 20),
-    "vdn": Variant("vdn", WatchedVDN),
+    "iql": Variant("iql", WatchedIQL),
+    "vdn": Variant("vdn", WatchedQ),
+    "qmix": Variant("qmix", WatchedQ),
     "epymarl": Variant("epymarl", WatchedEPyMARL, ("--fragment", "20"), 20),
     "recurrent_ippo": Variant("recurrent_ippo", WatchedRecurrentIPPO, fragment=64),
+    "qmix, memory": Variant("qmix", WatchedQ, ("--memory",)),
     "ippo, policies": Variant("ippo", WatchedIPPO, ("--policies", "each")),
     "epymarl, central": Variant("epymarl", WatchedEPyMARL, ("--fragment", "20", "--critic", "central"), 20),
     "recurrent_ippo, memoryless": Variant(
@@ -47,7 +50,11 @@ NOT_DISCRETE = ("masks of several choices", "several choices", "continuous actio
 REFUSED = {
     **{(name, "unequal observations"): "have different spaces" for name in ONE_POLICY},
     **{(name, "unequal actions"): "have different spaces" for name in ONE_POLICY},
-    **{("vdn", world): "vdn needs Discrete actions" for world in NOT_DISCRETE},
+    **{
+        (name, world): "action values need Discrete actions"
+        for name in ("iql", "vdn", "qmix", "qmix, memory")
+        for world in NOT_DISCRETE
+    },
     ("mappo", "no state"): "mappo needs an env with state(), which returns the global state as one array",
 }
 CELLS = [(name, world) for name in VARIANTS for world in WORLDS]

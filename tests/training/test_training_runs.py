@@ -28,7 +28,9 @@ from fastmarl.training.run_folder import RunFolder, checkpoint_in
 RUNS = {
     "ippo": ["--num-envs", "8", "--steps", "1200"],
     "mappo": ["--num-envs", "8", "--steps", "1200"],
+    "iql": ["--num-envs", "4", "--steps", "600"],
     "vdn": ["--num-envs", "4", "--steps", "600"],
+    "qmix": ["--num-envs", "4", "--steps", "600"],
     "recurrent_ippo": ["--num-envs", "4", "--steps", "1536"],
     "epymarl": ["--num-envs", "4", "--steps", "1200"],
 }

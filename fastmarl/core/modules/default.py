@@ -43,11 +43,12 @@ class DefaultRLModule(RLModule):
     """
 
     capturable = True
+    config_cls = DefaultModelConfig  # of `model_config`
 
     def setup(self) -> None:
         if self.observation_space is None or self.action_space is None:
             raise ConfigError("the default nets need an observation_space and an action_space")
-        config = DefaultModelConfig.of(self.model_config)
+        config = self.config_cls.of(self.model_config)
         self.action_dist_cls = get_action_dist_cls(self.action_space)
         n_logits = self.action_dist_cls.required_input_dim(self.action_space)
         self._mask_key = mask_key(self.observation_space, self.action_space)

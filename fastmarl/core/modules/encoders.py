@@ -30,7 +30,16 @@ def make_encoder(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Modul
     return encoder, size
 
 
-def _encoder(space: Any, config: DefaultModelConfig) -> tuple[nn.Module, int]:
+def make_flattener(space: gym.Space) -> nn.Module:
+    """Return a module from observations [n, ...] of `space` to float32 [n, size], as `gym.spaces.flatten()` has them.
+
+    Raises:
+        ConfigError: If the default networks can't read this space.
+    """
+    return _encoder(space, None)[0]
+
+
+def _encoder(space: Any, config: DefaultModelConfig | None) -> tuple[nn.Module, int]:
     if isinstance(space, gym.spaces.Dict):
         return _entries_encoder(list(space.spaces.items()), config)
     if isinstance(space, gym.spaces.Tuple):
@@ -46,13 +55,15 @@ def _encoder(space: Any, config: DefaultModelConfig) -> tuple[nn.Module, int]:
     raise ConfigError(f"the default nets can't read {space!r}; give a module_class of your own in its RLModuleSpec")
 
 
-def _entries_encoder(entries: list[tuple[Any, gym.Space]], config: DefaultModelConfig) -> tuple[nn.Module, int]:
+def _entries_encoder(entries: list[tuple[Any, gym.Space]], config: DefaultModelConfig | None) -> tuple[nn.Module, int]:
     entries = [(key, space) for key, space in entries if leaf_spaces(space)]  # skips empty containers
     encoders = [_encoder(space, config) for _, space in entries]
     return Entries([key for key, _ in entries], [encoder for encoder, _ in encoders]), sum(size for _, size in encoders)
 
 
-def _box_encoder(space: gym.spaces.Box, config: DefaultModelConfig) -> tuple[nn.Module, int]:
+def _box_encoder(space: gym.spaces.Box, config: DefaultModelConfig | None) -> tuple[nn.Module, int]:
+    if config is None:
+        return Flat(space.shape, 1.0), int(np.prod(space.shape))
     scale = 1 / 255 if space.dtype == np.uint8 and (space.high == 255).all() else 1.0
     if len(space.shape) == 3 and (config.conv_filters is not None or _is_image(space)):
         encoder = ImageEncoder(space.shape, config.conv_filters, config.conv_activation, scale)

@@ -90,102 +90,182 @@ def criticised(critic: Any, inputs: list[Any]) -> list[float]:
         return critic(torch.from_numpy(np.stack(inputs))).squeeze(-1).tolist()
 
 
-class WatchedVDN(Watched):
-    """The replay's rows are the team's decisions that are complete, each with the next one.
+class WatchedQ(Watched):
+    """The rows of replays are their teams' decisions that are complete, each with the next one.
 
-    The team decides at each step at which an agent acts, and is rewarded until the next one.
+    A team decides at each step at which one of its agents acts, and is rewarded until the next one.
     """
 
+    def setup(self) -> None:
+        self.teams = [(self.learner.replay, self.learner.agents)]
+
     def learn_and_check(self, episodes: list) -> Mapping[str, Any]:
+        update, losses = self.learner.q.update, []
+
+        def checked(rows: Mapping[str, Any]) -> Mapping[str, Any]:
+            if losses:
+                return update(rows)
+            losses.append(self.loss(rows))
+            stats = update(rows)
+            np.testing.assert_allclose(stats["qf_loss"], losses[0], rtol=1e-4, atol=1e-6)
+            return stats
+
+        self.learner.q.update = checked
         stats = self.learner.learn(episodes)
-        expected = self.complete()
-        self.rows_learnt = len(expected)
-        if expected:
-            n, replay = 15 * len(expected) + 30, copy(self.learner.replay)
-            replay._rng = deepcopy(replay._rng)  # the run goes on with the numbers that it would have drawn
-            rows = replay.sample(n, "cpu")
-            found = {self.row_found({name: nth(column, i) for name, column in rows.items()}) for i in range(n)}
-            assert found == expected
-            rows = replay.sample(64, "cpu")
-            np.testing.assert_allclose(self.learner.loss(rows).item(), self.loss(rows), rtol=1e-4, atol=1e-6)
+        del self.learner.q.update
+        assert bool(losses) == bool(stats)
+        self.rows_learnt = sum(self.check_replay(replay, agents) for replay, agents in self.teams)
         return stats
 
-    def complete(self) -> set:
-        """Return the team's decisions whose actions, rewards and next decision are known."""
-        seen = observed_in(self.decisions, self.ledgers)
+    def check_replay(self, kept: Any, agents: list) -> int:
+        """Compare the decisions in a replay with the ledgers; returns their number."""
+        expected = self.complete(agents)
+        assert bool(expected) == bool(len(kept))
+        if expected:
+            n, replay = 15 * len(expected) + 30, copy(kept)
+            replay._rng = deepcopy(replay._rng)  # the run goes on with the numbers that it would have drawn
+            rows = replay.sample(n)
+            found = {self.row_found({name: nth(column, i) for name, column in rows.items()}) for i in range(n)}
+            assert found == expected
+        return len(expected)
+
+    def complete(self, agents: list) -> set:
+        """Return the decisions of a team whose actions, rewards and next decision are known."""
+        decisions = [each for each in self.decisions if each.agent in agents]
+        seen = {
+            place: of_team
+            for place, of_all in observed_in(self.decisions, self.ledgers).items()
+            if (of_team := {agent: of_agent for agent, of_agent in of_all.items() if agent in agents})
+        }
         teams: dict[Any, list[Decision]] = {}
-        for each in self.decisions:
+        latest: dict[Any, dict[Agent, Decision]] = {}
+        for each in decisions:
             teams.setdefault((each.env, each.episode, each.t), []).append(each)
+            latest.setdefault((each.env, each.episode), {})[each.agent] = each
         found = set()
         for (env, episode, t), team in teams.items():
             later = sorted(place[2] for place in seen if place[:2] == (env, episode) and place[2] > t)
-            is_over = any(entry.end for entry in self.ledgers[env] if entry.episode == episode)
+            is_over = all(each.end for each in latest[env, episode].values())
             if all(each.known for each in team) and (later or is_over):
-                reward = team_reward(self.decisions, team[0], t, later[0] if later else math.inf)
+                reward = team_reward(decisions, team[0], t, later[0] if later else math.inf)
                 following = seen[env, episode, later[0]] if later else {}
-                found.add(self.row_expected(team, reward, following, is_last=not later))
+                found.add(self.row_expected(agents, team, reward, following, is_last=not later))
         return found
 
-    def row_expected(self, team: list[Decision], reward: float, following: Mapping[Any, Any], *, is_last: bool) -> Row:
+    def row_expected(
+        self, agents: list, team: list[Decision], reward: float, following: Mapping[Any, Any], *, is_last: bool
+    ) -> Row:
         space = self.runner.module[DEFAULT].action_space
         acted = {
             each.agent: (*self.shown(each.observation, each.mask), numbers_from_zero(space, each.action)[0])
             for each in team
         }
         awaited = {agent: self.shown(*seen) for agent, seen in following.items()}
-        slots = [tuple(of_agent.get(agent) for agent in self.learner.agents) for of_agent in (acted, awaited)]
+        slots = [tuple(of_agent.get(agent) for agent in agents) for of_agent in (acted, awaited)]
         return slots[0], round(reward, 3), slots[1], is_last
 
     def row_found(self, row: Mapping[str, Any]) -> Row:
         acted = [
-            (*self.shown_in(row, "", slot), float(row["actions"][slot])) if active else None
-            for slot, active in enumerate(row["active"].tolist())
+            (*self.shown_in(row, 0, slot), float(row["actions"][0, slot])) if active else None
+            for slot, active in enumerate(row["active"][0].tolist())
         ]
         awaited = [
-            self.shown_in(row, "new_", slot) if active else None
-            for slot, active in enumerate(row["new_active"].tolist())
+            self.shown_in(row, 1, slot) if active else None for slot, active in enumerate(row["new_active"][0].tolist())
         ]
         return tuple(acted), round(row["rewards"].item(), 3), tuple(awaited), row["terminateds"].item()
 
     def shown(self, observation: Any, mask: list[int] | None) -> tuple:
         return observed(observation), tuple(map(bool, mask or ())) if self.env.masks == "infos" else ()
 
-    def shown_in(self, row: Mapping[str, Any], prefix: str, slot: int) -> tuple:
-        mask = row[f"{prefix}action_mask"][slot].tolist() if f"{prefix}action_mask" in row else ()
-        return observed(nth(row[f"{prefix}obs"], slot)), tuple(mask)
+    def shown_in(self, row: Mapping[str, Any], t: int, slot: int) -> tuple:
+        mask = row["action_mask"][t, slot].tolist() if "action_mask" in row else ()
+        return observed(nth(nth(row["obs"], t), slot)), tuple(mask)
+
+    # The loss, by loops over teams, decisions and agents.
 
     def loss(self, rows: Mapping[str, Any]) -> float:
-        """Return the mean of Huber's errors of the team's values, row by row."""
-        modules = self.learner.module, self.learner.target
-        now, new, slow = (
-            self.action_values(module, rows, prefix)
-            for module, prefix in ((modules[0], ""), (modules[0], "new_"), (modules[1], "new_"))
-        )
-        total = 0.0
-        for i, reward in enumerate(rows["rewards"].tolist()):
-            slots = range(len(self.learner.agents))
-            taken = sum(now[i][slot][int(rows["actions"][i, slot])] for slot in slots if rows["active"][i, slot])
-            after = 0.0
-            for slot in slots:
-                if rows["new_active"][i, slot]:
-                    legal = self.legal(rows, i, slot)
-                    best = max(legal, key=lambda choice: new[i][slot][choice])
-                    after += slow[i][slot][best]
-            error = abs(taken - (SCALE * reward + self.args.gamma * after))
-            total += 0.5 * error**2 if error < 1 else error - 0.5
-        return total / len(rows["rewards"])
+        """Return the mean of Huber's errors of the teams' values."""
+        target, *slow_mixer = self.learner.q.target
+        now, slow = (self.action_values(module, rows) for module in (self.learner.q.module, target))
+        errors = []
+        n, length, n_agents = rows["active"].shape
+        for i in range(n):
+            for t in range(length):
+                if not rows["loss_mask"][i, t]:
+                    continue
+                taken, after = [0.0] * n_agents, [0.0] * n_agents
+                for slot in range(n_agents):
+                    if rows["active"][i, t, slot]:
+                        taken[slot] = now[i, t, slot][int(rows["actions"][i, t, slot])]
+                    if rows["new_active"][i, t, slot]:
+                        legal = self.legal(rows, i, t + 1, slot)
+                        best = max(legal, key=lambda choice, seen=now[i, t + 1, slot]: seen[choice])
+                        after[slot] = slow[i, t + 1, slot][best]
+                later = 0.0 if rows["terminateds"][i, t] else self.mixed(slow_mixer, after, rows, i, t + 1)
+                mixer = [] if self.learner.q.mixer is None else [self.learner.q.mixer]
+                expected = float(rows["rewards"][i, t]) + self.args.gamma * later
+                error = abs(self.mixed(mixer, taken, rows, i, t) - expected)
+                errors.append(0.5 * error**2 if error < 1 else error - 0.5)
+        return sum(errors) / len(errors)
 
-    def legal(self, rows: Mapping[str, Any], i: int, slot: int) -> list[int]:
+    def mixed(self, mixer: list, values: list[float], rows: Mapping[str, Any], i: int, t: int) -> float:
+        if not mixer:
+            return sum(values)
+        joint = []
+        for slot, agent in enumerate(self.learner.agents):
+            space = self.env.observation_spaces[agent]
+            is_there = (t < rows["active"].shape[1] and rows["active"][i, t, slot]) or (
+                t and rows["new_active"][i, t - 1, slot]
+            )
+            seen = mapped(lambda leaf, slot=slot: leaf[i, t, slot].numpy(), rows["obs"])
+            seen = seen.astype(np.int64) if isinstance(space, gym.spaces.Discrete) else seen
+            flat = gym.spaces.flatten(space, seen) if is_there else np.zeros(gym.spaces.flatdim(space))
+            joint.append(torch.as_tensor(flat).float())
+        with torch.no_grad():
+            return float(mixer[0](torch.tensor(values), torch.cat(joint)))
+
+    def legal(self, rows: Mapping[str, Any], i: int, t: int, slot: int) -> list[int]:
         mask = torch.ones(int(self.runner.module[DEFAULT].action_space.n))
-        if self.env.masks == "infos":
-            mask = rows["new_action_mask"][i, slot]
+        if "action_mask" in rows:
+            mask = rows["action_mask"][i, t, slot]
         elif self.env.masks:
-            mask = rows["new_obs"]["action_mask"][i, slot]
+            mask = rows["obs"]["action_mask"][i, t, slot]
         return [choice for choice, is_legal in enumerate(mask.tolist()) if is_legal]
 
-    def action_values(self, module: Any, rows: Mapping[str, Any], prefix: str) -> list[list[list[float]]]:
-        """Return action values without masks: row, slot, choice."""
-        flat = mapped(lambda leaf: leaf.flatten(0, 1), rows[f"{prefix}obs"])
-        n_agents = len(self.learner.agents)
-        with torch.no_grad():
-            return module.forward_train({"obs": flat})["action_dist_inputs"].unflatten(0, (-1, n_agents)).tolist()
+    def action_values(self, module: Any, rows: Mapping[str, Any]) -> dict[tuple[int, int, int], list[float]]:
+        """Return action values without masks, by sequence, step and slot, each agent with a memory of its own."""
+        found: dict[tuple[int, int, int], list[float]] = {}
+        n, length, n_agents = rows["active"].shape
+        states: dict[tuple[int, int], Any] = {}
+        for t in range(length + 1):
+            for slot in range(n_agents):
+                here = [
+                    i
+                    for i in range(n)
+                    if (t < length and rows["active"][i, t, slot]) or (t and rows["new_active"][i, t - 1, slot])
+                ]
+                if not here:
+                    continue
+                obs = mapped(lambda leaf, here=here, t=t, slot=slot: leaf[here][:, t, slot], rows["obs"])
+                inputs = {"obs": obs}
+                if module.is_stateful():
+                    first = mapped(torch.as_tensor, module.get_initial_state())
+                    before = [states.get((i, slot), first) for i in here]
+                    inputs = {
+                        "obs": mapped(lambda leaf: leaf[:, None], obs),
+                        "state_in": {name: torch.stack([each[name] for each in before]) for name in first},
+                    }
+                with torch.no_grad():
+                    outputs = module.forward_train(inputs)
+                logits = outputs["action_dist_inputs"].reshape(len(here), -1).tolist()
+                for place, (i, of_i) in enumerate(zip(here, logits, strict=True)):
+                    found[i, t, slot] = of_i
+                    states[i, slot] = {name: leaf[place] for name, leaf in outputs.get("state_out", {}).items()}
+        return found
+
+
+class WatchedIQL(WatchedQ):
+    """Each agent is a team."""
+
+    def setup(self) -> None:
+        self.teams = [(replay, [agent]) for agent, replay in self.learner.replays.items()]

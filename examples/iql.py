@@ -1,0 +1,73 @@
+"""IQL (Tan 1993) on simple_spread: 3 agents share a network of action values, and learn each from its own rewards.
+
+python examples/iql.py --steps 1000000 --folder runs/iql
+
+Random play returns about -79 per episode (figures: docs/gallery.md). The algorithm is that of vdn.py for teams of one
+agent. The folder receives the learning curve and checkpoints, from which --resume continues; they contain the replays,
+up to 110 MB each.
+"""
+
+import sys
+
+import fastmarl
+from fastmarl.batches import aligned
+from fastmarl.cli.train import main
+from fastmarl.learning import QLearner, TeamReplay
+from fastmarl.modules import EpsilonGreedyRLModule
+from fastmarl.training import Algorithm, agents_of, linear_schedule, load_states, runner_options, states_of
+
+REWARD_SCALE, EPSILON = 0.1, [[0, 1.0], [100_000, 0.05]]
+FRAGMENT, UPDATES, BATCH = 25, 16, 256
+CAPACITY = 500_000  # decisions of each agent
+POLICY = "default_policy"
+
+
+def make_config(args):
+    return fastmarl.EnvRunnerConfig(
+        **runner_options(args),  # env, env_config, number of envs, device, seed
+        rollout_fragment_length=FRAGMENT,
+        rl_module_spec=fastmarl.RLModuleSpec(module_class=EpsilonGreedyRLModule, inference_only=True),
+        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "epsilon": EPSILON},
+    )
+
+
+class Learner:
+    """Trains a module in place, so that its runner acts with the newest weights."""
+
+    def __init__(self, runner, args, num_updates):
+        self.replays = {agent: TeamReplay(CAPACITY, args.seed) for agent in agents_of(runner.env.envs[0])}
+        self.q = QLearner(runner.module[POLICY], lr=args.lr, gamma=args.gamma)
+        self.schedule = linear_schedule(self.q.optimizer, num_updates * UPDATES)
+        self.parts = {"q": self.q, "schedule": self.schedule}
+
+    def learn(self, episodes):
+        """Add episodes to the replays, and update on samples of these; returns the last update's statistics."""
+        for agent, batch in aligned(episodes, groups={agent: [agent] for agent in self.replays}, outputs=[]).items():
+            self.replays[agent].add(batch)
+        replays, stats = [each for each in self.replays.values() if len(each)], {}
+        for k in range(UPDATES if replays else 0):
+            rows = replays[k % len(replays)].sample(BATCH)  # of one agent
+            stats = self.q.update(rows | {"rewards": REWARD_SCALE * rows["rewards"]})
+            self.schedule.step()
+        return stats
+
+    def get_state(self):
+        return {"parts": states_of(self.parts), "replays": [each.get_state() for each in self.replays.values()]}
+
+    def set_state(self, state):
+        load_states(self.parts, state["parts"])
+        for replay, of_replay in zip(self.replays.values(), state["replays"], strict=True):
+            replay.set_state(of_replay)
+
+
+ALGORITHM = Algorithm(
+    name="iql",
+    help="independent Q-learning: each agent learns action values from its own rewards",
+    defaults={"env": "fastmarl.simple_spread", "steps": 1_000_000, "num_envs": 32, "gamma": 0.9, "lr": 2e-3},
+    make_config=make_config,
+    make_learner=Learner,
+    takes_module=False,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(ALGORITHM))

@@ -1,0 +1,63 @@
+"""Networks of action values for off-policy learners."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules.default import DefaultRLModule
+from fastmarl.core.modules.model_config import DefaultModelConfig
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
+
+SURE = 100.0  # a logit that is greater than all others by this is drawn for sure
+
+
+@public("fastmarl.modules")
+@dataclass(frozen=True, kw_only=True)
+class EpsilonGreedyModelConfig(DefaultModelConfig):
+    """Options of `EpsilonGreedyRLModule`: those of the default networks, and how it explores."""
+
+    epsilon: Sequence[Sequence[float]] = ((0, 1.0), (10_000, 0.05))
+    """Probability of a random action: pairs of env steps and the probability then, linear in between, as in RLlib."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = [step for step, _ in self.epsilon]
+        if not steps or steps != sorted(steps) or not all(0 <= share <= 1 for _, share in self.epsilon):
+            raise ConfigError(f"epsilon must be [env steps, probability] in order of env steps, got {self.epsilon!r}")
+
+
+@public("fastmarl.modules")
+class EpsilonGreedyRLModule(DefaultRLModule):
+    """A network of action values, "action_dist_inputs", that explores by random actions.
+
+    Without exploration it takes the legal action of the greatest value. With exploration, it takes with probability
+    epsilon any legal action. `model_config` is an `EpsilonGreedyModelConfig`, or a dict of its fields.
+
+    Raises:
+        ConfigError: If the action space is not Discrete; otherwise see `DefaultRLModule`.
+    """
+
+    config_cls = EpsilonGreedyModelConfig
+
+    def setup(self) -> None:
+        if not isinstance(self.action_space, gym.spaces.Discrete):
+            raise ConfigError(f"action values need Discrete actions, got {self.action_space}; use an algorithm with a "
+                              f"policy, such as PPO")  # fmt: skip
+        super().setup()
+        config: Any = self.config_cls.of(self.model_config)
+        self._epsilon = np.array(config.epsilon, np.float64).T
+
+    def _forward_exploration(self, batch: dict[str, Any], t: int | None = None, **kwargs: Any) -> dict[str, Any]:
+        outputs = self._forward(batch)
+        values = outputs[Columns.ACTION_DIST_INPUTS]
+        epsilon = self._epsilon[1, -1] if t is None else float(np.interp(t, *self._epsilon))
+        # Equal logits draw any action, and ranks the best one; the runner applies masks to them.
+        ranks = values.argsort(-1).argsort(-1).to(values.dtype)
+        is_random = torch.rand((*values.shape[:-1], 1), device=values.device) < epsilon
+        return {**outputs, Columns.ACTION_DIST_INPUTS: torch.where(is_random, 0.0, SURE * ranks)}

@@ -1,0 +1,303 @@
+"""Double Q-learning of a team's action values."""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.modules.encoders import make_flattener
+from fastmarl.core.nets.dense_layers import NotDenseError
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.columns import Columns
+from fastmarl.core.spaces.structs import flatten_struct
+from fastmarl.learning.adam import OptimizerSteps, limit_norm
+from fastmarl.learning.compiled_batch import CompiledGradient
+from fastmarl.learning.compiled_gradient import CompiledGradients
+from fastmarl.learning.compiled_outputs import AutogradOutputs
+from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
+from fastmarl.learning.one_module import one_module
+from fastmarl.learning.team_rows import TeamRows, TeamSequences
+from fastmarl.learning.tensors import to_tensors
+
+NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, "active", "new_active", "terminateds")
+HUBER, MSE = "huber", "mse"
+
+
+@public("fastmarl.learning")
+class QLearner:
+    """Trains a network of action values in place, by double Q-learning with a target network.
+
+    ```python
+    learner = QLearner(runner.module["default_policy"], lr=1e-3, gamma=0.99)
+    stats = learner.update(replay.sample(256))  # of a TeamReplay
+    ```
+
+    A team's value is the sum of those of its agents that act, as in VDN (Sunehag et al. 2018, "Value-Decomposition
+    Networks"), or what a mixer makes of them, as in QMIX. With teams of one agent this is independent Q-learning. One
+    network chooses the next actions, and the target network evaluates them (van Hasselt et al. 2016, "Deep
+    Reinforcement Learning with Double Q-learning").
+
+    The values are the module's "action_dist_inputs". For the modules that `PPOLearner` compiles their gradient is
+    compiled, that of the mixer is not. A module with memory begins each sequence with its initial state, and sees only
+    the decisions in which the agent takes part.
+
+    Args:
+        module: Module with a Discrete action space. Its parameters and the mixer's are moved into one tensor, see
+            `flat_parameters()`.
+        mixer: Module (values [n, T, A], 0 for agents that take no part; states [n, T, ...]) -> [n, T], such as
+            `QMixer`; None: the sum. The states are the batch's "env_state" or, without it, the observations of all
+            agents side by side, flattened as by `gym.spaces.flatten()`, 0 for agents that take no part.
+        lr: Adam's learning rate. Pass `optimizer` to schedulers.
+        gamma: Discount per decision.
+        lambda_: Share of later rewards in a target, of TD(lambda): 0 takes one reward and the next value, 1 all rewards
+            until the sequence ends.
+        tau: Share of the weights that the target network takes over, as in RLlib.
+        target_network_update_freq: Number of updates after which it does.
+        td_error_loss_fn: "huber" or "mse".
+        max_grad_norm: Norm to which longer gradients are scaled down; None: no limit.
+        compiled: Use compiled code where possible; False: always use autograd.
+
+    Attributes:
+        backend: "compiled", or "autograd" followed by the reason; known after the first update.
+        module, mixer: The arguments.
+        target: ModuleList of the target network and, if there is one, its mixer.
+        optimizer: torch.optim.Adam over `parameters`.
+        parameters: FlatParameters of the module and the mixer.
+
+    Raises:
+        ConfigError: If an argument is out of range, or the module has no Discrete actions.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        mixer: nn.Module | None = None,
+        *,
+        lr: float = 5e-4,
+        gamma: float = 0.99,
+        lambda_: float = 0.0,
+        tau: float = 0.01,
+        target_network_update_freq: int = 1,
+        td_error_loss_fn: str = HUBER,
+        max_grad_norm: float | None = 10.0,
+        compiled: bool = True,
+    ):
+        _check_arguments(gamma=gamma, lambda_=lambda_, tau=tau)
+        if target_network_update_freq < 1 or (max_grad_norm is not None and not max_grad_norm >= 0):
+            raise ConfigError(f"expected target_network_update_freq of 1 or more and max_grad_norm of 0 or more, got "
+                              f"{target_network_update_freq} and {max_grad_norm}")  # fmt: skip
+        if td_error_loss_fn not in (HUBER, MSE):
+            raise ConfigError(f"td_error_loss_fn must be {HUBER!r} or {MSE!r}, got {td_error_loss_fn!r}")
+        seen, space = one_module(module).observation_space, one_module(module).action_space
+        if seen is None or not isinstance(space, gym.spaces.Discrete):
+            raise ConfigError(f"QLearner needs a module with an observation space and Discrete actions, got {seen} and "
+                              f"{space}")  # fmt: skip
+        self.gamma, self.lambda_, self.tau = gamma, lambda_, tau
+        self.target_network_update_freq, self.td_error_loss_fn = target_network_update_freq, td_error_loss_fn
+        self.max_grad_norm, self.compiled = max_grad_norm, compiled
+        self.backend = "autograd: there was no update yet"
+        self._num_actions, self._num_updates = int(space.n), 0
+        self._compared_with: CompiledGradient | None = None  # compiled code of the module, when the target's was made
+        self._of_target: Any = None
+        self._newest, self._target = _Team(module, mixer), _Team(copy.deepcopy(module), copy.deepcopy(mixer))
+        self.module, self.mixer, self.target = module, mixer, self._target.parts
+        self.parameters: FlatParameters = self._newest.parameters
+        self._flattener = make_flattener(seen).to(self.parameters.device)
+        fused = True if self.parameters.is_cuda else None  # on the CPU, `OptimizerSteps` is faster
+        self.optimizer = torch.optim.Adam([self.parameters], lr=lr, fused=fused)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.parameters):,} parameters, {self.backend}>"
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def update(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Take one step of the optimizer.
+
+        Args:
+            batch: Arrays or tensors as `TeamReplay.sample()` returns them; further columns are ignored. Without
+                "loss_mask" all decisions count.
+
+        Returns:
+            "qf_loss" and "qf_mean", the loss and the team's value, averaged over the decisions that count; "grad_norm"
+            before clipping.
+
+        Raises:
+            BatchError: If a column is missing or has a wrong shape, an action is out of range, or the gradient is not
+                finite; then there was no step.
+            ConfigError: If the parameters are not those with which the learner was created.
+        """
+        rows = self._tensors(batch)
+        layout = (TeamSequences if self._newest.module.is_stateful() else TeamRows)(rows)
+        if self.mixer is not None and Columns.ENV_STATE not in rows:
+            rows[Columns.ENV_STATE] = layout.joint(self._flattener)
+        newest, target = self._prepared(layout)
+        self.backend = newest.backend
+        self.parameters.grad = None
+        values = layout.columns(newest.outputs(layout.later_alone(), layout.acted()))  # [n, T + 1, A, actions]
+        targets = self._targets(rows, values, layout.columns(target.outputs(layout.later())))
+        stats, by_value = self._loss(rows, values, targets)
+        derivatives = torch.zeros_like(values)
+        derivatives[:, :-1].scatter_(-1, rows[Columns.ACTIONS][..., None], by_value[..., None])
+        newest.backward(layout.rows(derivatives).reshape(-1, self._num_actions))
+        if newest.trained is not None:
+            self.parameters.mark_reached([*newest.trained, *self._newest.of_mixer])
+        return {**stats, "grad_norm": self._step()}
+
+    def _prepared(self, layout: TeamRows) -> tuple[Any, Any]:
+        """Prepare the batch for the newest network and the target network."""
+        module, copied = self._newest, self._target
+        inputs = layout.inputs(module.module)
+        try:
+            if not self.compiled:
+                raise NotDenseError("compiled is False")
+            newest = module.gradients.outputs(inputs)
+            # The copy is read only when the module was, as nothing else can change it.
+            if newest.gradient is not self._compared_with:
+                self._of_target = copied.gradients.outputs(inputs).gradient
+                self._compared_with = newest.gradient
+            return newest, newest.of(self._of_target)
+        except NotDenseError as reason:
+            self._compared_with = None
+            backend = f"autograd: {reason}"
+            return AutogradOutputs(module.module, inputs, backend), AutogradOutputs(copied.module, inputs, backend)
+
+    def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns that are used, as tensors of the module's device."""
+        if missing := [name for name in NEEDED if name not in batch]:
+            raise BatchError(f"QLearner needs the columns {missing}; there are {list(batch)}")
+        others = [name for name in (Columns.ACTION_MASK, Columns.LOSS_MASK, Columns.ENV_STATE) if name in batch]
+        rows = to_tensors(batch, [*NEEDED, *others], self.parameters.device)
+        rows.setdefault(Columns.LOSS_MASK, torch.ones_like(rows["terminateds"]))
+        _check_shapes(rows)
+        actions = rows[Columns.ACTIONS] = rows[Columns.ACTIONS].long()
+        if actions.numel() and not (int(actions.min()) >= 0 and int(actions.max()) < self._num_actions):
+            raise BatchError(f"expected actions from 0 to less than {self._num_actions}, got {int(actions.min())} to "
+                             f"{int(actions.max())}")  # fmt: skip
+        return rows
+
+    def _targets(self, rows: Mapping[str, Tensor], values: Tensor, slow_values: Tensor) -> Tensor:
+        """Return the targets [n, T], given the action values of both networks, [n, T + 1, A, actions].
+
+        Sutton and Barto 2018, "Reinforcement Learning: An Introduction", equation 12.20.
+        """
+        best = values[:, 1:].argmax(-1, keepdim=True)
+        later = slow_values[:, 1:].gather(-1, best).squeeze(-1).masked_fill_(~rows["new_active"], 0.0)
+        later = self._target.value(later, rows, slice(1, None)).masked_fill(rows["terminateds"], 0.0)
+        targets = rows[Columns.REWARDS] + self.gamma * later
+        for t in reversed(range(targets.shape[1] - 1 if self.lambda_ else 0)):
+            more = torch.where(rows[Columns.LOSS_MASK][:, t + 1], targets[:, t + 1] - later[:, t], 0.0)
+            targets[:, t] += self.gamma * self.lambda_ * more
+        return targets
+
+    def _loss(self, rows: Mapping[str, Tensor], values: Tensor, targets: Tensor) -> tuple[dict[str, float], Tensor]:
+        """Return the statistics, and the loss's derivatives by the values of the actions [n, T, A]."""
+        active, counts, mixer = rows["active"], rows[Columns.LOSS_MASK], self._newest.mixer
+        taken = values[:, :-1].gather(-1, rows[Columns.ACTIONS][..., None]).squeeze(-1).masked_fill_(~active, 0.0)
+        with torch.enable_grad():
+            team = self._newest.value(taken.requires_grad_(mixer is not None), rows, slice(None, -1))
+        n, team_values = counts.sum().clamp(min=1), torch.where(counts, team.detach(), 0.0)
+        error = torch.where(counts, team_values - targets, 0.0)
+        if self.td_error_loss_fn == HUBER:
+            derivatives = error.clamp(-1.0, 1.0)
+            loss = derivatives * (error - 0.5 * derivatives)
+        else:
+            derivatives, loss = 2 * error, error.square()
+        by_team = derivatives / n
+        if mixer is None:
+            by_value = by_team[..., None].expand_as(taken)
+        else:
+            team.backward(by_team)
+            by_value = torch.zeros_like(taken) if taken.grad is None else taken.grad
+        qf_loss, qf_mean = (torch.stack([loss.sum(), team_values.sum()]) / n).tolist()
+        return {"qf_loss": qf_loss, "qf_mean": qf_mean}, by_value.masked_fill(~active, 0.0)
+
+    def _step(self) -> float:
+        """Limit the gradient, and update the parameters and the target network; returns the norm before."""
+        norm = limit_norm(self.parameters.gradient, self.max_grad_norm)
+        if not math.isfinite(norm):
+            raise BatchError(f"the gradient has the norm {norm}: check the batch for numbers that are not finite, the "
+                             f"weights and the learning rate")  # fmt: skip
+        OptimizerSteps(self.optimizer, self.parameters).step(self.parameters.unreached())
+        self._num_updates += 1
+        if self._num_updates % self.target_network_update_freq == 0:
+            self._target.parameters.detach().lerp_(self.parameters.detach(), self.tau)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all state beside the module's, for checkpoints."""
+        mixer = None if self._newest.mixer is None else self._newest.mixer.state_dict()
+        return {"mixer": mixer, "target": self._target.parts.state_dict(), "optimizer": self.optimizer.state_dict(),
+                "num_updates": self._num_updates}  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state.
+
+        Args:
+            state: Result of `state_dict()` of a learner with the same networks.
+        """
+        if self._newest.mixer is not None:
+            self._newest.mixer.load_state_dict(state["mixer"])
+        self._target.parts.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._num_updates = int(state["num_updates"])
+
+
+class _Team:
+    """A network of action values and a mixer.
+
+    Attributes:
+        parts: Both, or the network alone.
+        of_mixer: The mixer's parameters.
+        gradients: The network's compiled code.
+    """
+
+    def __init__(self, module: nn.Module, mixer: nn.Module | None):
+        self.module, self.mixer = one_module(module), mixer
+        self.parts = nn.ModuleList([module] if mixer is None else [module, mixer])
+        self.parameters = flat_parameters(self.parts)
+        self.of_mixer = [] if mixer is None else list(mixer.parameters())
+        self.gradients = CompiledGradients(
+            self.module, {each: each.grad for each in module.parameters() if each.grad is not None}
+        )
+
+    def value(self, values: Tensor, rows: Mapping[str, Tensor], steps: slice) -> Tensor:
+        """Return the team's value [n, T], given those of its agents [n, T, A]."""
+        if self.mixer is None:
+            return values.sum(-1)
+        counts, states = rows[Columns.LOSS_MASK], rows[Columns.ENV_STATE][:, steps].float()
+        states = states.masked_fill(~counts.view(*counts.shape, *[1] * (states.dim() - 2)), 0.0)  # padding may be NaN
+        return self.mixer(values, states)
+
+
+def _check_arguments(**given: float) -> None:
+    for name, value in given.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"expected {name} from 0 to 1, got {value}")
+
+
+def _check_shapes(rows: Mapping[str, Any]) -> None:
+    """Raise BatchError unless all columns fit to the actions, [n, T, A]."""
+    shape = rows[Columns.ACTIONS].shape
+    if len(shape) != 3 or not shape.numel():
+        raise BatchError(f"expected 'actions' [n, T, A] with at least one action, got shape {tuple(shape)}")
+    n, length, n_agents = shape
+    expected: dict[str, tuple[int, ...]] = {"active": shape, "new_active": shape}
+    expected |= dict.fromkeys((Columns.REWARDS, "terminateds", Columns.LOSS_MASK), (n, length))
+    for name, of_column in expected.items():
+        if rows[name].shape != of_column:
+            raise BatchError(f"expected {name!r} of shape {tuple(of_column)}, got {tuple(rows[name].shape)}")
+    for name in ("active", "new_active", "terminateds", Columns.LOSS_MASK):
+        if rows[name].dtype != torch.bool:
+            raise BatchError(f"expected a bool {name!r}, got {rows[name].dtype}")
+    leading = {Columns.OBS: (n, length + 1, n_agents), Columns.ACTION_MASK: (n, length + 1, n_agents)}
+    for name, of_column in {**leading, Columns.ENV_STATE: (n, length + 1)}.items():
+        for path, leaf in flatten_struct(rows.get(name, ())):
+            if leaf.shape[: len(of_column)] != of_column:
+                raise BatchError(f"expected {name!r} of shape {(*of_column, '...')}, got {tuple(leaf.shape)} at "
+                                 f"{path}")  # fmt: skip

@@ -1,0 +1,100 @@
+"""A team's decisions in the form in which a module takes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.spaces.columns import Columns
+from fastmarl.core.spaces.structs import map_struct
+
+
+class TeamRows:
+    """The batch as rows, one for each decision and agent, or as other units in which a module takes it.
+
+    `acted()` and the methods after it return the numbers of units.
+    """
+
+    def __init__(self, rows: Mapping[str, Any]):
+        none = torch.zeros_like(rows["active"][:, :1])
+        self._is_acted = torch.cat([rows["active"], none], 1)  # [n, T + 1, A]
+        self._is_later = torch.cat([none, rows["new_active"]], 1)
+        self._columns = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK) if name in rows}
+        self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])
+
+    def _cleared(self, leaf: Tensor) -> Tensor:
+        """Return an observation's leaf with zeros for agents that take no part, which may be NaN."""
+        if not leaf.is_floating_point():
+            return leaf
+        return leaf.masked_fill(~self.is_there().view(*leaf.shape[:3], *[1] * (leaf.dim() - 3)), 0.0)
+
+    def inputs(self, module: RLModule) -> dict[str, Any]:
+        """Return the inputs of a module."""
+        return {name: map_struct(self.rows, column) for name, column in self._columns.items()}
+
+    def rows(self, column: Tensor) -> Tensor:
+        """Return [n, T + 1, A, ...] as the module takes it."""
+        return column.flatten(0, 2)
+
+    def columns(self, rows: Tensor) -> Tensor:
+        """Return what the module has made of each decision and agent, [., k], as [n, T + 1, A, k]."""
+        return rows.unflatten(0, self._is_acted.shape)
+
+    def joint(self, flattener: nn.Module) -> Tensor:
+        """Return the flattened observations of all agents [n, T + 1, A k], zeros for those that take no part."""
+        flat = flattener(map_struct(lambda leaf: leaf.flatten(0, 2), self._columns[Columns.OBS]))
+        is_there = self.is_there()
+        return flat.unflatten(0, is_there.shape).mul(is_there[..., None]).flatten(2)
+
+    def is_there(self) -> Tensor:
+        """Where agents take part, bool [n, T + 1, A]."""
+        return self._is_acted | self._is_later
+
+    def acted(self) -> Tensor:
+        """Units with agents that acted."""
+        return self._has(self._is_acted).nonzero().squeeze(1)
+
+    def later(self) -> Tensor:
+        """Units with agents in a later value."""
+        return self._has(self._is_later).nonzero().squeeze(1)
+
+    def later_alone(self) -> Tensor:
+        """Units with agents in a later value, of which none acted."""
+        return (self._has(self._is_later) & ~self._has(self._is_acted)).nonzero().squeeze(1)
+
+    def _has(self, where: Tensor) -> Tensor:
+        return where.flatten()
+
+
+class TeamSequences(TeamRows):
+    """The batch as sequences, one for each agent, with the decisions in which it takes part at the beginning."""
+
+    def __init__(self, rows: Mapping[str, Any]):
+        super().__init__(rows)
+        is_absent = ~self._by_agent(self.is_there())
+        self._order = is_absent.int().argsort(stable=True, dim=1)  # [n A, T + 1]
+        self._places = self._order.argsort(1)
+        self._sequence = torch.arange(len(is_absent), device=is_absent.device)[:, None]
+
+    def _by_agent(self, column: Tensor) -> Tensor:
+        return column.transpose(1, 2).flatten(0, 1)
+
+    def inputs(self, module: RLModule) -> dict[str, Any]:
+        n, device = len(self._order), self._order.device
+        state = map_struct(
+            lambda leaf: torch.as_tensor(leaf, device=device).expand(n, *leaf.shape), module.get_initial_state()
+        )
+        return {**super().inputs(module), Columns.STATE_IN: state}
+
+    def rows(self, column: Tensor) -> Tensor:
+        return self._by_agent(column)[self._sequence, self._order]
+
+    def columns(self, rows: Tensor) -> Tensor:
+        n, length, n_agents = self._is_acted.shape
+        by_agent = rows.unflatten(0, (-1, length))[self._sequence, self._places]
+        return by_agent.unflatten(0, (n, n_agents)).transpose(1, 2)
+
+    def _has(self, where: Tensor) -> Tensor:
+        return self._by_agent(where).any(1)

@@ -1,0 +1,288 @@
+"""QLearner against plain loops and autograd; QMixer against its formula."""
+
+import copy
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from support.differences import assert_same
+from torch import nn
+
+import fastmarl
+from fastmarl.errors import BatchError, ConfigError
+from fastmarl.learning import QLearner, QMixer
+from fastmarl.modules import DefaultRLModule, EpsilonGreedyRLModule
+
+N_AGENTS, N_ACTIONS, N_OBS = 3, 4, 5
+VECTOR = gym.spaces.Box(-9, 9, (N_OBS,), np.float32)
+MASKED = gym.spaces.Dict({"obs": VECTOR, "action_mask": gym.spaces.MultiBinary(N_ACTIONS)})
+IMAGE = gym.spaces.Box(0, 255, (16, 16, 1), np.uint8)
+
+
+class Own(fastmarl.modules.RLModule):
+    """Action values of a user's class, with a constant that a gradient does not show, and a layer of no use."""
+
+    def setup(self):
+        self.first, self.last, self.unused = nn.Linear(N_OBS, 7), nn.Linear(7, N_ACTIONS), nn.Linear(2, 2)
+
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": self.last(torch.relu(self.first(batch["obs"])))}
+
+
+class Shifted(Own):
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": super()._forward(batch)["action_dist_inputs"] + 5.0}
+
+
+MODULES = {
+    "tanh": (EpsilonGreedyRLModule, VECTOR, {"fcnet_hiddens": [8, 8]}),
+    "no hidden layer": (EpsilonGreedyRLModule, VECTOR, {"fcnet_hiddens": []}),
+    "wide": (DefaultRLModule, VECTOR, {"fcnet_hiddens": [70, 9], "fcnet_activation": "silu"}),
+    "with a value head": (DefaultRLModule, VECTOR, {"fcnet_hiddens": [8], "vf_share_layers": False}),
+    "masks in observations": (EpsilonGreedyRLModule, MASKED, {"fcnet_hiddens": [8], "fcnet_activation": "relu"}),
+    "lstm": (EpsilonGreedyRLModule, VECTOR, {"fcnet_hiddens": [6], "use_lstm": True, "lstm_cell_size": 7}),
+    "gru": (EpsilonGreedyRLModule, MASKED, {"fcnet_hiddens": [6], "use_gru": True, "gru_cell_size": 7}),
+    "own": (Own, VECTOR, {}),
+    "shifted": (Shifted, VECTOR, {}),
+    "convolutions": (EpsilonGreedyRLModule, IMAGE, {"fcnet_hiddens": [8]}),
+}
+BY_AUTOGRAD = ("shifted", "convolutions")
+
+
+def module_of(name):
+    kind, space, config = MODULES[name]
+    torch.manual_seed(0)
+    return kind(
+        observation_space=space,
+        action_space=gym.spaces.Discrete(N_ACTIONS),
+        model_config=config,
+        inference_only=name != "with a value head",
+    )
+
+
+def batch_of(space, *, n=40, length=4, mask=False, seed=0):
+    """Return rows with everything that may happen: agents that don't take part, ends, sequences that are shorter."""
+    rng = np.random.default_rng(seed)
+    steps = (n, length + 1, N_AGENTS)
+
+    def legal():
+        found = rng.random((*steps, N_ACTIONS)) < 0.6
+        found[..., 0] |= ~found.any(-1)
+        return found
+
+    vectors = rng.normal(size=(*steps, N_OBS)).astype(np.float32)
+    if space is IMAGE:
+        vectors = rng.integers(0, 256, (*steps, *IMAGE.shape), np.uint8)
+    counts = np.arange(length) < rng.integers(1, length + 1, n)[:, None]
+    is_last = counts & ~np.pad(counts, ((0, 0), (0, 1)))[:, 1:]
+    terminateds = is_last & (rng.random((n, 1)) < 0.5)
+    active = (rng.random((n, length, N_AGENTS)) < 0.7) & counts[..., None]
+    new_active = (rng.random((n, length, N_AGENTS)) < 0.7) & (counts & ~terminateds)[..., None]
+    new_active[:, :-1][is_last[:, :-1] == 0] = active[:, 1:][is_last[:, :-1] == 0]
+    observations = {"obs": vectors, "action_mask": legal()} if space is MASKED else vectors
+    masks = legal() if mask else observations["action_mask"] if space is MASKED else np.ones((*steps, N_ACTIONS), bool)
+    actions = (rng.random(masks[:, :-1].shape) * masks[:, :-1]).argmax(-1)
+    return {
+        "obs": observations,
+        "actions": actions.astype(np.int32),
+        "rewards": 3 * rng.normal(size=counts.shape) * counts,
+        "active": active,
+        "new_active": new_active,
+        "terminateds": terminateds,
+        "loss_mask": counts,
+        "further": ["of no use"],
+        **({"action_mask": masks} if mask else {}),
+    }
+
+
+def learner_of(name, mixer=None, **options):
+    module = module_of(name)
+    torch.manual_seed(1)
+    mixer = mixer and mixer()
+    return QLearner(module, mixer, **{"max_grad_norm": None, **options})
+
+
+def mixer_of(name):
+    return lambda: QMixer(N_AGENTS, N_AGENTS * gym.spaces.flatdim(MODULES[name][1]), 6, 5)
+
+
+def gradients_of(learner):
+    return {
+        name: None if each.grad is None else each.grad.clone()
+        for part in (learner.module, learner.mixer or nn.Module())
+        for name, each in part.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("has_mixer", [False, True], ids=["sum", "mixer"])
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [*((name, False) for name in MODULES), *((name, True) for name in MODULES if MODULES[name][1] is not MASKED)],
+)
+def test_compiled_gradients_equal_those_of_autograd(name, mask, has_mixer):
+    mixer, batch = mixer_of(name) if has_mixer else None, batch_of(MODULES[name][1], mask=mask)
+    ours, theirs = learner_of(name, mixer), learner_of(name, mixer, compiled=False)
+    for _ in range(2):
+        stats = [learner.update(batch) for learner in (ours, theirs)]
+        assert stats[0] == pytest.approx(stats[1], rel=1e-4)
+        assert stats[0]["grad_norm"] > 0
+        one, two = gradients_of(ours), gradients_of(theirs)
+        size = max(float(each.abs().max()) for each in two.values())
+        for key, of in one.items():
+            torch.testing.assert_close(of, two[key], rtol=1e-3, atol=1e-5 * size, msg=key)
+    assert theirs.backend == "autograd: compiled is False"
+    assert ours.backend == "compiled" if name not in BY_AUTOGRAD else ours.backend.startswith("autograd: "), (
+        ours.backend
+    )
+
+
+@pytest.mark.parametrize("td_error_loss_fn", ["huber", "mse"])
+@pytest.mark.parametrize("lambda_", [0.0, 0.6, 1.0])
+def test_updates_equal_plain_loops(lambda_, td_error_loss_fn):
+    """Targets, team's values and loss, one number at a time."""
+    options = {"gamma": 0.9, "lambda_": lambda_, "td_error_loss_fn": td_error_loss_fn}
+    learner, batch = learner_of("tanh", **options), batch_of(VECTOR, mask=True)
+    target = copy.deepcopy(learner.module)
+    with torch.no_grad():
+        for each in learner.target.parameters():
+            each.add_(0.1 * torch.randn_like(each))
+        target.load_state_dict(learner.target[0].state_dict())
+        now, slow = (
+            module.forward_train({"obs": torch.from_numpy(batch["obs"])})["action_dist_inputs"].double().numpy()
+            for module in (learner.module, target)
+        )
+    total = team_total = 0.0
+    for i in range(len(batch["obs"])):
+        length, later_return = int(batch["loss_mask"][i].sum()), None
+        for t in reversed(range(length)):
+            after = team = 0.0
+            for a in range(N_AGENTS):
+                if batch["new_active"][i, t, a]:
+                    legal = np.flatnonzero(batch["action_mask"][i, t + 1, a])
+                    after += slow[i, t + 1, a, max(legal, key=lambda k, seen=now[i, t + 1, a]: seen[k])]
+                if batch["active"][i, t, a]:
+                    team += now[i, t, a, batch["actions"][i, t, a]]
+            after = 0.0 if batch["terminateds"][i, t] else after
+            later_return = after if later_return is None else (1 - lambda_) * after + lambda_ * later_return
+            later_return = batch["rewards"][i, t] + 0.9 * later_return
+            error = abs(team - later_return)
+            is_square = td_error_loss_fn == "mse"
+            total += error**2 if is_square else 0.5 * error**2 if error < 1 else error - 0.5
+            team_total += team
+    stats, n = learner.update(batch), batch["loss_mask"].sum()
+    assert stats["qf_loss"] == pytest.approx(total / n, rel=1e-4)
+    assert stats["qf_mean"] == pytest.approx(team_total / n, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tanh", "gru"])
+def test_rows_that_do_not_count_may_hold_anything(name):
+    learner, other = (learner_of(name, lambda: QMixer(N_AGENTS, N_AGENTS * N_OBS)) for _ in range(2))
+    batch = batch_of(MODULES[name][1])
+    there = np.pad(batch["active"], ((0, 0), (0, 1), (0, 0))) | np.pad(batch["new_active"], ((0, 0), (1, 0), (0, 0)))
+    bad = copy.deepcopy(batch)
+    vectors = bad["obs"]["obs"] if name == "gru" else bad["obs"]
+    vectors[~there] = np.nan
+    bad["rewards"][~bad["loss_mask"]] = np.inf
+    for each in (batch, bad):
+        each["env_state"] = np.random.default_rng(1).normal(size=(40, 5, N_AGENTS * N_OBS))
+    counts = np.pad(batch["loss_mask"], ((0, 0), (0, 1))) | np.pad(batch["loss_mask"], ((0, 0), (1, 0)))
+    bad["env_state"][~counts] = np.nan
+    for _ in range(3):
+        assert learner.update(batch) == other.update(bad)
+    assert_same(learner.module.state_dict(), other.module.state_dict())
+
+
+def test_the_target_network_follows():
+    learner, batch = learner_of("tanh", tau=0.25, target_network_update_freq=2), batch_of(VECTOR)
+    before = copy.deepcopy(learner.target[0].state_dict())
+    learner.update(batch)
+    assert_same(learner.target[0].state_dict(), before)
+    learner.update(batch)
+    for name, newest in learner.module.state_dict().items():
+        torch.testing.assert_close(learner.target[0].state_dict()[name], 0.75 * before[name] + 0.25 * newest)
+
+
+@pytest.mark.parametrize("name", ["tanh", "gru"])
+def test_a_learner_that_was_saved_goes_on(name):
+    learner, batch = learner_of(name, mixer_of(name), target_network_update_freq=2), batch_of(MODULES[name][1])
+    for _ in range(3):
+        learner.update(batch)
+    other = learner_of(name, mixer_of(name), target_network_update_freq=2)
+    other.module.load_state_dict(learner.module.state_dict())
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for _ in range(3):
+        assert learner.update(batch) == other.update(batch)
+    assert_same(learner.state_dict(), other.state_dict())
+
+
+def test_gradients_are_limited():
+    learner, batch = learner_of("tanh", max_grad_norm=1e-3), batch_of(VECTOR)
+    assert learner.update(batch)["grad_norm"] > 1e-2
+    assert float(learner.parameters.gradient.norm()) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_a_mixer_equals_its_formula():
+    """Rashid et al. 2018, equations in section 4.1, and figure 2."""
+    mixer = QMixer(2, 3, embed_dim=4, hypernet_dim=5)
+    values, state = torch.tensor([0.3, -2.0]), torch.tensor([1.0, -0.5, 2.0])
+    weights = {name: each.detach() for name, each in mixer.named_parameters()}
+    first = weights["state_layer.weight"] @ state + weights["state_layer.bias"]
+    of_weights, of_last, bias, of_bias = first.split([5, 5, 4, 4])
+
+    def of_layer(name, x):
+        return weights[f"{name}.weight"] @ x.clamp(min=0) + weights[f"{name}.bias"]
+
+    matrix = of_layer("weights", of_weights).abs().reshape(2, 4)
+    hidden = values[0] * matrix[0] + values[1] * matrix[1] + bias
+    hidden = torch.tensor([x if x > 0 else math.exp(x) - 1 for x in hidden.tolist()])
+    want = float(hidden @ of_layer("last_weights", of_last).abs() + of_layer("last_bias", of_bias))
+    many = mixer(values.expand(6, 7, 2), state.expand(6, 7, 3))
+    assert many.shape == (6, 7)
+    torch.testing.assert_close(many, torch.full((6, 7), want), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"new_active": None}, "QLearner needs the columns ['new_active']"),
+        ({"actions": np.zeros((40, 4), int)}, "'actions' [n, T, A] with at least one action, got shape (40, 4)"),
+        ({"actions": np.full((40, 4, 3), 4)}, "expected actions from 0 to less than 4, got 4 to 4"),
+        ({"rewards": np.zeros((40, 5))}, "expected 'rewards' of shape (40, 4), got (40, 5)"),
+        ({"active": np.ones((40, 4, 3))}, "expected a bool 'active', got torch.float32"),
+        ({"obs": np.zeros((40, 4, 3, 5), "f4")}, "expected 'obs' of shape (40, 5, 3, '...'), got (40, 4, 3, 5) at ()"),
+        ({"rewards": np.full((40, 4), np.nan)}, "the gradient has the norm nan"),
+    ],
+)  # fmt: skip
+def test_bad_batches(change, message):
+    learner = learner_of("tanh")
+    before = copy.deepcopy(learner.module.state_dict())
+    batch = {name: column for name, column in {**batch_of(VECTOR), **change}.items() if column is not None}
+    with pytest.raises(BatchError) as caught:
+        learner.update(batch)
+    assert message in str(caught.value)
+    assert_same(learner.module.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gamma": 1.1}, "expected gamma from 0 to 1, got 1.1"),
+        ({"lambda_": -0.1}, "expected lambda_ from 0 to 1, got -0.1"),
+        ({"tau": math.nan}, "expected tau from 0 to 1, got nan"),
+        ({"target_network_update_freq": 0}, "target_network_update_freq of 1 or more"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm of 0 or more"),
+        ({"td_error_loss_fn": "l1"}, "td_error_loss_fn must be 'huber' or 'mse', got 'l1'"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ConfigError) as caught:
+        learner_of("tanh", **options)
+    assert message in str(caught.value)
+
+
+def test_actions_must_be_discrete():
+    module = DefaultRLModule(observation_space=VECTOR, action_space=VECTOR)
+    with pytest.raises(ConfigError, match="QLearner needs a module with an observation space and Discrete actions"):
+        QLearner(module)
