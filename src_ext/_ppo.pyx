@@ -11,7 +11,8 @@ from libc.stdlib cimport calloc, free
 from block_threads cimport block_threads_run
 from ppo cimport (
     ACTIONS, AVX2, AVX512, CATEGORICAL, COUNTS, ELU, GAUSSIAN, GELU, GIVEN, GRU, LINEAR, LSTM, N_SUMS, PLAIN, RELU,
-    SILU, TANH, best_variant, ppo_cell, ppo_lanes, ppo_layer, ppo_loss, ppo_minibatch, ppo_net, ppo_part, ppo_part_gradient,
+    SILU, TANH, best_variant, ppo_cell, ppo_lanes, ppo_layer, ppo_loss, ppo_minibatch, ppo_net, ppo_part,
+    ppo_part_gradient,
 )
 
 from fastmarl.core.native._block_threads cimport BlockThreads

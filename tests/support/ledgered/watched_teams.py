@@ -190,8 +190,10 @@ class WatchedQ(Watched):
         errors = []
         n, length, n_agents = rows["active"].shape
         for i in range(n):
-            for t in range(length):
+            gain = None  # of the next decision
+            for t in reversed(range(length)):
                 if not rows["loss_mask"][i, t]:
+                    gain = None
                     continue
                 taken, after = [0.0] * n_agents, [0.0] * n_agents
                 for slot in range(n_agents):
@@ -203,8 +205,9 @@ class WatchedQ(Watched):
                         after[slot] = slow[i, t + 1, slot][best]
                 later = 0.0 if rows["terminateds"][i, t] else self.mixed(slow_mixer, after, rows, i, t + 1)
                 mixer = [] if self.learner.q.mixer is None else [self.learner.q.mixer]
-                expected = float(rows["rewards"][i, t]) + self.args.gamma * later
-                error = abs(self.mixed(mixer, taken, rows, i, t) - expected)
+                trace = 0.0 if gain is None else self.learner.q.lambda_
+                gain = float(rows["rewards"][i, t]) + self.args.gamma * ((1 - trace) * later + trace * (gain or 0.0))
+                error = abs(self.mixed(mixer, taken, rows, i, t) - gain)
                 errors.append(0.5 * error**2 if error < 1 else error - 0.5)
         return sum(errors) / len(errors)
 
