@@ -161,6 +161,13 @@ def steps_of(numbers: Any, length: int) -> Any:
     return (numbers[:, None] * length + np.arange(length)).reshape(-1)
 
 
+def counted(mask: Tensor) -> Tensor:
+    """Return the numbers of the rows where the mask is True, or of the sequences with such rows."""
+    if not mask.any():
+        raise NotDenseError("no row counts")
+    return mask.reshape(len(mask), -1).any(1).nonzero().squeeze(1)
+
+
 def few(numbers: Tensor, length: int, most: int) -> Tensor:
     """Return some of these numbers of sequences, evenly spread.
 

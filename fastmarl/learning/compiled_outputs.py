@@ -12,7 +12,7 @@ from fastmarl.core.modules.masking import LEAST, masked
 from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.core.spaces.columns import Columns
 from fastmarl.core.spaces.structs import flatten_struct
-from fastmarl.learning.compiled_batch import SMALLEST, TOLERANCE, CompiledBatch, CompiledGradient, few, taken
+from fastmarl.learning.compiled_batch import SMALLEST, TOLERANCE, CompiledBatch, CompiledGradient, counted, few, taken
 from fastmarl.learning.ppo import module_inputs
 
 
@@ -80,10 +80,9 @@ class CompiledOutputs(CompiledBatch):
 
     @staticmethod
     def some(batch: Mapping[str, Any], most: int) -> Tensor:
-        """Return the numbers of a few rows, or sequences, see `few()`."""
-        _, leaf = flatten_struct(batch[Columns.OBS])[0]
-        length = leaf.shape[1] if Columns.STATE_IN in batch else 1
-        return few(torch.arange(len(leaf)), length, most)
+        """Return the numbers of a few rows that count, or of sequences with such rows, see `few()`."""
+        mask = batch[Columns.LOSS_MASK]
+        return few(counted(mask), mask.shape[1:].numel(), most)
 
 
 def _shape_of(batch: Mapping[str, Any], *, is_sequence: bool) -> torch.Size:

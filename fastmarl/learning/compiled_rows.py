@@ -14,7 +14,7 @@ from fastmarl.core.native._ppo import MOST_PARTS, SUMS, compute_parts
 from fastmarl.core.nets.dense_layers import OBSERVATIONS, NotDenseError
 from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.spaces.columns import Columns
-from fastmarl.learning.compiled_batch import CompiledBatch, CompiledGradient, Inputs, few, steps_of, taken
+from fastmarl.learning.compiled_batch import CompiledBatch, CompiledGradient, Inputs, counted, few, steps_of, taken
 from fastmarl.learning.dense_nets import ADVANTAGES, COUNTS, LOGP, TARGETS, packed_rows
 from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns, used_columns
 
@@ -147,7 +147,10 @@ class CompiledRows(CompiledBatch):
     @staticmethod
     def some(batch: Mapping[str, Any], most: int) -> Tensor:
         """Return the numbers of a few rows that count, or of sequences with such rows, see `few()`."""
-        return few(counted(batch), batch[Columns.ACTION_LOGP].shape[1:].numel(), most)
+        logp = batch[Columns.ACTION_LOGP]
+        mask = batch.get(Columns.LOSS_MASK)
+        numbers = torch.arange(len(logp), device="cpu") if mask is None else counted(mask)
+        return few(numbers, logp.shape[1:].numel(), most)
 
     @property
     def _comparing(self) -> LossOptions:
@@ -185,13 +188,3 @@ class CompiledRows(CompiledBatch):
         return (
             torch.ones(self._batch[Columns.ACTION_LOGP].shape, dtype=torch.bool, device="cpu") if mask is None else mask
         )
-
-
-def counted(batch: Mapping[str, Any]) -> Tensor:
-    """Return the numbers of the rows that count, or of the sequences with such rows."""
-    mask = batch.get(Columns.LOSS_MASK)
-    if mask is None:
-        return torch.arange(len(batch[Columns.ACTION_LOGP]), device="cpu")
-    if not mask.any():
-        raise NotDenseError("no row counts")
-    return mask.reshape(len(mask), -1).any(1).nonzero().squeeze(1)

@@ -18,21 +18,22 @@ class TeamRows:
     """
 
     def __init__(self, rows: Mapping[str, Any]):
-        none = torch.zeros_like(rows["active"][:, :1])
-        self._is_acted = torch.cat([rows["active"], none], 1)  # [n, T + 1, A]
-        self._is_later = torch.cat([none, rows["new_active"]], 1)
+        active, new_active = rows["active"], rows["new_active"]
+        n, length, n_agents = active.shape
+        flags = active.new_zeros((3, n, length + 1, n_agents))
+        self._is_acted, self._is_later, self._is_there = flags
+        self._is_acted[:, :-1], self._is_later[:, 1:] = active, new_active
+        torch.logical_or(self._is_acted, self._is_later, out=self._is_there)
         self._columns = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK) if name in rows}
-        self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])
 
     def _cleared(self, leaf: Tensor) -> Tensor:
-        """Return an observation's leaf with zeros for agents that take no part, which may be NaN."""
-        if not leaf.is_floating_point():
-            return leaf
-        return leaf.masked_fill(~self.is_there().view(*leaf.shape[:3], *[1] * (leaf.dim() - 3)), 0.0)
+        """Return what agents observed, with zeros for those that take no part: there may be any numbers, even NaN."""
+        return leaf.masked_fill(~self._is_there.view(*leaf.shape[:3], *[1] * (leaf.dim() - 3)), 0)
 
     def inputs(self, module: RLModule) -> dict[str, Any]:
         """Return the inputs of a module."""
-        return {name: map_struct(self.rows, column) for name, column in self._columns.items()}
+        inputs = {name: map_struct(self.rows, column) for name, column in self._columns.items()}
+        return {**inputs, Columns.LOSS_MASK: self.rows(self._is_there)}
 
     def rows(self, column: Tensor) -> Tensor:
         """Return [n, T + 1, A, ...] as the module takes it."""
@@ -45,12 +46,7 @@ class TeamRows:
     def joint(self, flattener: nn.Module) -> Tensor:
         """Return the flattened observations of all agents [n, T + 1, A k], zeros for those that take no part."""
         flat = flattener(map_struct(lambda leaf: leaf.flatten(0, 2), self._columns[Columns.OBS]))
-        is_there = self.is_there()
-        return flat.unflatten(0, is_there.shape).mul(is_there[..., None]).flatten(2)
-
-    def is_there(self) -> Tensor:
-        """Where agents take part, bool [n, T + 1, A]."""
-        return self._is_acted | self._is_later
+        return self._cleared(flat.unflatten(0, self._is_there.shape)).flatten(2)
 
     def acted(self) -> Tensor:
         """Units with agents that acted."""
@@ -73,7 +69,8 @@ class TeamSequences(TeamRows):
 
     def __init__(self, rows: Mapping[str, Any]):
         super().__init__(rows)
-        is_absent = ~self._by_agent(self.is_there())
+        is_absent = ~self._by_agent(self._is_there)
+        self._columns[Columns.OBS] = map_struct(self._cleared, rows[Columns.OBS])  # a pass takes whole sequences
         self._order = is_absent.int().argsort(stable=True, dim=1)  # [n A, T + 1]
         self._places = self._order.argsort(1)
         self._sequence = torch.arange(len(is_absent), device=is_absent.device)[:, None]
