@@ -93,7 +93,7 @@ def drawn_from(rows):
                 mask,
                 new_mask,
             )
-        for name in ("active", "new_active", "terminateds", "rewards"):
+        for name in ("terminateds", "rewards"):
             assert not rows[name][i][~counts].any(), name
     return found
 
@@ -121,6 +121,24 @@ def test_decisions_in_the_replay_equal_the_ledgers(seed, length):
     assert got.keys() >= complete(ledgers, running=False).keys() and len(got) > 400
     assert any(decision["terminateds"] for decision in got.values())
     assert length == 1 or sum(len(each) == length for each in sequences) > 400
+
+
+def test_sequences_show_what_agents_did_in_decisions_that_are_not_complete():
+    replay = TeamReplay(10_000, 1)
+    for batch, _, ledgers in batches_of(1):  # noqa: B007
+        replay.add(batch)
+    actions = {
+        number: step.actions[agent]
+        for ledger in ledgers
+        for step in ledger
+        for agent, number in step.obs.items()
+        if agent in step.actions
+    }
+    rows = {name: column.numpy() for name, column in replay.sample(12_000, 6).items()}
+    there = rows["active"] & ~rows["loss_mask"][..., None]
+    found = zip(rows["obs"][:, :-1][there][:, 1].astype(int).tolist(), rows["actions"][there].tolist(), strict=True)
+    pairs = set(found)
+    assert pairs and all(actions[number] == action for number, action in pairs)
 
 
 @pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
