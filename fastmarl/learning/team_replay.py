@@ -104,8 +104,9 @@ class TeamReplay:
             "obs" [n, T + 1, A, ...]; "actions" [n, T, A]; "active" bool [n, T, A], the agents that acted; "rewards"
             [n, T]; "new_active" bool [n, T, A], the agents in the decision after each; "terminateds" bool [n, T]: there
             is none, as all agents have terminated; "loss_mask" bool [n, T], False after the end of an episode, and for
-            decisions that are not complete yet, which modules with memory have seen nevertheless; and if they were recorded, "env_state" [n, T + 1, ...] and, apart from
-            observations, "action_mask" [n, T + 1, A, choices]. There are zeros where there is nothing.
+            decisions that are not complete yet, which modules with memory have seen nevertheless; and if they were
+            recorded, "env_state" [n, T + 1, ...] and, apart from observations, "action_mask" [n, T + 1, A, choices].
+            There are zeros where there is nothing.
 
         Raises:
             BatchError: If there is no complete decision yet.
@@ -158,7 +159,8 @@ class TeamReplay:
         names = [name for name in (*WRITTEN, Columns.ENV_STATE) if name in self._columns]
         found = {name: map_struct(taken, self._columns[name]) for name in names}
         found[Columns.ACTIONS] = map_struct(lambda leaf: leaf[:, :-1], found[Columns.ACTIONS])
-        found |= {"active": taken(self._columns["acted"])[:, :-1], "new_active": taken(self._columns["observed"])[:, 1:],
+        found |= {"active": taken(self._columns["acted"])[:, :-1],
+                  "new_active": taken(self._columns["observed"])[:, 1:],
                   Columns.REWARDS: self._columns[Columns.REWARDS][rows[:, :-1]] * is_ready,
                   "terminateds": terminateds & is_ready, Columns.LOSS_MASK: is_ready}  # fmt: skip
         return to_tensors(found, device=device)

@@ -124,21 +124,17 @@ def test_decisions_in_the_replay_equal_the_ledgers(seed, length):
 
 
 def test_sequences_show_what_agents_did_in_decisions_that_are_not_complete():
-    replay = TeamReplay(10_000, 1)
+    replay, found = TeamReplay(10_000, 1), set()
     for batch, _, ledgers in batches_of(1):  # noqa: B007
         replay.add(batch)
-    actions = {
-        number: step.actions[agent]
-        for ledger in ledgers
-        for step in ledger
-        for agent, number in step.obs.items()
-        if agent in step.actions
-    }
-    rows = {name: column.numpy() for name, column in replay.sample(12_000, 6).items()}
-    there = rows["active"] & ~rows["loss_mask"][..., None]
-    found = zip(rows["obs"][:, :-1][there][:, 1].astype(int).tolist(), rows["actions"][there].tolist(), strict=True)
-    pairs = set(found)
-    assert pairs and all(actions[number] == action for number, action in pairs)
+        rows = {name: column.numpy() for name, column in replay.sample(2000, 6).items()} if len(replay) else {}
+        if rows:
+            there = rows["active"] & ~rows["loss_mask"][..., None]
+            numbers, actions = rows["obs"][:, :-1][there][:, 1].astype(int), rows["actions"][there]
+            found |= set(zip(numbers.tolist(), actions.tolist(), strict=True))
+    steps = [step for ledger in ledgers for step in ledger]
+    told = {(number, step.actions.get(agent)) for step in steps for agent, number in step.obs.items()}
+    assert len(found) > 5 and found <= told
 
 
 @pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
