@@ -12,7 +12,6 @@ here one of the agent's own, with all that the team receives until the next one.
 import copy
 import sys
 from itertools import pairwise
-from statistics import fmean
 
 import gymnasium as gym
 import torch
@@ -23,7 +22,7 @@ from fastmarl.batches import TeamRewards, add_aligned_n_step_returns, aligned, m
 from fastmarl.cli.arguments import not_negative, positive
 from fastmarl.cli.train import main
 from fastmarl.connectors import AgentIndicator, FlattenObservations
-from fastmarl.learning import PPOLearner, flat_parameters, to_tensors
+from fastmarl.learning import PPOLearner, ValueLearner, to_tensors
 from fastmarl.training import Algorithm, agents_of, load_states, runner_options, states_of
 
 EPOCHS, CLIP, MAX_GRAD_NORM, TARGET_RATE, ADAM_EPS = 4, 0.2, 10.0, 0.01, 1e-8
@@ -77,9 +76,11 @@ class Learner:
             sizes = [n_agents * (module.observation_space.shape[0] - n_agents) + n_agents, *args.hiddens]
             layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
             self.critic = nn.Sequential(*layers, nn.Linear(sizes[-1], 1)).to(self.device)
-            self.parameters = flat_parameters(self.critic)
-            self.optimizer = torch.optim.Adam([self.parameters], lr=args.lr, eps=ADAM_EPS, fused=True)
-            self.parts |= {"critic": self.critic, "critic_optimizer": self.optimizer}
+            self.regression = ValueLearner(
+                self.critic, lr=args.lr, epochs=EPOCHS, num_minibatches=1, max_grad_norm=MAX_GRAD_NORM
+            )
+            self.regression.optimizer.param_groups[0]["eps"] = ADAM_EPS
+            self.parts |= {"critic": self.critic, "critic_optimizer": self.regression.optimizer}
         else:
             self.critic = nn.Sequential(module.vf_trunk, module.vf)
         self.parts["target"] = self.target = copy.deepcopy(self.critic)
@@ -91,7 +92,8 @@ class Learner:
             return {}
         stats = self.ppo.update(rows)
         if self.is_central:
-            stats["vf_loss"] = self.fit(inputs, rows["value_targets"])
+            fitted = self.regression.update({"obs": inputs, "value_targets": rows["value_targets"]})
+            stats["vf_loss"] = fitted["vf_loss"]
         with torch.no_grad():
             for slow, newest in zip(self.target.parameters(), self.critic.parameters(), strict=True):
                 slow.lerp_(newest, TARGET_RATE)
@@ -123,18 +125,6 @@ class Learner:
         n_agents = len(self.agents)
         joint = obs[..., :-n_agents].flatten(-2)[..., None, :]
         return torch.cat([joint.expand(*obs.shape[:-1], -1), obs[..., -n_agents:]], -1)
-
-    def fit(self, inputs, targets):
-        """Train the central critic; returns its loss, averaged over the epochs."""
-        losses = []
-        for _ in range(EPOCHS):
-            loss = (self.critic(inputs).squeeze(-1) - targets).square().mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
-            self.optimizer.step()
-            losses.append(loss.item())
-        return fmean(losses)
 
     def get_state(self):
         return states_of(self.parts)

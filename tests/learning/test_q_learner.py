@@ -138,6 +138,33 @@ def test_compiled_gradients_equal_those_of_autograd(name, mask, has_mixer):
     )
 
 
+@pytest.mark.parametrize("mixer", [None, mixer_of("tanh")], ids=["sum", "mixer"])
+def test_gradients_equal_those_of_the_whole_loss(mixer):
+    learner, batch = learner_of("tanh", mixer, gamma=0.9), batch_of(VECTOR, mask=True)
+    module, of_team = copy.deepcopy(learner.module), copy.deepcopy(learner.mixer)
+    rows = {name: torch.as_tensor(column) for name, column in batch.items() if name != "further"}
+    there = torch.zeros(rows["obs"].shape[:3], dtype=torch.bool)
+    there[:, :-1] |= rows["active"]
+    there[:, 1:] |= rows["new_active"]
+    states = (rows["obs"] * there[..., None]).flatten(2)
+
+    def team(values, states):
+        return values.sum(-1) if of_team is None else of_team(values, states)
+
+    values = module.forward_train({"obs": rows["obs"]})["action_dist_inputs"]
+    with torch.no_grad():  # at first, the target network is the same
+        best = values[:, 1:].masked_fill(~rows["action_mask"][:, 1:], -torch.inf).argmax(-1, keepdim=True)
+        after = team(values[:, 1:].gather(-1, best).squeeze(-1) * rows["new_active"], states[:, 1:])
+        targets = rows["rewards"].float() + 0.9 * after * ~rows["terminateds"]
+    taken = values[:, :-1].gather(-1, rows["actions"].long()[..., None]).squeeze(-1) * rows["active"]
+    counts = rows["loss_mask"]
+    nn.functional.smooth_l1_loss(team(taken, states[:, :-1])[counts], targets[counts]).backward()
+    learner.update(batch)
+    for ours, theirs in ((learner.module, module), (learner.mixer, of_team)):
+        for name, each in (theirs or nn.Module()).named_parameters():
+            torch.testing.assert_close(ours.get_parameter(name).grad, each.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
 @pytest.mark.parametrize("td_error_loss_fn", ["huber", "mse"])
 @pytest.mark.parametrize("lambda_", [0.0, 0.6, 1.0])
 def test_updates_equal_plain_loops(lambda_, td_error_loss_fn):
