@@ -18,9 +18,9 @@ from fastmarl.learning import QLearner, QMixer, TeamReplay
 from fastmarl.modules import EpsilonGreedyRLModule
 from fastmarl.training import Algorithm, agents_of, linear_schedule, load_states, runner_options, states_of
 
-REWARD_SCALE, EPSILON = 0.1, [[0, 1.0], [100_000, 0.05]]
+EPSILON = [[0, 1.0], [100_000, 0.05]]
 FRAGMENT, UPDATES, SEQUENCES, LENGTH, EPISODES = 25, 16, 64, 8, 32
-LAMBDA = 0.9  # of TD(lambda)
+LAMBDA = 0.8  # of TD(lambda)
 CAPACITY = 500_000  # decisions of the team
 POLICY = "default_policy"
 
@@ -62,7 +62,7 @@ class Learner:
                 rows = self.replay.sample_episodes(EPISODES)
             else:
                 rows = self.replay.sample(SEQUENCES, LENGTH)
-            stats = self.q.update(rows | {"rewards": REWARD_SCALE * rows["rewards"]})
+            stats = self.q.update(rows)
             self.schedule.step()
         return stats
 
