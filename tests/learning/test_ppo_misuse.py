@@ -13,7 +13,8 @@ from support.ppo import BOX_ACTIONS, N, both, make_batch, make_module
 from torch import nn
 
 from fastmarl.errors import BatchError, ConfigError
-from fastmarl.learning import PPOLearner, compiled_rows
+from fastmarl.learning import PPOLearner, compiled_rows, ppo_learner
+from fastmarl.learning.adam import limit_norm
 
 FAR = [0.0, 1e3, 1e5]
 MODES = {
@@ -133,18 +134,6 @@ def test_learners_in_threads():
         assert torch.equal(ours, theirs)
 
 
-class Stepwise(PPOLearner):
-    """Keeps the parameters that each step begins with."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.steps = []
-
-    def _limit_norm(self, gradient):
-        self.steps.append(self.parameters.detach().clone())
-        return super()._limit_norm(gradient)
-
-
 @pytest.mark.parametrize(("n_before", "rows_of_part"), [(0, 600), (1, 600), (1, 20)], ids=["new", "used", "in parts"])
 @in_own_thread
 def test_interrupts(monkeypatch, n_before, rows_of_part):
@@ -152,17 +141,24 @@ def test_interrupts(monkeypatch, n_before, rows_of_part):
     monkeypatch.setattr(compiled_rows, "ROWS_OF_PART", rows_of_part)
     batch = make_batch(make_module())
 
-    def make(kind=PPOLearner):
+    def make():
         options = {"lr": 0.01, "epochs": 1, "num_threads": 2, "generator": torch.Generator().manual_seed(0)}
-        learner = kind(make_module(), **options)
+        learner = PPOLearner(make_module(), **options)
         for _ in range(n_before):
             learner.update(batch)
         return learner
 
-    stepwise, whole = make(Stepwise), make()
-    stepwise.update(batch)
+    stepwise, whole, steps = make(), make(), []
+
+    def noted(gradient, most):
+        steps.append(stepwise.parameters.detach().clone())
+        return limit_norm(gradient, most)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ppo_learner, "limit_norm", noted)
+        stepwise.update(batch)
     lines = lines_of(lambda: whole.update(batch))
-    steps = [*stepwise.steps, stepwise.parameters.detach()]
+    steps.append(stepwise.parameters.detach())
 
     def try_line(interruption):
         learner = make()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.differences import assert_same
+from support.interrupts import interrupt_lines, lines_of
 from torch import nn
 
 import fastmarl
@@ -242,6 +243,33 @@ def test_a_learner_that_was_saved_goes_on(name):
     for _ in range(3):
         assert learner.update(batch) == other.update(batch)
     assert_same(learner.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("n_before", [0, 1], ids=["new", "used"])
+@pytest.mark.parametrize("name", ["tanh", "gru"])
+def test_interrupts(name, n_before):
+    """At any line they leave the parameters before or after a step, and a learner that goes on."""
+    batch = batch_of(MODULES[name][1], n=6)
+
+    def make():
+        learner = learner_of(name, mixer_of(name), lr=0.01)
+        for _ in range(n_before):
+            learner.update(batch)
+        return learner
+
+    whole = make()
+    steps = [whole.parameters.detach().clone()]
+    lines = lines_of(lambda: whole.update(batch))
+    steps.append(whole.parameters.detach().clone())
+
+    def try_line(interruption):
+        learner = make()
+        interruption.run(lambda: learner.update(batch))
+        assert any(torch.equal(learner.parameters, step) for step in steps)
+        learner.update(batch)
+        assert learner.backend == "compiled"
+
+    interrupt_lines(try_line, lines, np.random.default_rng(0), n_lines=30, may_miss=True)
 
 
 def test_gradients_are_limited():
