@@ -15,7 +15,7 @@ from fastmarl.report.plots import LIMIT, OTHERS, OURS, picture
 
 ROOT = pathlib.Path(__file__).parents[1]
 CURVES = ROOT / "benchmarks" / "results" / "curves"
-COLORS = (OURS, OTHERS)
+COLORS = (OURS, OTHERS, "#5e35b1")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ PICTURES = {
     "recurrent_ippo": Picture(
         {"LSTM": ("recurrent_ippo", RETURN), "without memory": ("recurrent_ippo_memoryless", RETURN)}, TWO_POLES
     ),
-    "vdn": Picture({"VDN": ("vdn", RETURN)}, SPREAD),
+    "vdn": Picture({"VDN": ("vdn", RETURN), "IQL": ("iql", RETURN), "QMIX": ("qmix", RETURN)}, SPREAD),
     "async_vtrace": Picture({"PPO with V-trace": ("async_vtrace", RETURN)}, SPREAD),
     "two_policies": Picture({"hunters": ("two_policies", "hunters"), "prey": ("two_policies", "prey")}, None),
     "self_play": Picture(

@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.core.modules.encoders import make_flattener
 from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.core.objects.public import public
@@ -104,7 +104,12 @@ class QLearner:
         self._num_actions, self._num_updates = int(space.n), 0
         self._compared_with: CompiledGradient | None = None  # compiled code of the module, when the target's was made
         self._of_target: Any = None
-        self._newest, self._target = _Team(module, mixer), _Team(copy.deepcopy(module), copy.deepcopy(mixer))
+        try:
+            copied = copy.deepcopy((module, mixer))
+        except Exception as error:  # the module may hold anything
+            raise ConfigError(f"the target network is a copy of {type(module).__name__}, which can't be copied: "
+                              f"{type(error).__name__}: {error}") from error  # fmt: skip
+        self._newest, self._target = _Team(module, mixer), _Team(*copied)
         self.module, self.mixer, self.target = module, mixer, self._target.parts
         self.parameters: FlatParameters = self._newest.parameters
         self._flattener = make_flattener(seen).to(self.parameters.device)
@@ -130,6 +135,8 @@ class QLearner:
         Raises:
             BatchError: If a column is missing or has a wrong shape, an action is out of range, or the gradient is not
                 finite; then there was no step.
+            ModuleOutputError: If there is not one value for each action from the module, or for each decision from the
+                mixer.
             ConfigError: If the parameters are not those with which the learner was created.
         """
         rows = self._tensors(batch)
@@ -139,7 +146,11 @@ class QLearner:
         newest, target = self._prepared(layout)
         self.backend = newest.backend
         self.parameters.grad = None
-        values = layout.columns(newest.outputs(layout.later_alone(), layout.acted()))  # [n, T + 1, A, actions]
+        rows_of_values = newest.outputs(layout.later_alone(), layout.acted())
+        if rows_of_values.shape[-1] != self._num_actions:
+            raise ModuleOutputError(type(self.module).__name__, f"QLearner needs {self._num_actions} action values, "
+                                    f"got {rows_of_values.shape[-1]}")  # fmt: skip
+        values = layout.columns(rows_of_values)  # [n, T + 1, A, actions]
         targets = self._targets(rows, values, layout.columns(target.outputs(layout.later())))
         stats, by_value = self._loss(rows, values, targets)
         derivatives = torch.zeros_like(values)
@@ -272,7 +283,11 @@ class _Team:
             return values.sum(-1)
         counts, states = rows[Columns.LOSS_MASK], rows[Columns.ENV_STATE][:, steps].float()
         states = states.masked_fill(~counts.view(*counts.shape, *[1] * (states.dim() - 2)), 0.0)  # padding may be NaN
-        return self.mixer(values, states)
+        found: Tensor = self.mixer(values, states)
+        if found.shape != counts.shape:
+            raise ModuleOutputError(type(self.mixer).__name__, f"QLearner needs a value for each decision, a tensor of "
+                                    f"shape {tuple(counts.shape)}, got shape {tuple(found.shape)}")  # fmt: skip
+        return found
 
 
 def _check_arguments(**given: float) -> None:
@@ -295,6 +310,8 @@ def _check_shapes(rows: Mapping[str, Any]) -> None:
     for name in ("active", "new_active", "terminateds", Columns.LOSS_MASK):
         if rows[name].dtype != torch.bool:
             raise BatchError(f"expected a bool {name!r}, got {rows[name].dtype}")
+    if not rows[Columns.LOSS_MASK].any():
+        raise BatchError("there is no decision that counts in 'loss_mask'")
     leading = {Columns.OBS: (n, length + 1, n_agents), Columns.ACTION_MASK: (n, length + 1, n_agents)}
     for name, of_column in {**leading, Columns.ENV_STATE: (n, length + 1)}.items():
         for path, leaf in flatten_struct(rows.get(name, ())):

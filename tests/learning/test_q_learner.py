@@ -2,6 +2,7 @@
 
 import copy
 import math
+import threading
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +13,7 @@ from support.interrupts import interrupt_lines, lines_of
 from torch import nn
 
 import fastmarl
-from fastmarl.errors import BatchError, ConfigError
+from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.learning import QLearner, QMixer
 from fastmarl.modules import DefaultRLModule, EpsilonGreedyRLModule
 
@@ -308,6 +309,7 @@ def test_a_mixer_equals_its_formula():
         ({"active": np.ones((40, 4, 3))}, "expected a bool 'active', got torch.float32"),
         ({"obs": np.zeros((40, 4, 3, 5), "f4")}, "expected 'obs' of shape (40, 5, 3, '...'), got (40, 4, 3, 5) at ()"),
         ({"rewards": np.full((40, 4), np.nan)}, "the gradient has the norm nan"),
+        ({"loss_mask": np.zeros((40, 4), bool)}, "there is no decision that counts in 'loss_mask'"),
     ],
 )  # fmt: skip
 def test_bad_batches(change, message):
@@ -335,6 +337,34 @@ def test_bad_arguments(options, message):
     with pytest.raises(ConfigError) as caught:
         learner_of("tanh", **options)
     assert message in str(caught.value)
+
+
+class Unreduced(nn.Module):
+    def forward(self, values, states):
+        return values.sum(-1, keepdim=True)
+
+
+class Few(Own):
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": super()._forward(batch)["action_dist_inputs"][..., :2]}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_outputs_of_another_shape(compiled):
+    """torch would spread some of them."""
+    learner = learner_of("tanh", Unreduced, compiled=compiled)
+    with pytest.raises(ModuleOutputError, match=r"Unreduced.* shape \(40, 4\), got shape \(40, 4, 1\)"):
+        learner.update(batch_of(VECTOR))
+    module = Few(observation_space=VECTOR, action_space=gym.spaces.Discrete(N_ACTIONS))
+    with pytest.raises(ModuleOutputError, match=r"Few.*needs 4 action values, got 2"):
+        QLearner(module, compiled=compiled).update(batch_of(VECTOR))
+
+
+def test_a_module_that_can_not_be_copied():
+    module = module_of("tanh")
+    module.lock = threading.Lock()
+    with pytest.raises(ConfigError, match="is a copy of EpsilonGreedyRLModule, which can't be copied"):
+        QLearner(module)
 
 
 def test_actions_must_be_discrete():
