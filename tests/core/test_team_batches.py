@@ -133,8 +133,8 @@ def test_sequences_show_what_agents_did_in_decisions_that_are_not_complete():
             numbers, actions = rows["obs"][:, :-1][there][:, 1].astype(int), rows["actions"][there]
             found |= set(zip(numbers.tolist(), actions.tolist(), strict=True))
     steps = [step for ledger in ledgers for step in ledger]
-    told = {(number, step.actions.get(agent)) for step in steps for agent, number in step.obs.items()}
-    assert len(found) > 5 and found <= told
+    known = {(number, step.actions.get(agent)) for step in steps for agent, number in step.obs.items()}
+    assert len(found) > 5 and found <= known
 
 
 @pytest.mark.parametrize("seed", [0, 1, *further([2, 3])])
