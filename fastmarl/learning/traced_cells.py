@@ -80,6 +80,7 @@ class TracedCells:
         self._shape, self._known, self._append = shape, known, append
         self._time_first: dict[int, Tensor] = {}  # tensors whose transposed view has this identity
         self._values: dict[int, Value] = {}  # results with time as the first axis
+        self._slices: dict[int, Tensor] = {}  # slices of all that there is
         self._at_step: dict[int, tuple[Tensor, int]] = {}  # single steps of sequences
         self._loops: list[Loop] = []
 
@@ -157,7 +158,10 @@ class TracedCells:
         elif id(source) in self._states and out.numel() == source.numel():
             self._states[id(out)] = self._states[id(source)]
         elif func is torch.ops.aten.select.int and len(self._shape) == 2 == args[0] + 1 and source.dim() == 3:
-            self._at_step[id(out)] = source, args[1]
+            self._at_step[id(out)] = self._slices.get(id(source), source), args[1]
+        elif func is torch.ops.aten.slice.Tensor and out.shape == source.shape:  # before a step, in torch 2.6
+            self._slices[id(out)] = self._slices.get(id(source), source)
+            return False
         else:
             return False
         return True

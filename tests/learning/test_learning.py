@@ -379,7 +379,7 @@ def test_ppo_loss_and_its_gradient(space, model_config, options, masked):
     values = module.forward_train({name: rows[name] for name in ("obs", "state_in") if name in rows})["vf_preds"]
     targets = rows["value_targets"].numpy()[counts]
     explained = max(-1, 1 - np.var(targets - values.detach().numpy()[counts]) / np.var(targets))
-    assert stats["vf_explained_var"] == pytest.approx(explained, rel=1e-4)
+    assert stats["vf_explained_var"] == pytest.approx(explained, rel=1e-4, abs=1e-6)  # 1 - a / b in float32
     assert all(not value.requires_grad and torch.isfinite(value) for value in stats.values())
     total = stats["policy_loss"] + vf_coeff * stats["vf_loss"] - entropy_coeff * stats["entropy"]
     total = total + kl_coeff * stats.get("mean_kl_loss", 0.0)
