@@ -2,7 +2,7 @@
 
 python examples/vdn.py --steps 1000000 --folder runs/vdn
 
-Random play returns about -79 per episode. 1 million env steps, 50 CPU seconds, raise greedy play to -32 (figures:
+Random play returns about -79 per episode. 1 million env steps, 55 CPU seconds, raise greedy play to -32 (figures:
 docs/gallery.md). The algorithm is double Q-learning from a replay of the team's decisions, with a slowly moving target
 network. The folder receives the learning curve and checkpoints, from which --resume continues; they contain the replay,
 up to 110 MB each.
