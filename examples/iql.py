@@ -3,9 +3,8 @@
 python examples/iql.py --steps 1000000 --folder runs/iql
 
 Random play returns about -79 per episode. 1 million env steps, 51 CPU seconds, raise greedy play to -41 (figures:
-docs/gallery.md). The algorithm is that of vdn.py for teams of one
-agent. The folder receives the learning curve and checkpoints, from which --resume continues; they contain the replays,
-up to 110 MB each.
+docs/gallery.md). The algorithm is that of vdn.py for teams of one agent. The folder receives the learning curve and
+checkpoints, from which --resume continues; they contain the replays, up to 110 MB each.
 """
 
 import sys
