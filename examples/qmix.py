@@ -3,9 +3,9 @@
 python examples/qmix.py --steps 1000000 --folder runs/qmix
 
 Random play returns about -79 per episode. 1 million env steps, two CPU minutes, raise greedy play to -36 (figures:
-docs/gallery.md). The mixer sees what all agents observe, as in EPyMARL. With --memory agents remember what they saw, and
-learn from whole episodes. The folder receives the learning curve and checkpoints, from which --resume continues; they
-contain the replay, up to 110 MB each.
+docs/gallery.md). The mixer sees what all agents observe, as in EPyMARL. With --memory agents remember what they saw,
+and learn from whole episodes. The folder receives the learning curve and checkpoints, from which --resume continues;
+they contain the replay, up to 110 MB each.
 """
 
 import sys

@@ -106,18 +106,16 @@ class AutogradOutputs:
         self._logits: Tensor
 
     def outputs(self, *numbers: Tensor) -> Tensor:
-        """Return the logits as `CompiledOutputs.outputs()` does."""
-        logits = []
-        for each in numbers:
-            with torch.set_grad_enabled(each is numbers[-1]):
-                logits.append(self._module.forward_train(taken(self._inputs, each))[Columns.ACTION_DIST_INPUTS])
-        found = logits[-1].new_zeros((self._n, *logits[-1].shape[1:]))
-        for each, of_each in zip(numbers, logits, strict=True):
-            found[each] = of_each.detach()
-        self._logits, self._numbers = logits[-1], numbers[-1]
+        """Return the logits as `CompiledOutputs.outputs()` does, after a single pass."""
+        self._numbers = torch.cat(numbers)
+        with torch.enable_grad():
+            self._logits = self._module.forward_train(taken(self._inputs, self._numbers))[Columns.ACTION_DIST_INPUTS]
+        found = self._logits.new_zeros((self._n, *self._logits.shape[1:]))
+        found[self._numbers] = self._logits.detach()
         return found.flatten(0, -2)
 
     def backward(self, derivatives: Tensor) -> None:
         """Add to the gradients; see `CompiledOutputs.backward()`."""
         shape = self._logits.shape
-        self._logits.backward(derivatives.view(-1, *shape[1:])[self._numbers].view(shape))
+        if self._logits.requires_grad:  # not if all is frozen
+            self._logits.backward(derivatives.view(-1, *shape[1:])[self._numbers].view(shape))

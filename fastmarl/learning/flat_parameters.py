@@ -123,8 +123,7 @@ class FlatParameters(torch.nn.Parameter):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        for part in self._parts:
-            part.check()
+        self.check()
         self._unreached = []
         if value is None:
             self.gradient.zero_()
@@ -134,6 +133,15 @@ class FlatParameters(torch.nn.Parameter):
             part.clear()
             if value is not None:
                 part.mark_reached()
+
+    def check(self) -> None:
+        """Raise ConfigError unless an operation on this tensor reaches the module; see `grad`."""
+        for part in self._parts:
+            part.check()
+
+    def reached(self) -> set[Tensor]:
+        """Return the parameters that have a gradient, even one of zeros."""
+        return {part.parameter for part in self._parts if part.is_reached}
 
     def unreached(self) -> list[slice]:
         """Return the places of the parameters without gradient. Detached gradients are restored."""

@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
+from fastmarl.core.errors import BatchError, CheckpointError, ConfigError, ModuleOutputError
 from fastmarl.core.modules.encoders import make_flattener
 from fastmarl.core.nets.dense_layers import NotDenseError
 from fastmarl.core.objects.public import public
@@ -65,7 +65,8 @@ class QLearner:
     Attributes:
         backend: "compiled", or "autograd" followed by the reason; known after the first update.
         module, mixer: The arguments.
-        target: ModuleList of the target network and, if there is one, its mixer.
+        target: ModuleList of the target network and, if there is one, its mixer, to be read only. With the weights, it
+            takes over buffers and frozen parameters.
         optimizer: torch.optim.Adam over `parameters`.
         parameters: FlatParameters of the module and the mixer.
 
@@ -93,10 +94,9 @@ class QLearner:
                               f"{target_network_update_freq} and {max_grad_norm}")  # fmt: skip
         if td_error_loss_fn not in (HUBER, MSE):
             raise ConfigError(f"td_error_loss_fn must be {HUBER!r} or {MSE!r}, got {td_error_loss_fn!r}")
-        seen, space = one_module(module).observation_space, one_module(module).action_space
-        if seen is None or not isinstance(space, gym.spaces.Discrete):
-            raise ConfigError(f"QLearner needs a module with an observation space and Discrete actions, got {seen} and "
-                              f"{space}")  # fmt: skip
+        space = one_module(module).action_space
+        if not isinstance(space, gym.spaces.Discrete):
+            raise ConfigError(f"QLearner needs a module with Discrete actions, got {space}")
         self.gamma, self.lambda_, self.tau = gamma, lambda_, tau
         self.target_network_update_freq, self.td_error_loss_fn = target_network_update_freq, td_error_loss_fn
         self.max_grad_norm, self.compiled = max_grad_norm, compiled
@@ -112,7 +112,6 @@ class QLearner:
         self._newest, self._target = _Team(module, mixer), _Team(*copied)
         self.module, self.mixer, self.target = module, mixer, self._target.parts
         self.parameters: FlatParameters = self._newest.parameters
-        self._flattener = make_flattener(seen).to(self.parameters.device)
         fused = True if self.parameters.is_cuda else None  # on the CPU, `OptimizerSteps` is faster
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, fused=fused)
 
@@ -142,9 +141,11 @@ class QLearner:
         rows = self._tensors(batch)
         layout = (TeamSequences if self._newest.module.is_stateful() else TeamRows)(rows)
         if self.mixer is not None and Columns.ENV_STATE not in rows:
-            rows[Columns.ENV_STATE] = layout.joint(self._flattener)
+            space: Any = self._newest.module.observation_space
+            rows[Columns.ENV_STATE] = layout.joint(make_flattener(space).to(self.parameters.device))
         newest, target = self._prepared(layout)
         self.backend = newest.backend
+        self._target.parameters.check()
         self.parameters.grad = None
         rows_of_values = newest.outputs(layout.later_alone(), layout.acted())
         if rows_of_values.shape[-1] != self._num_actions:
@@ -153,11 +154,12 @@ class QLearner:
         values = layout.columns(rows_of_values)  # [n, T + 1, A, actions]
         targets = self._targets(rows, values, layout.columns(target.outputs(layout.later())))
         stats, by_value = self._loss(rows, values, targets)
+        reached = set() if self.mixer is None else self.parameters.reached()
         derivatives = torch.zeros_like(values)
         derivatives[:, :-1].scatter_(-1, rows[Columns.ACTIONS][..., None], by_value[..., None])
         newest.backward(layout.rows(derivatives).reshape(-1, self._num_actions))
         if newest.trained is not None:
-            self.parameters.mark_reached([*newest.trained, *self._newest.of_mixer])
+            self.parameters.mark_reached({*newest.trained, *(reached & self._newest.of_mixer)})
         return {**stats, "grad_norm": self._step()}
 
     def _prepared(self, layout: TeamRows) -> tuple[Any, Any]:
@@ -167,8 +169,10 @@ class QLearner:
         try:
             if not self.compiled:
                 raise NotDenseError("compiled is False")
+            if not self._newest.of_mixer.isdisjoint(module.module.parameters()):
+                raise NotDenseError("its mixer shares parameters with it")
             newest = module.gradients.outputs(inputs)
-            # The copy is read only when the module was, as nothing else can change it.
+            # The copy is read only when the module was, as nobody else is to change it.
             if newest.gradient is not self._compared_with:
                 self._of_target = copied.gradients.outputs(inputs).gradient
                 self._compared_with = newest.gradient
@@ -186,6 +190,8 @@ class QLearner:
         rows = to_tensors(batch, [*NEEDED, *others], self.parameters.device)
         rows.setdefault(Columns.LOSS_MASK, torch.ones_like(rows["terminateds"]))
         _check_shapes(rows)
+        if rows[Columns.ACTIONS].is_floating_point():
+            raise BatchError(f"expected actions of integers, got {rows[Columns.ACTIONS].dtype}")
         actions = rows[Columns.ACTIONS] = rows[Columns.ACTIONS].long()
         if actions.numel() and not (int(actions.min()) >= 0 and int(actions.max()) < self._num_actions):
             raise BatchError(f"expected actions from 0 to less than {self._num_actions}, got {int(actions.min())} to "
@@ -202,7 +208,8 @@ class QLearner:
         later = self._target.value(later, rows, slice(1, None)).masked_fill(rows["terminateds"], 0.0)
         targets = rows[Columns.REWARDS] + self.gamma * later
         for t in reversed(range(targets.shape[1] - 1 if self.lambda_ else 0)):
-            more = torch.where(rows[Columns.LOSS_MASK][:, t + 1], targets[:, t + 1] - later[:, t], 0.0)
+            goes_on = rows[Columns.LOSS_MASK][:, t + 1] & ~rows["terminateds"][:, t]
+            more = torch.where(goes_on, targets[:, t + 1] - later[:, t], 0.0)
             targets[:, t] += self.gamma * self.lambda_ * more
         return targets
 
@@ -237,7 +244,7 @@ class QLearner:
         OptimizerSteps(self.optimizer, self.parameters).step(self.parameters.unreached())
         self._num_updates += 1
         if self._num_updates % self.target_network_update_freq == 0:
-            self._target.parameters.detach().lerp_(self.parameters.detach(), self.tau)
+            self._target.follow(self._newest, self.tau)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
@@ -251,7 +258,12 @@ class QLearner:
 
         Args:
             state: Result of `state_dict()` of a learner with the same networks.
+
+        Raises:
+            CheckpointError: If only one of both has a mixer.
         """
+        if (self.mixer is None) != (state["mixer"] is None):
+            raise CheckpointError("only one of the saved learner and this one has a mixer")
         if self._newest.mixer is not None:
             self._newest.mixer.load_state_dict(state["mixer"])
         self._target.parts.load_state_dict(state["target"])
@@ -272,16 +284,28 @@ class _Team:
         self.module, self.mixer = one_module(module), mixer
         self.parts = nn.ModuleList([module] if mixer is None else [module, mixer])
         self.parameters = flat_parameters(self.parts)
-        self.of_mixer = [] if mixer is None else list(mixer.parameters())
+        self.of_mixer = frozenset() if mixer is None else frozenset(mixer.parameters())
+        self._has_others = bool(self._others())
         self.gradients = CompiledGradients(
             self.module, {each: each.grad for each in module.parameters() if each.grad is not None}
         )
+
+    def follow(self, newest: "_Team", tau: float) -> None:
+        """Take over a share of the other one's weights and buffers."""
+        self.parameters.detach().lerp_(newest.parameters.detach(), tau)
+        for slow, new in zip(self._others(), newest._others(), strict=True) if self._has_others else ():
+            slow.lerp_(new, tau) if slow.is_floating_point() else slow.copy_(new)
+
+    def _others(self) -> list[Tensor]:
+        """Return the tensors that are no part of `parameters`: buffers, and frozen parameters."""
+        frozen = [each.detach() for each in self.parts.parameters() if not each.requires_grad]
+        return [*self.parts.buffers(), *frozen]
 
     def value(self, values: Tensor, rows: Mapping[str, Tensor], steps: slice) -> Tensor:
         """Return the team's value [n, T], given those of its agents [n, T, A]."""
         if self.mixer is None:
             return values.sum(-1)
-        counts, states = rows[Columns.LOSS_MASK], rows[Columns.ENV_STATE][:, steps].float()
+        counts, states = rows[Columns.LOSS_MASK], rows[Columns.ENV_STATE][:, steps].to(values.dtype)
         states = states.masked_fill(~counts.view(*counts.shape, *[1] * (states.dim() - 2)), 0.0)  # padding may be NaN
         found: Tensor = self.mixer(values, states)
         if found.shape != counts.shape:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastmarl.core.batches.team import rewards_by_arrival
-from fastmarl.core.errors import BatchError
+from fastmarl.core.errors import BatchError, CheckpointError, ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.core.spaces.columns import Columns, Recorded, recorded_name
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
@@ -49,9 +49,14 @@ class TeamReplay:
     Args:
         capacity: Number of decisions that are kept.
         seed: Seed of the draws.
+
+    Raises:
+        ConfigError: If the capacity is less than 2: a decision is drawn with the next one.
     """
 
     def __init__(self, capacity: int, seed: int = 0):
+        if capacity < 2:
+            raise ConfigError(f"expected a capacity of at least 2 decisions, got {capacity}")
         self._capacity, self._rng = capacity, np.random.default_rng(seed)
         self._n = 0  # number of decisions so far; decision i is in row i % capacity
         self._columns: dict[str, Any] = {}  # name -> [capacity, ...]
@@ -70,7 +75,11 @@ class TeamReplay:
         return len(self._ended)
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Add a group's batch from `aligned()`, with `groups` that are dicts, so that slots don't change."""
+        """Add a group's batch from `aligned()`, with `groups` that are dicts, so that slots don't change.
+
+        Raises:
+            BatchError: If there is an "env_state" in this batch, and there was none before, or the reverse.
+        """
         batch = dict(batch)
         continues, final_t = batch[Columns.CONTINUES], batch[Columns.FINAL_T]
         waits = continues & ~batch[Columns.TRUNCATEDS].any(0)
@@ -109,10 +118,12 @@ class TeamReplay:
             There are zeros where there is nothing.
 
         Raises:
-            BatchError: If there is no complete decision yet.
+            BatchError: If there is no complete decision yet, or `n` or `length` is less than 1.
         """
         if not len(self):
             raise BatchError("the replay has no complete decision to draw")
+        if n < 1 or length < 1:
+            raise BatchError(f"expected a number and a length of at least 1, got {n} and {length}")
         return self._sequences(self._ready[self._rng.integers(len(self._ready), size=n)], length, device)
 
     def sample_episodes(self, n: int, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -126,8 +137,10 @@ class TeamReplay:
             As `sample()`, where T is the number of decisions in the longest of them.
 
         Raises:
-            BatchError: If there is no whole episode.
+            BatchError: If there is no whole episode, or `n` is less than 1.
         """
+        if n < 1:
+            raise BatchError(f"expected a number of at least 1, got {n}")
         if not self.num_episodes:
             raise BatchError(f"the replay has no whole episode to draw; it keeps {self._capacity:,} decisions")
         first = self._ended[self._rng.integers(self.num_episodes, size=n)]
@@ -137,7 +150,7 @@ class TeamReplay:
         """Return the sequences that begin in these rows, until all have ended if there is no length."""
         in_order, is_in_order = [starts], [np.ones(len(starts), bool)]
         is_last: list[np.ndarray] = []
-        while len(is_last) != length and is_in_order[-1].any():
+        while is_in_order[-1].any() if length is None else len(is_last) < length:
             following = self._columns[NEXT][in_order[-1]]
             is_last.append(is_in_order[-1] & (following == NONE))
             is_in_order.append(is_in_order[-1] & (following >= 0))
@@ -171,6 +184,8 @@ class TeamReplay:
         """Make the columns that are missing; masks may come later than the rest."""
         if (mask := recorded_name(Recorded.ACTION_MASK, batch)) in batch:
             batch[Columns.ACTION_MASK] = batch[mask]
+        if self._columns and (Columns.ENV_STATE in batch) != (Columns.ENV_STATE in self._columns):
+            raise BatchError(f"{Columns.ENV_STATE!r} is in some of the batches only")
         for name in (*WRITTEN, Columns.ENV_STATE):
             if name in batch and name not in self._columns:
                 make = np.ones if name == Columns.ACTION_MASK else np.zeros
@@ -297,13 +312,13 @@ class TeamReplay:
     def get_state(self) -> dict[str, Any]:
         """Return everything as plain data, for checkpoints."""
         n = min(self._n, self._capacity)
-        columns = {name: map_struct(lambda leaf: leaf[:n], column) for name, column in self._columns.items()}
+        columns = {name: map_struct(lambda leaf: leaf[:n].copy(), column) for name, column in self._columns.items()}
         running = [
             [each.env_t, each.number, [*each.open.items()], each.first, each.has_ended]
             for each in self._running.values()
         ]
-        return {"columns": columns, "n": self._n, "ready": self._ready, "ended": self._ended,
-                "episode_ids": list(self._running), "running": running,
+        return {"columns": columns, "capacity": self._capacity, "n": self._n, "ready": self._ready,
+                "ended": self._ended, "episode_ids": list(self._running), "running": running,
                 "rng": self._rng.bit_generator.state}  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -311,7 +326,14 @@ class TeamReplay:
 
         Args:
             state: Result of `get_state()` of a replay with the same capacity.
+
+        Raises:
+            CheckpointError: If the capacity was another.
         """
+        if state["capacity"] != self._capacity:
+            raise CheckpointError(
+                f"the saved replay has a capacity of {state['capacity']:,}, this one {self._capacity:,}"
+            )
 
         def whole(leaf: np.ndarray) -> np.ndarray:
             column = np.zeros((self._capacity, *leaf.shape[1:]), leaf.dtype)

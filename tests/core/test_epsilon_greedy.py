@@ -65,7 +65,7 @@ def test_no_action_is_drawn_that_the_mask_forbids(epsilon, memory):
     assert epsilon == 0 or len({*actions}) == N
 
 
-@pytest.mark.parametrize("epsilon", [[], [[5, 1.0], [0, 0.5]], [[0, 1.5]]])
+@pytest.mark.parametrize("epsilon", [[], [[5, 1.0], [0, 0.5]], [[0, 1.5]], [0, 1, 2], [[0, "a"]]])
 def test_schedules_that_are_none(epsilon):
     with pytest.raises(ConfigError, match="epsilon must be"):
         EpsilonGreedyModelConfig(epsilon=epsilon)

@@ -16,7 +16,7 @@ from fastmarl.batches import (
     columns,
     with_final_obs,
 )
-from fastmarl.errors import BatchError
+from fastmarl.errors import BatchError, CheckpointError, ConfigError
 from fastmarl.learning import TeamReplay
 
 CALLS = [7, 20, 1, 3, 40, 40, 13, 2, 60, 40, 5, 90, 40, 40, 40]
@@ -178,6 +178,39 @@ def test_agents_without_masks_may_do_anything_where_others_had_some():
     rows = replay.sample(500)
     for t, active in enumerate(("active", "new_active")):
         assert rows[active].any() and rows["action_mask"][:, t][rows[active][:, 0]].all(), active
+
+
+def test_a_state_is_a_copy():
+    replay = TeamReplay(50)
+    for i, (batch, *_) in enumerate(batches_of(0)):
+        replay.add(batch)
+        if i == 5:
+            state, want = replay.get_state(), replay.sample(30, 4)
+    replay.set_state(state)
+    got = replay.sample(30, 4)
+    assert all((got[name] == want[name]).all() for name in want)
+    assert got["rewards"].shape == (30, 4)
+
+
+def test_what_a_replay_refuses():
+    replay, (batch, *_) = TeamReplay(50), next(iter(batches_of(0)))
+    replay.add(batch)
+    with pytest.raises(CheckpointError, match="has a capacity of 50, this one 60"):
+        TeamReplay(60).set_state(replay.get_state())
+    with pytest.raises(BatchError, match="'env_state' is in some of the batches only"):
+        replay.add(batch | {"env_state": np.zeros((len(batch["active"]) + 1, 3, 2))})
+    with pytest.raises(BatchError, match="a length of at least 1, got 4 and 0"):
+        replay.sample(4, 0)
+    with pytest.raises(ConfigError, match="at least 2 decisions, got 1"):
+        TeamReplay(1)
+
+
+def test_sequences_are_as_long_as_asked_for():
+    replay = TeamReplay(500)
+    for batch, *_ in batches_of(0, CALLS[:4]):
+        replay.add(batch)
+    rows = replay.sample(3, 200)
+    assert rows["rewards"].shape == (3, 200) and not rows["loss_mask"][:, 100:].any()
 
 
 def test_an_empty_replay_can_not_be_drawn_from():

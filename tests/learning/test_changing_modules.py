@@ -2,7 +2,6 @@
 
 import copy
 import enum
-import itertools
 import threading
 import types
 from collections import deque
@@ -386,7 +385,7 @@ EFFECTS = {
     "a tensor": (lambda net, x: net.n.add_(1), lambda net: net.n[0], {"n": torch.zeros(1)}),
     "a new tensor": (running_mean, lambda net: net.mean.round(decimals=4).tolist(), {"mean": torch.zeros(16)}),
     "a cache": (cache, lambda net: net.cached.shape, {"cached": None}),
-    "a counter": (lambda net, x: next(net.numbers), lambda net: next(net.numbers), {"numbers": itertools.count()}),
+    "a counter": (lambda net, x: next(net.numbers), lambda net: next(net.numbers), {"numbers": iter(range(1000))}),
 }  # fmt: skip
 OF_OTHERS = {
     "a list of a closure": by_closure, "a list of the file": by_list_of_the_file,

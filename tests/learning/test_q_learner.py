@@ -304,6 +304,7 @@ def test_a_mixer_equals_its_formula():
     [
         ({"new_active": None}, "QLearner needs the columns ['new_active']"),
         ({"actions": np.zeros((40, 4), int)}, "'actions' [n, T, A] with at least one action, got shape (40, 4)"),
+        ({"actions": np.full((40, 4, 3), 0.9)}, "expected actions of integers, got torch.float32"),
         ({"actions": np.full((40, 4, 3), 4)}, "expected actions from 0 to less than 4, got 4 to 4"),
         ({"rewards": np.zeros((40, 5))}, "expected 'rewards' of shape (40, 4), got (40, 5)"),
         ({"active": np.ones((40, 4, 3))}, "expected a bool 'active', got torch.float32"),
@@ -360,6 +361,73 @@ def test_outputs_of_another_shape(compiled):
         QLearner(module, compiled=compiled).update(batch_of(VECTOR))
 
 
+class Tied(nn.Module):
+    """A mixer with a layer of the module."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, values, states):
+        return values.sum(-1) + self.layer(states).sum(-1)
+
+
+def test_a_mixer_that_shares_a_layer_with_the_module():
+    found = []
+    for compiled in (True, False):
+        module = module_of("no hidden layer")
+        learner = QLearner(module, Tied(module.pi), compiled=compiled)
+        learner.update(batch_of(VECTOR) | {"env_state": np.ones((40, 5, N_OBS))})
+        found.append(learner.parameters.gradient.clone())
+    torch.testing.assert_close(*found)
+
+
+def test_nothing_flows_back_from_after_a_termination():
+    learner = learner_of("tanh", gamma=1.0, lambda_=1.0, td_error_loss_fn="mse")
+    for each in learner.module.parameters():
+        each.data.zero_()
+    flags = np.ones((1, 2, 1), bool)
+    batch = {"obs": np.zeros((1, 3, 1, N_OBS), "f4"), "actions": np.zeros((1, 2, 1), int), "active": flags,
+             "new_active": flags, "terminateds": flags[..., 0], "rewards": np.array([[0.0, 100.0]])}  # fmt: skip
+    assert learner.update(batch)["qf_loss"] == 100**2 / 2
+
+
+class Shifting(Own):
+    """Subtracts a running mean, which is a buffer."""
+
+    def setup(self):
+        super().setup()
+        self.register_buffer("mean", torch.zeros(N_OBS))
+
+    def _forward(self, batch, **kwargs):
+        return super()._forward({"obs": batch["obs"] - self.mean})
+
+
+def test_the_target_network_takes_over_buffers():
+    learner = QLearner(Shifting(observation_space=VECTOR, action_space=gym.spaces.Discrete(N_ACTIONS)), tau=0.5)
+    learner.module.mean = torch.full((N_OBS,), 4.0)
+    learner.update(batch_of(VECTOR))
+    assert (learner.target[0].mean == 2).all()
+
+
+def test_a_target_network_that_was_moved_is_an_error():
+    learner = learner_of("tanh")
+    learner.target.load_state_dict(copy.deepcopy(learner.target.state_dict()), assign=True)
+    before = learner.parameters.detach().clone()
+    with pytest.raises(ConfigError, match="no longer belongs to its module"):
+        learner.update(batch_of(VECTOR))
+    assert torch.equal(learner.parameters, before)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_frozen_module_with_a_mixer_that_learns(compiled):
+    module = module_of("tanh").requires_grad_(False)
+    learner = QLearner(module, mixer_of("tanh")(), compiled=compiled)
+    before = copy.deepcopy(module.state_dict())
+    assert learner.update(batch_of(VECTOR))["grad_norm"] > 0
+    assert_same(module.state_dict(), before)
+
+
 def test_a_module_that_can_not_be_copied():
     module = module_of("tanh")
     module.lock = threading.Lock()
@@ -369,5 +437,5 @@ def test_a_module_that_can_not_be_copied():
 
 def test_actions_must_be_discrete():
     module = DefaultRLModule(observation_space=VECTOR, action_space=VECTOR)
-    with pytest.raises(ConfigError, match="QLearner needs a module with an observation space and Discrete actions"):
+    with pytest.raises(ConfigError, match="QLearner needs a module with Discrete actions, got Box"):
         QLearner(module)

@@ -27,8 +27,11 @@ class EpsilonGreedyModelConfig(DefaultModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        steps = [step for step, _ in self.epsilon]
-        if not steps or steps != sorted(steps) or not all(0 <= share <= 1 for _, share in self.epsilon):
+        try:
+            steps, shares = np.array(self.epsilon, np.float64).reshape(-1, 2).T
+        except (TypeError, ValueError):
+            steps = shares = np.array([])
+        if not len(steps) or (np.diff(steps) < 0).any() or not ((shares >= 0) & (shares <= 1)).all():
             raise ConfigError(f"epsilon must be [env steps, probability] in order of env steps, got {self.epsilon!r}")
 
 

@@ -79,6 +79,8 @@ class DefaultModelConfig:
         """
         if isinstance(model_config, cls):
             return model_config
+        if isinstance(model_config, DefaultModelConfig):  # without the options that a class adds
+            return cls(**{field.name: getattr(model_config, field.name) for field in fields(model_config)})
         if not isinstance(model_config, Mapping):
             raise ConfigError(f"model_config must be a dict or a DefaultModelConfig, got {model_config!r}")
         known = [field.name for field in fields(cls)]
