@@ -172,7 +172,7 @@ class QLearner:
             if not self._newest.of_mixer.isdisjoint(module.module.parameters()):
                 raise NotDenseError("its mixer shares parameters with it")
             newest = module.gradients.outputs(inputs)
-            # The copy is read only when the module was, as nobody else is to change it.
+            # The copy is read only when the module was: its structure never changes alone.
             if newest.gradient is not self._compared_with:
                 self._of_target = copied.gradients.outputs(inputs).gradient
                 self._compared_with = newest.gradient

@@ -192,7 +192,7 @@ def test_a_state_is_a_copy():
     assert got["rewards"].shape == (30, 4)
 
 
-def test_what_a_replay_refuses():
+def test_bad_capacities_states_and_lengths():
     replay, (batch, *_) = TeamReplay(50), next(iter(batches_of(0)))
     replay.add(batch)
     with pytest.raises(CheckpointError, match="has a capacity of 50, this one 60"):
