@@ -13,8 +13,9 @@ from support.interrupts import interrupt_lines, lines_of
 from torch import nn
 
 import fastmarl
+from fastmarl.core.native._ppo import PPOGradient
 from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
-from fastmarl.learning import QLearner, QMixer
+from fastmarl.learning import QLearner, QMixer, dense_nets
 from fastmarl.modules import DefaultRLModule, EpsilonGreedyRLModule
 
 N_AGENTS, N_ACTIONS, N_OBS = 3, 4, 5
@@ -138,6 +139,30 @@ def test_compiled_gradients_equal_those_of_autograd(name, mask, has_mixer):
     assert ours.backend == "compiled" if name not in BY_AUTOGRAD else ours.backend.startswith("autograd: "), (
         ours.backend
     )
+
+
+@pytest.mark.parametrize("name", ["wide", "gru"])
+def test_batches_that_are_too_large_for_one_block(name):
+    batch, found = batch_of(MODULES[name][1], n=700), []
+    for compiled in (True, False):
+        learner = learner_of(name, compiled=compiled)
+        found.append((learner.update(batch)["qf_loss"], learner.parameters.gradient.clone()))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-3, atol=1e-6)
+
+
+def test_compiled_outputs_that_are_off_are_not_used(monkeypatch):
+    """Also if the gradient is right."""
+    outputs = PPOGradient.outputs
+
+    class Off(PPOGradient):
+        def outputs(self, *args, **kwargs):
+            return outputs(self, *args, **kwargs) + np.float32(0.1)
+
+    monkeypatch.setattr(dense_nets, "PPOGradient", Off)
+    learner = learner_of("tanh")
+    learner.update(batch_of(VECTOR))
+    assert learner.backend == "autograd: the compiled logits are not those of the module"
 
 
 @pytest.mark.parametrize("mixer", [None, mixer_of("tanh")], ids=["sum", "mixer"])

@@ -63,6 +63,7 @@ IN_CI = {
     *((CHEAP[i % len(CHEAP)], world) for i, world in enumerate(WORLDS)),
     *(("recurrent_ippo", world) for world in ("macro-actions of 20 steps", "masked turns")),
     *(("recurrent_ippo, memoryless", world) for world in ("joins", "dict observations")),
+    *(("qmix, memory", world) for world in ("masked turns", "joins")),
 }
 
 
