@@ -32,7 +32,7 @@ def make_config(args):
 
 
 class Learner:
-    """Trains a module in place, so that its runner acts with the newest weights."""
+    """Trains a module in place, so that its runner acts with the latest weights."""
 
     def __init__(self, runner, args, num_updates):
         self.replays = {agent: TeamReplay(CAPACITY, args.seed) for agent in agents_of(runner.env.envs[0])}
@@ -46,7 +46,7 @@ class Learner:
             self.replays[agent].add(batch)
         replays, stats = [each for each in self.replays.values() if len(each)], {}
         for k in range(UPDATES if replays else 0):
-            rows = replays[k % len(replays)].sample(BATCH)  # of one agent
+            rows = replays[k % len(replays)].sample(BATCH)
             stats = self.q.update(rows | {"rewards": REWARD_SCALE * rows["rewards"]})
             self.schedule.step()
         return stats

@@ -41,7 +41,7 @@ def make_config(args):
 
 
 class Learner:
-    """Trains a module in place, so that its runner acts with the newest weights, and the mixer."""
+    """Trains a module in place, so that its runner acts with the latest weights, and the mixer."""
 
     def __init__(self, runner, args, num_updates):
         self.agents, self.replay = agents_of(runner.env.envs[0]), TeamReplay(CAPACITY, args.seed)

@@ -1,4 +1,4 @@
-"""Steps of an optimizer: those of Adam in a single pass over memory."""
+"""Optimizer steps, which take a single pass over memory for Adam."""
 
 from typing import Any
 

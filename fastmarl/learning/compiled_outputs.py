@@ -74,7 +74,7 @@ class CompiledOutputs(CompiledBatch):
         if ours.shape != logits.shape or not (
             (ours - logits).abs().amax() <= TOLERANCE * seen.abs().amax() + SMALLEST  # False for NaN
         ):
-            raise NotDenseError("the compiled logits are not those of the module")
+            raise NotDenseError("the compiled logits differ from the module's")
         some.backward(derivatives)
         self._check_gradients(found)
 

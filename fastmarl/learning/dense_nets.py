@@ -70,7 +70,7 @@ def gradient_of(
         gradients: Trained parameter -> tensor that receives its gradient.
         has_mask: Rows have action masks, see `packed_rows()`.
         has_former: Rows have former logits, see `packed_rows()`.
-        is_given: Rows are the derivatives of a loss by the logits, not those of PPO.
+        is_given: Rows are the derivatives of any loss by the logits, instead of columns of PPO's loss.
         variant: Instruction set, see PPOGradient.
 
     Raises:

@@ -21,6 +21,7 @@ from fastmarl.learning.compiled_gradient import CompiledGradients
 from fastmarl.learning.compiled_outputs import AutogradOutputs
 from fastmarl.learning.flat_parameters import FlatParameters, flat_parameters
 from fastmarl.learning.one_module import one_module
+from fastmarl.learning.ppo import check_coefficients
 from fastmarl.learning.team_rows import TeamRows, TeamSequences
 from fastmarl.learning.tensors import to_tensors
 
@@ -37,8 +38,8 @@ class QLearner:
     stats = learner.update(replay.sample(256))  # of a TeamReplay
     ```
 
-    A team's value is the sum of those of its agents that act, as in VDN (Sunehag et al. 2018, "Value-Decomposition
-    Networks"), or what a mixer makes of them, as in QMIX. With teams of one agent this is independent Q-learning. One
+    A team's value is the sum over the agents that act, as in VDN (Sunehag et al. 2018, "Value-Decomposition
+    Networks"), or the output of a mixer, as in QMIX. With teams of one agent this is independent Q-learning. One
     network chooses the next actions, and the target network evaluates them (van Hasselt et al. 2016, "Deep
     Reinforcement Learning with Double Q-learning").
 
@@ -89,9 +90,9 @@ class QLearner:
         compiled: bool = True,
     ):
         _check_arguments(gamma=gamma, lambda_=lambda_, tau=tau)
-        if target_network_update_freq < 1 or (max_grad_norm is not None and not max_grad_norm >= 0):
-            raise ConfigError(f"expected target_network_update_freq of 1 or more and max_grad_norm of 0 or more, got "
-                              f"{target_network_update_freq} and {max_grad_norm}")  # fmt: skip
+        check_coefficients(max_grad_norm=max_grad_norm)
+        if target_network_update_freq < 1:
+            raise ConfigError(f"expected target_network_update_freq of 1 or more, got {target_network_update_freq}")
         if td_error_loss_fn not in (HUBER, MSE):
             raise ConfigError(f"td_error_loss_fn must be {HUBER!r} or {MSE!r}, got {td_error_loss_fn!r}")
         space = one_module(module).action_space
@@ -109,9 +110,9 @@ class QLearner:
         except Exception as error:  # the module may hold anything
             raise ConfigError(f"the target network is a copy of {type(module).__name__}, which can't be copied: "
                               f"{type(error).__name__}: {error}") from error  # fmt: skip
-        self._newest, self._target = _Team(module, mixer), _Team(*copied)
+        self._online, self._target = _Team(module, mixer), _Team(*copied)
         self.module, self.mixer, self.target = module, mixer, self._target.parts
-        self.parameters: FlatParameters = self._newest.parameters
+        self.parameters: FlatParameters = self._online.parameters
         fused = True if self.parameters.is_cuda else None  # on the CPU, `OptimizerSteps` is faster
         self.optimizer = torch.optim.Adam([self.parameters], lr=lr, fused=fused)
 
@@ -139,15 +140,15 @@ class QLearner:
             ConfigError: If the parameters are not those with which the learner was created.
         """
         rows = self._tensors(batch)
-        layout = (TeamSequences if self._newest.module.is_stateful() else TeamRows)(rows)
+        layout = (TeamSequences if self._online.module.is_stateful() else TeamRows)(rows)
         if self.mixer is not None and Columns.ENV_STATE not in rows:
-            space: Any = self._newest.module.observation_space
+            space: Any = self._online.module.observation_space
             rows[Columns.ENV_STATE] = layout.joint(make_flattener(space).to(self.parameters.device))
-        newest, target = self._prepared(layout)
-        self.backend = newest.backend
+        online, target = self._prepared(layout)
+        self.backend = online.backend
         self._target.parameters.check()
         self.parameters.grad = None
-        rows_of_values = newest.outputs(layout.later_alone(), layout.acted())
+        rows_of_values = online.outputs(layout.later_alone(), layout.acted())
         if rows_of_values.shape[-1] != self._num_actions:
             raise ModuleOutputError(type(self.module).__name__, f"QLearner needs {self._num_actions} action values, "
                                     f"got {rows_of_values.shape[-1]}")  # fmt: skip
@@ -157,26 +158,26 @@ class QLearner:
         reached = set() if self.mixer is None else self.parameters.reached()
         derivatives = torch.zeros_like(values)
         derivatives[:, :-1].scatter_(-1, rows[Columns.ACTIONS][..., None], by_value[..., None])
-        newest.backward(layout.rows(derivatives).reshape(-1, self._num_actions))
-        if newest.trained is not None:
-            self.parameters.mark_reached({*newest.trained, *(reached & self._newest.of_mixer)})
+        online.backward(layout.rows(derivatives).reshape(-1, self._num_actions))
+        if online.trained is not None:
+            self.parameters.mark_reached({*online.trained, *(reached & self._online.of_mixer)})
         return {**stats, "grad_norm": self._step()}
 
     def _prepared(self, layout: TeamRows) -> tuple[Any, Any]:
-        """Prepare the batch for the newest network and the target network."""
-        module, copied = self._newest, self._target
+        """Prepare the batch for the online network and the target network."""
+        module, copied = self._online, self._target
         inputs = layout.inputs(module.module)
         try:
             if not self.compiled:
                 raise NotDenseError("compiled is False")
-            if not self._newest.of_mixer.isdisjoint(module.module.parameters()):
+            if not self._online.of_mixer.isdisjoint(module.module.parameters()):
                 raise NotDenseError("its mixer shares parameters with it")
-            newest = module.gradients.outputs(inputs)
+            online = module.gradients.outputs(inputs)
             # The copy is read only when the module was: its structure never changes alone.
-            if newest.gradient is not self._compared_with:
+            if online.gradient is not self._compared_with:
                 self._of_target = copied.gradients.outputs(inputs).gradient
-                self._compared_with = newest.gradient
-            return newest, newest.of(self._of_target)
+                self._compared_with = online.gradient
+            return online, online.of(self._of_target)
         except NotDenseError as reason:
             self._compared_with = None
             backend = f"autograd: {reason}"
@@ -193,18 +194,18 @@ class QLearner:
         if rows[Columns.ACTIONS].is_floating_point():
             raise BatchError(f"expected actions of integers, got {rows[Columns.ACTIONS].dtype}")
         actions = rows[Columns.ACTIONS] = rows[Columns.ACTIONS].long()
-        if actions.numel() and not (int(actions.min()) >= 0 and int(actions.max()) < self._num_actions):
+        if not (int(actions.min()) >= 0 and int(actions.max()) < self._num_actions):
             raise BatchError(f"expected actions from 0 to less than {self._num_actions}, got {int(actions.min())} to "
                              f"{int(actions.max())}")  # fmt: skip
         return rows
 
-    def _targets(self, rows: Mapping[str, Tensor], values: Tensor, slow_values: Tensor) -> Tensor:
+    def _targets(self, rows: Mapping[str, Tensor], values: Tensor, target_values: Tensor) -> Tensor:
         """Return the targets [n, T], given the action values of both networks, [n, T + 1, A, actions].
 
         Sutton and Barto 2018, "Reinforcement Learning: An Introduction", equation 12.20.
         """
         best = values[:, 1:].argmax(-1, keepdim=True)
-        later = slow_values[:, 1:].gather(-1, best).squeeze(-1).masked_fill_(~rows["new_active"], 0.0)
+        later = target_values[:, 1:].gather(-1, best).squeeze(-1).masked_fill_(~rows["new_active"], 0.0)
         later = self._target.value(later, rows, slice(1, None)).masked_fill(rows["terminateds"], 0.0)
         targets = rows[Columns.REWARDS] + self.gamma * later
         for t in reversed(range(targets.shape[1] - 1 if self.lambda_ else 0)):
@@ -215,11 +216,11 @@ class QLearner:
 
     def _loss(self, rows: Mapping[str, Tensor], values: Tensor, targets: Tensor) -> tuple[dict[str, float], Tensor]:
         """Return the statistics, and the loss's derivatives by the values of the actions [n, T, A]."""
-        active, counts, mixer = rows["active"], rows[Columns.LOSS_MASK], self._newest.mixer
+        active, counts, mixer = rows["active"], rows[Columns.LOSS_MASK], self._online.mixer
         taken = values[:, :-1].gather(-1, rows[Columns.ACTIONS][..., None]).squeeze(-1).masked_fill_(~active, 0.0)
         with torch.enable_grad():
-            team = self._newest.value(taken.requires_grad_(mixer is not None), rows, slice(None, -1))
-        n, team_values = counts.sum().clamp(min=1), torch.where(counts, team.detach(), 0.0)
+            team = self._online.value(taken.requires_grad_(mixer is not None), rows, slice(None, -1))
+        n, team_values = counts.sum(), torch.where(counts, team.detach(), 0.0)
         error = torch.where(counts, team_values - targets, 0.0)
         if self.td_error_loss_fn == HUBER:
             derivatives = error.clamp(-1.0, 1.0)
@@ -244,12 +245,12 @@ class QLearner:
         OptimizerSteps(self.optimizer, self.parameters).step(self.parameters.unreached())
         self._num_updates += 1
         if self._num_updates % self.target_network_update_freq == 0:
-            self._target.follow(self._newest, self.tau)
+            self._target.follow(self._online, self.tau)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state beside the module's, for checkpoints."""
-        mixer = None if self._newest.mixer is None else self._newest.mixer.state_dict()
+        mixer = None if self._online.mixer is None else self._online.mixer.state_dict()
         return {"mixer": mixer, "target": self._target.parts.state_dict(), "optimizer": self.optimizer.state_dict(),
                 "num_updates": self._num_updates}  # fmt: skip
 
@@ -264,8 +265,8 @@ class QLearner:
         """
         if (self.mixer is None) != (state["mixer"] is None):
             raise CheckpointError("only one of the saved learner and this one has a mixer")
-        if self._newest.mixer is not None:
-            self._newest.mixer.load_state_dict(state["mixer"])
+        if self._online.mixer is not None:
+            self._online.mixer.load_state_dict(state["mixer"])
         self._target.parts.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._num_updates = int(state["num_updates"])
@@ -290,10 +291,10 @@ class _Team:
             self.module, {each: each.grad for each in module.parameters() if each.grad is not None}
         )
 
-    def follow(self, newest: "_Team", tau: float) -> None:
+    def follow(self, online: "_Team", tau: float) -> None:
         """Take over a share of the other one's weights and buffers."""
-        self.parameters.detach().lerp_(newest.parameters.detach(), tau)
-        for slow, new in zip(self._others(), newest._others(), strict=True) if self._has_others else ():
+        self.parameters.detach().lerp_(online.parameters.detach(), tau)
+        for slow, new in zip(self._others(), online._others(), strict=True) if self._has_others else ():
             slow.lerp_(new, tau) if slow.is_floating_point() else slow.copy_(new)
 
     def _others(self) -> list[Tensor]:

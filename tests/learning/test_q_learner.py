@@ -162,7 +162,7 @@ def test_compiled_outputs_that_are_off_are_not_used(monkeypatch):
     monkeypatch.setattr(dense_nets, "PPOGradient", Off)
     learner = learner_of("tanh")
     learner.update(batch_of(VECTOR))
-    assert learner.backend == "autograd: the compiled logits are not those of the module"
+    assert learner.backend == "autograd: the compiled logits differ from the module's"
 
 
 @pytest.mark.parametrize("mixer", [None, mixer_of("tanh")], ids=["sum", "mixer"])
@@ -355,7 +355,7 @@ def test_bad_batches(change, message):
         ({"lambda_": -0.1}, "expected lambda_ from 0 to 1, got -0.1"),
         ({"tau": math.nan}, "expected tau from 0 to 1, got nan"),
         ({"target_network_update_freq": 0}, "target_network_update_freq of 1 or more"),
-        ({"max_grad_norm": -1.0}, "max_grad_norm of 0 or more"),
+        ({"max_grad_norm": -1.0}, "expected max_grad_norm to be 0 or more, got -1.0"),
         ({"td_error_loss_fn": "l1"}, "td_error_loss_fn must be 'huber' or 'mse', got 'l1'"),
     ],
 )

@@ -20,7 +20,7 @@ SURE = 100.0  # a logit that is greater than all others by this is drawn for sur
 @public("fastmarl.modules")
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyModelConfig(DefaultModelConfig):
-    """Options of `EpsilonGreedyRLModule`: those of the default networks, and how it explores."""
+    """Options of `EpsilonGreedyRLModule`: the default networks' options, and how it explores."""
 
     epsilon: Sequence[Sequence[float]] = ((0, 1.0), (10_000, 0.05))
     """Probability of a random action: pairs of env steps and the probability then, linear in between, as in RLlib."""
