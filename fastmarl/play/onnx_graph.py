@@ -81,7 +81,7 @@ class GreedyGraph(nn.Module):
         raw, states = list(inputs[:n_obs]), list(inputs[n_obs : len(inputs) - self._takes_mask])
         mask = inputs[-1] if self._takes_mask else None
         if self._masks:
-            mask = torch.cat([raw[i].reshape(len(raw[i]), -1) for i in self._masks], 1)
+            mask = torch.cat([raw[i].reshape(raw[i].shape[0], -1) for i in self._masks], 1)
         leaves = raw
         for connector in self._connectors:
             leaves = connector(leaves)
@@ -148,7 +148,7 @@ class _Normalise(nn.Module):
                 for leaf, is_in in zip(leaves, self._is_box, strict=True)]  # fmt: skip
 
     def _one(self, leaf: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        values = (leaf.reshape(len(leaf), -1).double() - mean) / std
+        values = (leaf.reshape(leaf.shape[0], -1).double() - mean) / std
         if self._clip is not None:
             values = values.clamp(-self._clip, self._clip)
         return values.float().reshape(leaf.shape)
@@ -167,7 +167,7 @@ class _Flatten(nn.Module):
 
 class _Floats(nn.Module):
     def forward(self, leaf: Tensor) -> Tensor:
-        return leaf.reshape(len(leaf), -1).float()
+        return leaf.reshape(leaf.shape[0], -1).float()
 
 
 class _EnvAction(nn.Module):
@@ -195,7 +195,7 @@ class _EnvAction(nn.Module):
         self._starts = bool(start.any())
 
     def forward(self, raw: Tensor) -> Tensor:
-        raw = raw.reshape(len(raw), *self._shape)
+        raw = raw.reshape(raw.shape[0], *self._shape)
         if self._scales:
             width = self.high / 2 - self.low / 2  # finite, however far apart the bounds are
             return torch.clamp(self.low + (raw + 1) * width, self.low, self.high).to(self._dtype)
@@ -247,7 +247,7 @@ def _likeliest(kind: type[Distribution], logits: Tensor) -> Any:
         return tuple(chosen) if given["keys"] is None else dict(zip(given["keys"], chosen, strict=True))
     if bound is MultiCategorical:
         choices = [part.argmax(-1) for part in logits.split(given["nvec"], -1)]
-        return torch.stack(choices, -1).reshape(len(logits), *given["shape"])
+        return torch.stack(choices, -1).reshape(logits.shape[0], *given["shape"])
     return kind.deterministic(logits)
 
 

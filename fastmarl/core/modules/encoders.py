@@ -87,7 +87,7 @@ class Flat(nn.Module):
         self._scale = scale
 
     def forward(self, obs: Tensor) -> Tensor:
-        numbers = obs.reshape(len(obs), self._size).float()
+        numbers = obs.reshape(obs.shape[0], self._size).float()
         return numbers if self._scale == 1.0 else numbers * self._scale
 
 
@@ -105,7 +105,7 @@ class OneHot(nn.Module):
         self.register_buffer("numbers", torch.arange(self._n).repeat_interleave(torch.tensor(counts)), persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        given = obs.reshape(len(obs), self._n)
+        given = obs.reshape(obs.shape[0], self._n)
         if self._n > 1:
             given = given.index_select(1, self.numbers)
         return (given == self.values).float()
