@@ -12,22 +12,23 @@ import sys
 import fastmarl
 from fastmarl.batches import aligned
 from fastmarl.cli.train import main
+from fastmarl.cli.train_options import add_q_arguments
 from fastmarl.learning import QLearner, TeamReplay
 from fastmarl.modules import EpsilonGreedyRLModule
 from fastmarl.training import Algorithm, agents_of, linear_schedule, load_states, runner_options, states_of
 
-REWARD_SCALE, EPSILON = 0.1, [[0, 1.0], [100_000, 0.05]]
-FRAGMENT, UPDATES, BATCH = 25, 16, 256
+BATCH = 256
 CAPACITY = 500_000  # decisions of each agent
 POLICY = "default_policy"
 
 
 def make_config(args):
+    epsilon = [[0, 1.0], [args.epsilon_steps, 0.05]]
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),  # env, env_config, number of envs, device, seed
-        rollout_fragment_length=FRAGMENT,
+        rollout_fragment_length=args.fragment,
         rl_module_spec=fastmarl.RLModuleSpec(module_class=EpsilonGreedyRLModule, inference_only=True),
-        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "epsilon": EPSILON},
+        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "epsilon": epsilon},
     )
 
 
@@ -37,7 +38,8 @@ class Learner:
     def __init__(self, runner, args, num_updates):
         self.replays = {agent: TeamReplay(CAPACITY, args.seed) for agent in agents_of(runner.env.envs[0])}
         self.q = QLearner(runner.module[POLICY], lr=args.lr, gamma=args.gamma)
-        self.schedule = linear_schedule(self.q.optimizer, num_updates * UPDATES)
+        self.updates = args.updates
+        self.schedule = linear_schedule(self.q.optimizer, num_updates * args.updates)
         self.parts = {"q": self.q, "schedule": self.schedule}
 
     def learn(self, episodes):
@@ -45,9 +47,8 @@ class Learner:
         for agent, batch in aligned(episodes, groups={agent: [agent] for agent in self.replays}, outputs=[]).items():
             self.replays[agent].add(batch)
         replays, stats = [each for each in self.replays.values() if len(each)], {}
-        for k in range(UPDATES if replays else 0):
-            rows = replays[k % len(replays)].sample(BATCH)
-            stats = self.q.update(rows | {"rewards": REWARD_SCALE * rows["rewards"]})
+        for k in range(self.updates if replays else 0):
+            stats = self.q.update(replays[k % len(replays)].sample(BATCH))
             self.schedule.step()
         return stats
 
@@ -63,9 +64,17 @@ class Learner:
 ALGORITHM = Algorithm(
     name="iql",
     help="independent Q-learning: each agent learns action values from its own rewards",
-    defaults={"env": "fastmarl.simple_spread", "steps": 1_000_000, "num_envs": 32, "gamma": 0.9, "lr": 2e-3},
+    defaults={
+        "env": "fastmarl.simple_spread",
+        "steps": 1_000_000,
+        "num_envs": 32,
+        "gamma": 0.9,
+        "lr": 2e-3,
+        "reward_scale": 0.1,
+    },
     make_config=make_config,
     make_learner=Learner,
+    add_arguments=add_q_arguments,
     takes_module=False,
 )
 

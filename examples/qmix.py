@@ -15,28 +15,30 @@ import gymnasium as gym
 import fastmarl
 from fastmarl.batches import aligned
 from fastmarl.cli.train import main
+from fastmarl.cli.train_options import add_q_arguments
 from fastmarl.learning import QLearner, QMixer, TeamReplay
 from fastmarl.modules import EpsilonGreedyRLModule
 from fastmarl.training import Algorithm, agents_of, linear_schedule, load_states, runner_options, states_of
 
-EPSILON = [[0, 1.0], [100_000, 0.05]]
-FRAGMENT, UPDATES, SEQUENCES, LENGTH, EPISODES = 25, 16, 64, 8, 32
+SEQUENCES, LENGTH, EPISODES = 64, 8, 32
 LAMBDA = 0.8  # of TD(lambda)
 CAPACITY = 500_000  # decisions of the team
 POLICY = "default_policy"
 
 
 def add_arguments(parser):
+    add_q_arguments(parser)
     parser.add_argument("--memory", action="store_true", help="agents with a GRU, which learn from whole episodes")
 
 
 def make_config(args):
+    epsilon = [[0, 1.0], [args.epsilon_steps, 0.05]]
     memory = {"use_gru": True, "gru_cell_size": args.hiddens[-1]} if args.memory else {}
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),  # env, env_config, number of envs, device, seed
-        rollout_fragment_length=FRAGMENT,
+        rollout_fragment_length=args.fragment,
         rl_module_spec=fastmarl.RLModuleSpec(module_class=EpsilonGreedyRLModule, inference_only=True),
-        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "epsilon": EPSILON, **memory},
+        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "epsilon": epsilon, **memory},
     )
 
 
@@ -45,11 +47,11 @@ class Learner:
 
     def __init__(self, runner, args, num_updates):
         self.agents, self.replay = agents_of(runner.env.envs[0]), TeamReplay(CAPACITY, args.seed)
-        module, self.has_memory = runner.module[POLICY], args.memory
+        module, self.has_memory, self.updates = runner.module[POLICY], args.memory, args.updates
         mixer = QMixer(len(self.agents), len(self.agents) * gym.spaces.flatdim(module.observation_space))
         device = next(module.parameters()).device
         self.q = QLearner(module, mixer.to(device), lr=args.lr, gamma=args.gamma, lambda_=LAMBDA)
-        self.schedule = linear_schedule(self.q.optimizer, num_updates * UPDATES)
+        self.schedule = linear_schedule(self.q.optimizer, num_updates * args.updates)
         self.parts = {"q": self.q, "schedule": self.schedule}
 
     def learn(self, episodes):
@@ -58,7 +60,7 @@ class Learner:
             self.replay.add(batch)
         if not (self.replay.num_episodes if self.has_memory else len(self.replay)):
             return {}
-        for _ in range(UPDATES):
+        for _ in range(self.updates):
             if self.has_memory:
                 rows = self.replay.sample_episodes(EPISODES)
             else:

@@ -13,22 +13,23 @@ import sys
 import fastmarl
 from fastmarl.batches import aligned
 from fastmarl.cli.train import main
+from fastmarl.cli.train_options import add_q_arguments
 from fastmarl.learning import QLearner, TeamReplay
 from fastmarl.modules import EpsilonGreedyRLModule
 from fastmarl.training import Algorithm, agents_of, linear_schedule, load_states, runner_options, states_of
 
-REWARD_SCALE, EPSILON = 0.1, [[0, 1.0], [100_000, 0.05]]
-FRAGMENT, UPDATES, BATCH = 25, 16, 256
+BATCH = 256
 CAPACITY = 500_000  # decisions of the team
 POLICY = "default_policy"
 
 
 def make_config(args):
+    epsilon = [[0, 1.0], [args.epsilon_steps, 0.05]]
     return fastmarl.EnvRunnerConfig(
         **runner_options(args),  # env, env_config, number of envs, device, seed
-        rollout_fragment_length=FRAGMENT,
+        rollout_fragment_length=args.fragment,
         rl_module_spec=fastmarl.RLModuleSpec(module_class=EpsilonGreedyRLModule, inference_only=True),
-        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "epsilon": EPSILON},
+        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "epsilon": epsilon},
     )
 
 
@@ -38,7 +39,8 @@ class Learner:
     def __init__(self, runner, args, num_updates):
         self.agents, self.replay = agents_of(runner.env.envs[0]), TeamReplay(CAPACITY, args.seed)
         self.q = QLearner(runner.module[POLICY], lr=args.lr, gamma=args.gamma)
-        self.schedule = linear_schedule(self.q.optimizer, num_updates * UPDATES)
+        self.updates = args.updates
+        self.schedule = linear_schedule(self.q.optimizer, num_updates * args.updates)
         self.parts = {"q": self.q, "schedule": self.schedule}
 
     def learn(self, episodes):
@@ -47,9 +49,8 @@ class Learner:
             self.replay.add(batch)
         if not len(self.replay):
             return {}
-        for _ in range(UPDATES):
-            rows = self.replay.sample(BATCH)
-            stats = self.q.update(rows | {"rewards": REWARD_SCALE * rows["rewards"]})
+        for _ in range(self.updates):
+            stats = self.q.update(self.replay.sample(BATCH))
             self.schedule.step()
         return stats
 
@@ -64,9 +65,17 @@ class Learner:
 ALGORITHM = Algorithm(
     name="vdn",
     help="value decomposition: Q-learning of action values that add up to the team's value",
-    defaults={"env": "fastmarl.simple_spread", "steps": 1_000_000, "num_envs": 32, "gamma": 0.9, "lr": 2e-3},
+    defaults={
+        "env": "fastmarl.simple_spread",
+        "steps": 1_000_000,
+        "num_envs": 32,
+        "gamma": 0.9,
+        "lr": 2e-3,
+        "reward_scale": 0.1,
+    },
     make_config=make_config,
     make_learner=Learner,
+    add_arguments=add_q_arguments,
     takes_module=False,
 )
 

@@ -214,6 +214,12 @@ def add_episode_rules(parser: Any, limit: str = "never", rule: str = "error") ->
                         f"finished agent: {', '.join(LATE_REWARDS)} (default: {rule})")  # fmt: skip
 
 
+def add_env_workers(parser: Any) -> None:
+    """Add --num-env-workers, for which None stands for this process."""
+    parser.add_argument("--num-env-workers", type=natural, metavar="N", help="step the environments in N worker "
+                        "processes; 0: one for each core (default: in this process)")  # fmt: skip
+
+
 def add_hiddens(parser: argparse.ArgumentParser) -> None:
     """Add --hiddens, the layer sizes of the default networks."""
     parser.add_argument("--hiddens", type=width, nargs="+", default=[64, 64], help="layers (default 64 64)")

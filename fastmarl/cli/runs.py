@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+import os
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -51,24 +55,43 @@ def described(folder: Path) -> dict[str, Any]:
     return (run_of(folder) or RunFolder(folder)).description()
 
 
-def check_trust(args: argparse.Namespace) -> None:
-    """Raise ConfigError if options from a file name the user's own code and --trust is missing.
+def check_trust(args: argparse.Namespace, folder: Path) -> None:
+    """Raise ConfigError if options from a file name the user's own code, which the user has not trusted before.
 
     The folder may come from others, and importing such a name would run code of their choice.
     """
+    if not (named := _own_code(args)):
+        return
+    if args.trust:
+        remember_trust(args, folder)
+    elif not _trust_file(args, folder).exists():
+        raise ConfigError(f"the run's options name code that is not fastmarl's: {', '.join(named)}; add --trust to "
+                          f"import it, now and later")  # fmt: skip
+
+
+def remember_trust(args: argparse.Namespace, folder: Path) -> None:
+    """Let later commands import the user's own code that these options name, if they come from this folder.
+
+    If the user's home is read-only, these commands need --trust.
+    """
+    if _own_code(args):
+        with suppress(OSError):
+            file = _trust_file(args, folder)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+
+
+def _own_code(args: argparse.Namespace) -> list[str]:
     from fastmarl.core.envs.registry import may_be_named_by_a_file
 
-    named = [*args.module, *([] if may_be_named_by_a_file(args.env) else [args.env])]
-    if named and not args.trust:
-        raise ConfigError(f"the run's options name code that is not fastmarl's: {', '.join(named)}; add --trust to "
-                          f"import it")  # fmt: skip
+    return [*args.module, *([] if may_be_named_by_a_file(args.env) else [args.env])]
 
 
-def trust_option(args: argparse.Namespace) -> str:
-    """Return " --trust" if commands on the run's folder need it, else ""."""
-    from fastmarl.core.envs.registry import is_known
-
-    return " --trust" if args.module or not is_known(args.env) else ""
+def _trust_file(args: argparse.Namespace, folder: Path) -> Path:
+    """Return the file that exists if the folder's options were trusted, named after what they import and pass to it."""
+    trusted = json.dumps([str(folder.resolve()), _own_code(args), args.env_config], sort_keys=True)
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    return state / "fastmarl/trusted" / hashlib.sha256(trusted.encode()).hexdigest()
 
 
 def rules_of_play(args: argparse.Namespace) -> dict[str, Any]:
@@ -89,16 +112,38 @@ def note_of_limit(lengths: np.ndarray, args: argparse.Namespace) -> list[str]:
 
 
 def policy_of_run(algorithm: Algorithm, args: argparse.Namespace, checkpoint: Path) -> Any:
-    """Return the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors from the run's options.
+    """Return the `fastmarl.Policy` in a checkpoint of a run, with networks and connectors from the run's options."""
+    from fastmarl.runner.runner import MultiAgentEnvRunner
+    from fastmarl.training.algorithm import ONE_ENV
+
+    config = replace(algorithm.make_config(args), **ONE_ENV, device="cpu")
+    with MultiAgentEnvRunner.from_checkpoint(checkpoint, config) as runner:
+        return policy_of_runner(runner)
+
+
+def policy_of_runner(runner: Any) -> Any:
+    """Return the `fastmarl.Policy` of a run's runner.
 
     It plays for the env's own rewards, which no network of these algorithms sees.
     """
     from fastmarl.play.policy import Policy
-    from fastmarl.runner.runner import MultiAgentEnvRunner
 
-    config = replace(algorithm.make_config(args), num_envs_per_env_runner=1, device="cpu", reward_scale=1.0)
-    with MultiAgentEnvRunner.from_checkpoint(checkpoint, config) as runner:
-        return Policy.from_runner(runner)
+    policy = Policy.from_runner(runner)
+    return Policy(replace(policy.options, reward_scale=1.0), policy.parts, policy.policy_mapping_fn, None)
+
+
+def evaluation_of(policy: Any, args: argparse.Namespace) -> Any:
+    """Return the `fastmarl.Evaluation` of a run's policy."""
+    from fastmarl.play.arena.evaluation import evaluate
+
+    return evaluate(
+        policy,
+        **rules_of_play(args),
+        episodes=args.episodes,
+        explore=args.explore,
+        num_envs_per_env_runner=min(100, args.episodes),
+        seed=args.seed,
+    )
 
 
 def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | None:
@@ -114,7 +159,7 @@ def load_run(path: Path, *, trust: bool) -> tuple[Any, argparse.Namespace] | Non
     if unknown := sorted(saved.keys() - defaults.keys()):
         raise CheckpointError(f"{run.path}/run.json was written by another version of fastmarl: {', '.join(unknown)}")
     args = argparse.Namespace(**{**defaults, **saved, "trust": trust})  # earlier versions had fewer options
-    check_trust(args)
+    check_trust(args, run.path)
     for name in (args.env, *args.module):
         search_current_folder(name)
     return policy_of_run(algorithm, args, checkpoint_in(path)), args

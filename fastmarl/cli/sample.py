@@ -9,9 +9,9 @@ from typing import Any
 
 from fastmarl.cli.arguments import (
     add_env_arguments,
+    add_env_workers,
     add_hiddens,
     json_file,
-    natural,
     picture_file,
     positive,
     runner_config,
@@ -42,8 +42,7 @@ def add_parser(commands: Any) -> None:
     add_env_arguments(parser, num_envs=16)
     add_hiddens(parser)
     parser.add_argument("--steps", type=positive, default=20_000, help="env steps over all envs (default %(default)s)")
-    parser.add_argument("--num-env-workers", type=natural, metavar="N", help="step the environments in N worker "
-                        "processes; 0: one for each core (default: in this process)")  # fmt: skip
+    add_env_workers(parser)
     parser.add_argument("--worker-num-splits", type=positive, default=1, metavar="N", help="parts of the environments "
                         "that take turns: with 2, one is stepped while actions are chosen for the other")  # fmt: skip
     parser.add_argument("--out", type=picture_file, metavar="PNG", help="write a picture of the stage profile")

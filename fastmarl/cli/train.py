@@ -19,11 +19,12 @@ from fastmarl.cli.runs import (
     ALGORITHMS,
     check_trust,
     described,
+    evaluation_of,
     example,
     note_of_limit,
     policy_of_run,
-    rules_of_play,
-    trust_option,
+    policy_of_runner,
+    remember_trust,
 )
 from fastmarl.cli.signals import EndSignals
 from fastmarl.cli.terminal import Terminal
@@ -33,6 +34,7 @@ from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean, simil
 from fastmarl.report.plots import OURS, picture
 
 if TYPE_CHECKING:
+    from fastmarl.play.arena.evaluation import Evaluation
     from fastmarl.training import Algorithm
     from fastmarl.training.loop import Outcome, Progress
     from fastmarl.training.run_folder import RunFolder
@@ -125,6 +127,7 @@ def _run(
     try:
         if not args.resume:
             write_options()
+            remember_trust(args, folder.path)
         terminal.show(f"training {algorithm.name} on {args.env} in {folder.path}")
         outcome = _train(algorithm, args, folder, terminal, signals, write_options)
     except BaseException:
@@ -137,7 +140,7 @@ def _run(
     if outcome.signal is not None:
         wandb_option = f" --wandb {shlex.quote(args.wandb)}" if args.wandb else ""
         print(f"fastmarl: interrupted after {outcome.env_steps:,} env steps; saved in {outcome.checkpoint}; resume "
-              f"with: {resume_command} {folder.quoted}{trust_option(args)}{wandb_option}", file=sys.stderr)  # fmt: skip
+              f"with: {resume_command} {folder.quoted}{wandb_option}", file=sys.stderr)  # fmt: skip
         return SIGNALLED + outcome.signal
     _finish(algorithm, args, folder, terminal)
     return 0
@@ -160,7 +163,7 @@ def _reopen(
         raise ConfigError(f"{path} is a run of {about['algorithm']}, not of {algorithm.name}: fastmarl train --resume "
                           f"{folder.quoted}")  # fmt: skip
     args = with_saved(given, defaults, about)
-    check_trust(args)
+    check_trust(args, path)
     newest = next(iter(folder.checkpoints()), None)
     if newest is not None and int(newest.name.partition("-")[2] or 0) >= args.steps:
         raise ConfigError(f"the run in {path} is finished after {args.steps:,} env steps; give more --steps to "
@@ -190,8 +193,15 @@ def _train(
             signal=lambda: signals.received,
             on_progress=partial(_show_progress, change),
             on_metrics=log,
+            evaluate=lambda runner: _metrics_of(evaluation_of(policy_of_runner(runner), args)),
             warn=lambda text: print(f"fastmarl: {text}", file=sys.stderr),
         )
+
+
+def _metrics_of(found: Evaluation) -> dict[str, float]:
+    from fastmarl.training.loop import RETURN
+
+    return {RETURN: found.mean, "standard_error": found.standard_error}
 
 
 def _show_progress(change: Callable[[str], None], progress: Progress) -> None:
@@ -226,7 +236,6 @@ def _wandb(args: argparse.Namespace, folder: RunFolder) -> Iterator[Callable[[in
 
 def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, terminal: Terminal) -> None:
     """Draw the curve, evaluate the last checkpoint, and show the returns."""
-    from fastmarl.play.arena.evaluation import evaluate
     from fastmarl.training.run_folder import CURVE, PICTURE
 
     if not args.no_plot:
@@ -234,38 +243,30 @@ def _finish(algorithm: Algorithm, args: argparse.Namespace, folder: RunFolder, t
     checkpoint = folder.checkpoints()[0]
     policy = policy_of_run(algorithm, args, checkpoint)
     with terminal.status("playing ..."):
-        found = evaluate(
-            policy,
-            **rules_of_play(args),
-            episodes=args.episodes,
-            explore=args.explore,
-            num_envs_per_env_runner=min(100, args.episodes),
-            seed=args.seed,
-        )
+        found = evaluation_of(policy, args)
     play = "sampled" if args.explore else "greedy"
     terminal.show(
         found.table(f"{play} play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} "
                     f"episodes of {args.env}"),
         *note_of_limit(found.lengths, args),
         f"curve and checkpoints are in {folder.path}; to play with the policy: fastmarl evaluate {folder.quoted}"
-        f"{trust_option(args)}",
     )  # fmt: skip
 
 
 def draw_curve(curve: Path, title: str, path: Path) -> None:
-    """Draw the mean return over env steps and, if there are several policies, that of each."""
+    """Draw the mean return over env steps; that of each policy, if there are several; and that of evaluations."""
     from fastmarl.training.loop import RETURN, RETURNS_OF_POLICIES
 
     rows = list(csv.DictReader(io.StringIO(read_file(curve).decode(), newline="")))
     with picture(path, 7, 4) as figure:
         axes = figure.subplots()
         prefix = f"{RETURNS_OF_POLICIES}/"
-        names = [name for name in (rows[0] if rows else ()) if name.startswith(prefix)]
-        of_policies = {name: name.removeprefix(prefix) for name in names}
-        for name, label in {RETURN: "all", **of_policies}.items():
+        labels = {name: name.removeprefix(prefix) for name in (rows[0] if rows else ()) if name.startswith(prefix)}
+        labels |= {name: "evaluation" for name in (rows[0] if rows else ()) if name == f"evaluation/{RETURN}"}
+        for name, label in {RETURN: "all" if labels else "", **labels}.items():
             points = [(float(row["step"]), float(row[name])) for row in rows if row[name]]
             axes.plot(*zip(*points, strict=True), label=label, **({"color": OURS} if name == RETURN else {}))
-        if of_policies:
+        if labels:
             axes.legend()
         axes.set_title(title)
         axes.set_xlabel("env steps")

@@ -12,6 +12,7 @@ from fastmarl.cli.arguments import (
     MAX_STEPS,
     Parser,
     above_zero,
+    add_env_workers,
     add_episode_rules,
     copies,
     episodes,
@@ -34,7 +35,8 @@ SECONDS = 120.0  # between checkpoints: a crash loses at most this much work on 
 HIDDENS = [64, 64]
 NOT_SAVED = ("run", "resume", "trust", "overwrite", "folder", "wandb")
 CHANGEABLE = (  # when a run is resumed
-    "steps", "checkpoint_every", "device", "record_actions", "tensorboard", "episodes", "explore", "no_plot",
+    *("steps", "checkpoint_every", "device", "num_env_workers", "record_actions", "tensorboard"),
+    *("episodes", "explore", "no_plot"),
 )  # fmt: skip
 
 
@@ -55,22 +57,24 @@ def add_options(parser: argparse.ArgumentParser, algorithm: Algorithm) -> dict[s
 
 
 def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
-    default = {"hiddens": HIDDENS, **algorithm.defaults}
+    default = {"hiddens": HIDDENS, "reward_scale": 1.0, **algorithm.defaults}
     task = parser.add_argument_group("task")
     task.add_argument("--env", default=default["env"], metavar="NAME", help=f"{ENV_HELP} (default %(default)s)")
     task.add_argument("--env-config", type=json_object, metavar="JSON", help="options of the env")
     task.add_argument("--num-envs", type=copies, default=default["num_envs"], help="copies of the env (default "
                       "%(default)s)")  # fmt: skip
+    add_env_workers(task)
     task.add_argument("--policies", nargs="+", type=_policy, default=[], metavar="NAME=PATTERN", help="several "
                       "policies: hunters='adversary_*' prey='agent_*', by agents' names; or each, one for each agent "
                       "(default: one for all agents)")  # fmt: skip
-    add_episode_rules(task, f"never in training, after {MAX_STEPS:,} in the evaluation at the end")
+    add_episode_rules(task, f"never in training, after {MAX_STEPS:,} in evaluations")
     learning = parser.add_argument_group("learning")
     learning.add_argument("--steps", type=positive, default=default["steps"], help="env steps (default %(default)s)")
     learning.add_argument("--seed", type=natural, default=0, help="default %(default)s")
     learning.add_argument("--gamma", type=share, default=default["gamma"], help="discount (default %(default)s)")
-    learning.add_argument("--reward-scale", type=not_zero, default=1.0, metavar="FACTOR", help="factor of the rewards "
-                          "that are learned from; returns are shown without it (default %(default)g)")  # fmt: skip
+    learning.add_argument("--reward-scale", type=not_zero, default=default["reward_scale"], metavar="FACTOR",
+                          help="factor of the rewards that are learned from; returns are shown without it (default "
+                          "%(default)g)")  # fmt: skip
     learning.add_argument("--lr", type=above_zero, default=default["lr"], help="initial learning rate; decays to "
                           "1/50, but stays constant with epymarl (default %(default)s)")  # fmt: skip
     learning.add_argument("--hiddens", type=width, nargs="+", default=default["hiddens"], metavar="N", help="sizes "
@@ -81,8 +85,10 @@ def _add_all(parser: argparse.ArgumentParser, algorithm: Algorithm) -> None:
     learning.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
     algorithm.add_arguments(learning)
     _add_folder(parser)
-    evaluation = parser.add_argument_group("evaluation at the end")
-    evaluation.add_argument("--episodes", type=episodes, default=1000, help="default %(default)s")
+    evaluation = parser.add_argument_group("evaluation")
+    evaluation.add_argument("--evaluate-every", type=positive, metavar="STEPS", help="evaluate in training, too, each "
+                            "time that this number of env steps was made")  # fmt: skip
+    evaluation.add_argument("--episodes", type=episodes, default=1000, help="of each evaluation (default %(default)s)")
     evaluation.add_argument("--explore", action="store_true", help="sample actions instead of the most likely ones")
 
 
@@ -103,6 +109,16 @@ def add_ppo_arguments(group: Any, *, fragment: int = 25) -> None:
     group.add_argument("--clip", type=not_negative, default=0.2, help="largest distance of the probability ratio from "
                        "1 (default %(default)s)")  # fmt: skip
     group.add_argument("--entropy", type=not_negative, default=0.01, help="entropy weight (default %(default)s)")
+
+
+def add_q_arguments(group: Any) -> None:
+    """Add the options of Q-learning, which are the same in all its examples."""
+    group.add_argument("--fragment", type=positive, default=25, metavar="STEPS", help="env steps of each copy of the "
+                       "env between updates (default %(default)s)")  # fmt: skip
+    group.add_argument("--updates", type=positive, default=16, help="updates after each fragment (default "
+                       "%(default)s)")  # fmt: skip
+    group.add_argument("--epsilon-steps", type=positive, default=100_000, metavar="STEPS", help="env steps in which "
+                       "the share of random actions falls from 1 to 0.05 (default %(default)s)")  # fmt: skip
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:

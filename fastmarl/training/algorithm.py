@@ -18,6 +18,7 @@ from fastmarl.core.errors import CheckpointError, ConfigError
 from fastmarl.core.objects.public import public
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
+ONE_ENV: dict[str, Any] = {"num_envs_per_env_runner": 1, "gym_env_vectorize_mode": "sync", "num_env_workers": 0}
 LAST_RATE = 0.02  # share of the learning rate that remains in the last update
 
 
@@ -42,7 +43,8 @@ class Algorithm:
     Args:
         name: Name of its file in examples/, without the suffix.
         help: Line for `fastmarl train --help`.
-        defaults: Defaults of the options "env", "env_config", "steps", "num_envs", "gamma", "lr" and "hiddens".
+        defaults: Defaults of the options "env", "env_config", "steps", "num_envs", "gamma", "lr", "hiddens" and
+            "reward_scale".
         make_config: Function options -> config of the runner.
         make_learner: Function (runner, options, number of updates) -> learner.
         add_arguments: Function that adds the algorithm's own options to a parser or an argument group.
@@ -65,7 +67,7 @@ class Algorithm:
         Raises:
             FastmarlError: If the algorithm can't train in this environment with these options.
         """
-        with self.make_runner(replace(self.make_config(args), num_envs_per_env_runner=1)) as runner:
+        with self.make_runner(replace(self.make_config(args), **ONE_ENV)) as runner:
             self.make_learner(runner, args, 1)
 
     def make_runner(self, config: EnvRunnerConfig) -> MultiAgentEnvRunner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from argparse import Namespace
@@ -72,6 +73,7 @@ def train(
     signal: Callable[[], int | None] = lambda: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_metrics: Callable[[int, Mapping[str, Any]], None] = lambda step, metrics: None,
+    evaluate: Callable[[MultiAgentEnvRunner], Mapping[str, Any]] = lambda runner: {},
     warn: Callable[[str], None] = print,
 ) -> Outcome:
     """Train to the end, or until a signal; the current update is then finished and saved.
@@ -85,6 +87,8 @@ def train(
         signal: Function that returns the number of the signal for which the run should end, or None.
         on_progress: Function that is called about a hundred times per run.
         on_metrics: Function that receives the env step and values of each row of the learning curve.
+        evaluate: Function that receives the runner and returns metrics, which the learning curve has as "evaluation";
+            called each time that `args.evaluate_every` env steps were made.
         warn: Function that receives messages about problems that don't end the run.
 
     Raises:
@@ -115,7 +119,7 @@ def train(
                 on_metrics(progress.env_steps, metrics)
                 on_progress(progress)
 
-            loop.run(signal, report)
+            loop.run(signal, report, evaluate)
         assert loop.checkpoint is not None
         return Outcome(loop.env_steps, loop.checkpoint, signal() if loop.updates < loop.num_updates else None)
 
@@ -148,7 +152,7 @@ class _Loop:
         warn: Callable[[str], None],
     ):
         self._runner, self._folder, self._warn = runner, folder, warn
-        self._every = args.checkpoint_every
+        self._every, self._evaluate_every = args.checkpoint_every, args.evaluate_every
         self._steps_per_update = runner.num_envs * runner.config.get_rollout_fragment_length()
         self.num_updates = -(-args.steps // self._steps_per_update)
         self._learner: Learner = algorithm.make_learner(runner, args, self.num_updates)
@@ -162,20 +166,30 @@ class _Loop:
     def env_steps(self) -> int:
         return self._runner.num_env_steps_sampled_lifetime
 
-    def run(self, signal: Callable[[], int | None], report: Callable[[Mapping[str, Any], Progress], None]) -> None:
+    def run(
+        self,
+        signal: Callable[[], int | None],
+        report: Callable[[Mapping[str, Any], Progress], None],
+        evaluate: Callable[[MultiAgentEnvRunner], Mapping[str, Any]],
+    ) -> None:
         """Train from the current state; save at intervals and at the end."""
         begun, first_step, cpu_begun = time.monotonic(), self.env_steps, time.process_time() - self._cpu_seconds
         due, every_row = begun + self._every, max(1, self.num_updates // ROWS)
         while self.updates < self.num_updates and signal() is None:
-            episodes = self._runner.sample()
+            before, episodes = self.env_steps, self._runner.sample()
             self._is_at_start = all(episode.is_done for episode in episodes)
             stats = self._learner.learn(episodes)
             del episodes
             self.updates += 1
             now, self._cpu_seconds = time.monotonic(), time.process_time() - cpu_begun
-            if (self.updates - 1) % every_row == 0 or self.updates == self.num_updates:
+            interval = self._evaluate_every or math.inf
+            is_evaluated = self.env_steps // interval > before // interval
+            if is_evaluated or (self.updates - 1) % every_row == 0 or self.updates == self.num_updates:
                 returns = self._returns()
                 metrics = {"cpu_seconds": round(self._cpu_seconds, 2), **returns, **stats}
+                if is_evaluated:
+                    metrics["evaluation"] = _without_trace(evaluate, self._runner)
+                    cpu_begun = time.process_time() - self._cpu_seconds  # evaluations don't count
                 rate = (self.env_steps - first_step) / (now - begun)
                 total = self.num_updates * self._steps_per_update
                 report(metrics, Progress(self.env_steps, total, rate, returns[RETURN]))
@@ -268,6 +282,15 @@ class _Loop:
                        "bit-identical to an uninterrupted one")  # fmt: skip
 
 
+def _without_trace(evaluate: Callable[[Any], Mapping[str, Any]], runner: MultiAgentEnvRunner) -> Mapping[str, Any]:
+    """Evaluate, and set the global random generators back, so that training goes on as without it."""
+    generators = _random_state()
+    try:
+        return evaluate(runner)
+    finally:
+        _set_random_state(generators)
+
+
 def _random_state() -> dict[str, Any]:
     """Return the states of the global random generators."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -282,6 +305,6 @@ def _random_state() -> dict[str, Any]:
 def _set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
-    torch.set_rng_state(torch.from_numpy(state["torch"]))
+    torch.set_rng_state(torch.as_tensor(state["torch"]))
     if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([torch.from_numpy(each) for each in state["cuda"]])
+        torch.cuda.set_rng_state_all([torch.as_tensor(each) for each in state["cuda"]])

@@ -36,6 +36,8 @@ def runner_options(args: Namespace) -> dict[str, Any]:
         "env": args.env if args.max_steps is None else time_limited(args.env, args.max_steps),
         "env_config": args.env_config,
         "num_envs_per_env_runner": args.num_envs,
+        "gym_env_vectorize_mode": "sync" if args.num_env_workers is None else "async",
+        "num_env_workers": args.num_env_workers or 0,
         "device": args.device,
         "seed": args.seed,
         "respawn": args.respawn,

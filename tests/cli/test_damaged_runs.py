@@ -221,15 +221,6 @@ def test_a_folder_does_not_replace_a_known_package_that_is_not_installed(run, ch
     assert not (run / "executed").exists()
 
 
-def test_commands_for_an_env_of_the_users_have_the_option_that_they_need(here, capsys):
-    (here / "envs_of_mine.py").write_text("from fastmarl.bench.relative_speed_table import ReadyDicts as env\n")
-    args = ["--env", "my_folder.envs_of_mine", *SMALL[2:], "--folder", "run"]
-    (here / "my_folder").mkdir()
-    shutil.move(here / "envs_of_mine.py", here / "my_folder")
-    assert cli.main(["train", "ippo", *args]) == 0
-    assert "fastmarl evaluate run --trust\n" in capsys.readouterr().out
-
-
 def test_a_checkpoint_of_a_run_is_not_taken_for_the_run(run, capsys):
     before = sorted((run / "checkpoint-0").iterdir())
     assert cli.main(["train", "--resume", "my run/checkpoint-0", *MORE]) == 1

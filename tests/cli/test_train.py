@@ -1,14 +1,17 @@
 """`fastmarl train`: what it writes, how it is interrupted, and that other commands take its folder."""
 
 import csv
+import io
 import json
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.differences import assert_same
 
 import fastmarl
 from fastmarl import cli
@@ -142,22 +145,61 @@ def test_policies_of_all_algorithms_can_play(algorithm, capsys):
 
 
 @pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
-def test_networks_of_ones_own_are_trained_and_played_if_trusted(algorithm, capsys):
+def test_networks_of_ones_own_are_trained_and_played(algorithm, capsys):
     args = ["--num-envs", "4", "--steps", "300", "--episodes", "4", "--no-plot", "--folder", "run"]
     assert main("train", algorithm, *args, "--module", "nets_of_mine:Net", "--hiddens", "3") == 0
     begun, ended = (load_state(f"run/checkpoint-{n}")["rl_module"]["default_policy"] for n in (0, 300))
-    assert "fastmarl evaluate run --trust" in capsys.readouterr().out
     assert begun["vf.weight"].shape[0] == 3
     assert (begun["pi.weight"] != ended["pi.weight"]).any()
-    assert main("evaluate", "run", "--episodes", "2", "--trust") == 0
-    assert main("train", "--resume", "run", "--steps", "400", "--trust", "--no-plot", "--episodes", "2") == 0
-    assert "checkpoint-400" in {each.name for each in fastmarl_checkpoints("run")}
+    assert main("evaluate", "run", "--episodes", "2") == 0
+    assert main("train", "--resume", "run", "--steps", "400", "--no-plot", "--episodes", "2") == 0
+    assert RunFolder(Path("run")).checkpoints()[0].name == "checkpoint-400"
 
 
-def fastmarl_checkpoints(folder):
-    from fastmarl.training.run_folder import RunFolder
+def test_code_of_a_folder_that_was_not_trained_here_is_trusted_once(here, change_options, capsys):
+    args = ["--num-envs", "4", "--steps", "300", "--episodes", "4", "--no-plot", "--folder", "run"]
+    assert main("train", "ippo", *args, "--module", "nets_of_mine:Net", "--hiddens", "3") == 0
+    shutil.copytree("run", "copied")
+    evaluation = ["evaluate", "copied", "--episodes", "2"]
+    assert main(*evaluation) == 1
+    assert "name code that is not fastmarl's: nets_of_mine:Net; add --trust to import it" in capsys.readouterr().err
+    assert main(*evaluation, "--trust") == main(*evaluation) == 0
+    change_options(here / "copied", module=["nets_of_mine:Net", "others:Net"])
+    assert main(*evaluation) == 1
+    assert "nets_of_mine:Net, others:Net; add --trust" in capsys.readouterr().err
 
-    return RunFolder(Path(folder)).checkpoints()
+
+def test_evaluations_during_a_run_do_not_change_it(capsys):
+    args = ["vdn", "--num-envs", "2", "--steps", "450", "--episodes", "3", "--no-plot"]
+    assert main("train", *args, "--folder", "plain") == 0
+    assert main("train", *args, "--folder", "run", "--evaluate-every", "70") == 0
+    rows = {name: list(csv.DictReader(io.StringIO(Path(name, "curve.csv").read_text()))) for name in ("plain", "run")}
+    evaluated = [row["step"] for row in rows["run"] if row["evaluation/episode_return_mean"]]
+    assert evaluated == ["100", "150", "250", "300", "350", "450"]  # after updates of 50 steps
+    assert re.search(rf"mean return {float(rows['run'][-1]['evaluation/episode_return_mean']):.2f} ",
+                     capsys.readouterr().out)  # fmt: skip  # the evaluation at the end plays the same episodes
+    for plain, row in zip(rows["plain"], rows["run"], strict=True):
+        assert plain.items() - {"cpu_seconds": plain["cpu_seconds"]}.items() <= row.items()
+
+
+@pytest.mark.slow
+def test_worker_processes_step_the_envs_of_a_run():
+    args = ["ippo", "--env", "CartPole-v1", "--num-envs", "2", "--steps", "100", "--episodes", "2", "--no-plot"]
+    assert main("train", *args, "--folder", "here") == main("train", *args, "--folder", "run", "--num-env-workers", "2")
+    weights = [load_state(f"{name}/checkpoint-100")["rl_module"]["default_policy"] for name in ("here", "run")]
+    assert_same(*weights)
+
+
+def test_options_of_q_learning_reach_the_learner():
+    for name in ("iql", "vdn", "qmix"):
+        algorithm = example(name).ALGORITHM
+        args = parse_options(algorithm, ["--fragment", "7", "--updates", "3", "--epsilon-steps", "1000"])
+        config = algorithm.make_config(args)
+        with algorithm.make_runner(config) as runner:
+            learner = algorithm.make_learner(runner, args, 1)
+            learner.learn(runner.sample(num_episodes=2))
+            assert config.rollout_fragment_length == 7 and learner.schedule.last_epoch == 3
+        assert config.model_config["epsilon"] == [[0, 1.0], [1000, 0.05]]
 
 
 class Raising(Terminal):
@@ -221,7 +263,7 @@ def test_a_resumed_run_keeps_the_options_of_its_evaluation(here, change_options,
     assert re.search(r"sampled play: .* over 4 episodes", capsys.readouterr().out)
     assert not (here / "run/curve.png").exists()
     about = json.loads((here / "run/run.json").read_text())
-    assert list(about["options"])[:4] == ["env", "env_config", "num_envs", "policies"]  # the order of --help
+    assert list(about["options"])[:3] == ["env", "env_config", "num_envs"]  # the order of --help
     change_options(here / "run", without=("episodes", "explore", "no_plot"))
     assert main("train", "--resume", "run", "--steps", "500", "--episodes", "2", "--no-plot") == 0
     assert re.search(r"greedy play: .* over 2 episodes", capsys.readouterr().out)

@@ -13,8 +13,17 @@ EPYMARL = example("epymarl")
 OPTIONS = {
     "env": "fastmarl.lbforaging",
     "env_config": {"field_size": (5, 5), "players": 3, "max_num_food": 1, "max_episode_steps": 12},
-    **{"num_envs": 4, "device": "cpu", "seed": 0, "policies": [], "module": [], "fragment": 20, "n_steps": 5},
-    **{"hiddens": [8, 8], "lr": 1e-3, "gamma": 0.9, "entropy": 0.0},
+    **{
+        "num_envs": 4,
+        "num_env_workers": None,
+        "device": "cpu",
+        "seed": 0,
+        "policies": [],
+        "module": [],
+        "fragment": 20,
+        "n_steps": 5,
+    },
+    **{"hiddens": [8, 8], "lr": 1e-3, "gamma": 0.9, "entropy": 0.0, "fragment": 20, "n_steps": 5},
     **{"max_steps": None, "respawn": False, "late_rewards": "error", "reward_scale": 1.0},
 }
 

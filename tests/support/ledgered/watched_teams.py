@@ -162,7 +162,7 @@ class WatchedQ(Watched):
         }
         awaited = {agent: self.shown(*seen) for agent, seen in following.items()}
         slots = [tuple(of_agent.get(agent) for agent in agents) for of_agent in (acted, awaited)]
-        return slots[0], round(reward, 3), slots[1], is_last
+        return slots[0], round(self.args.reward_scale * reward, 4), slots[1], is_last
 
     def row_found(self, row: Mapping[str, Any]) -> Row:
         acted = [
@@ -172,7 +172,7 @@ class WatchedQ(Watched):
         awaited = [
             self.shown_in(row, 1, slot) if active else None for slot, active in enumerate(row["new_active"][0].tolist())
         ]
-        return tuple(acted), round(row["rewards"].item(), 3), tuple(awaited), row["terminateds"].item()
+        return tuple(acted), round(row["rewards"].item(), 4), tuple(awaited), row["terminateds"].item()
 
     def shown(self, observation: Any, mask: list[int] | None) -> tuple:
         return observed(observation), tuple(map(bool, mask or ())) if self.env.masks == "infos" else ()
