@@ -81,7 +81,7 @@ def compare(example: str) -> None:
               f"(sd {theirs.std(ddof=1):.2f}), {len(ours)} seeds, p = {test.pvalue:.2f}")  # fmt: skip
     with picture(ROOT / "docs" / "images" / f"{example}_backends.png", 5.6, 2.8) as figure:
         axes = figure.subplots()
-        for (compiled, (steps, runs)), color in zip(found.items(), COLORS, strict=True):
+        for (compiled, (steps, runs)), color in zip(found.items(), COLORS, strict=False):
             low, median, high = np.quantile(runs, (0.25, 0.5, 0.75), axis=0)
             axes.plot(steps, median, color=color, linewidth=1.5, label=f"{LABELS[compiled]}, {len(runs)} seeds")
             axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)

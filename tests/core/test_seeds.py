@@ -3,6 +3,7 @@
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from threading import Event
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from support.differences import assert_same
 from support.forked import exit_code_of
+from support.interrupts import Interruption, lines_of
 from support.levels import KINDS, Levels, assert_can_be_made_again, runner_of
 from support.process_runners import contents, make_runner
 
@@ -17,6 +19,7 @@ import fastmarl
 from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.native._reset_seeds import Children
+from fastmarl.core.vector import seeds as seeds_module
 from fastmarl.core.vector.seeds import ResetSeeds, Streams
 from fastmarl.envs.cart_pole import CartPole
 from fastmarl.envs.simple_spread import SimpleSpread
@@ -243,15 +246,25 @@ def test_a_process_that_is_forked_meanwhile_makes_modules_too():
     holds, ends = Event(), Event()
 
     def hold():
-        with Streams(1, 0).torch_seeded():
-            holds.set()
-            ends.wait(60)
+        Streams(1, 0).torch_seeded(lambda: holds.set() or ends.wait(60))
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(hold)
         holds.wait(60)
         assert exit_code_of(make_in_time, config) == 0
         ends.set()
+
+
+def test_an_interrupt_while_modules_are_made_leaves_no_lock():
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", seed=1, model_config={"fcnet_hiddens": [4]})
+    make = partial(fastmarl.MultiAgentEnvRunner, config)
+    lines = [line for line in lines_of(make) if line.file == seeds_module.__file__]
+    with ThreadPoolExecutor(1) as thread:
+        for line in lines:
+            thread.submit(Interruption(line).run, make).result()
+    assert len(lines) > 5
+    assert seeds_module._SEEDING.acquire(timeout=30)
+    seeds_module._SEEDING.release()
 
 
 def make_in_time(config):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.errors.states import whole_number
+from fastmarl.core.native._locked import locked
 from fastmarl.core.native._reset_seeds import Children, take_seeds
 
+T = TypeVar("T")
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF
 _SEEDING = RLock()  # torch's global generator is that of all threads; a module may make others while it is made
@@ -62,20 +63,23 @@ class Streams:
         """Make the generator of random actions."""
         return np.random.default_rng(self._sequence(_NUMPY))
 
-    @contextmanager
-    def torch_seeded(self, *added: int) -> Iterator[None]:
-        """Draw initial weights from this seed's stream; leave torch's global generator as it was.
+    def torch_seeded(self, make: Callable[[], T], *added: int) -> T:
+        """Return what `make` returns, which draws initial weights from this seed's stream.
+
+        torch's global generator is as before afterwards. Other threads wait, also if this one is interrupted.
 
         Args:
+            make: Function that makes modules.
             added: Number of a module that was added later, which gets weights of its own.
         """
-        with _SEEDING:
-            if not self.is_seeded:
-                yield
-                return
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self._integer(_WEIGHTS, *added))
-                yield
+        return locked(_SEEDING, self._made, make, added)
+
+    def _made(self, make: Callable[[], T], added: tuple[int, ...]) -> T:
+        if not self.is_seeded:
+            return make()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._integer(_WEIGHTS, *added))
+            return make()
 
     def _integer(self, *key: int) -> int:
         return int(self._sequence(*key).generate_state(1, np.uint32)[0] >> 1)

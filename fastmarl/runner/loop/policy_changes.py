@@ -57,9 +57,12 @@ class PolicyChanges:
             of_others = given if isinstance(given, Mapping) else dict.fromkeys(known, given)
             config = replace(config, env_to_module_connector={**of_others, module_id: connectors})
         self._n_added += 1
-        with resources.streams.torch_seeded(self._n_added):
+
+        def made() -> tuple[ModuleConnectors | None, RLModule]:
             made_connectors = make_connectors(config, resources.envs, module_id)
-            module = make_module(config, resources.envs, module_id, made_connectors)
+            return made_connectors, make_module(config, resources.envs, module_id, made_connectors)
+
+        made_connectors, module = resources.streams.torch_seeded(made, self._n_added)
         module.to(resources.transfer.device)
         self._change(module_id, module, made_connectors, config)
         return module

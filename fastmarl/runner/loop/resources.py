@@ -151,8 +151,7 @@ class Resources:
         )
 
     def _new_modules(self, config: EnvRunnerConfig, env_to_module: EnvToModule) -> MultiRLModule:
-        with self.streams.torch_seeded():
-            module = make_modules(config, self.envs, env_to_module)
+        module = self.streams.torch_seeded(lambda: make_modules(config, self.envs, env_to_module))
         module.to(self.transfer.device)
         return module
 
