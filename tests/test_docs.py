@@ -44,7 +44,10 @@ def params(paths: list[pathlib.Path], exhaustive: tuple[str, ...] = ()) -> list:
 
 
 OPTIONAL = {  # in code -> package
-    **{name: name for name in ("ray", "mpe2", "magent2", "rich", "tensorboard", "onnxruntime", "polars")},
+    **{
+        name: name
+        for name in ("ray", "mpe2", "magent2", "rich", "tensorboard", "onnxruntime", "polars", "stable_baselines3")
+    },
     "openspiel": "pyspiel",
     "fastmarl.offline": "pyarrow",
 }
@@ -97,6 +100,13 @@ def test_code_with_worker_processes_runs_as_a_script(page, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("\n".join(blocks_of(page)))
     run_python(script, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_vector_environment_trains():
+    printed = run_example("vector_env_ppo", "--steps", "100000")
+    *_, last = re.findall(r"mean return of an agent (-?[\d.]+)$", printed, re.MULTILINE)
+    assert -22 < float(last) < -10  # at random -26
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ PUBLIC = {
 }
 PACKAGES = {  # package -> others that it may import, besides the core
     "envs": [],
+    "interop": ["runner"],
     "learning": [],
     "offline": [],
     "replays": [],

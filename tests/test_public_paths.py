@@ -54,6 +54,8 @@ PUBLIC = {
         MetricsWriter PPOLearner TeamReplay ValueNorm flat_parameters keep_freed_memory bootstrap_values minibatches
         normalized ppo_loss to_tensors make_value_fn
     """,
+    "fastmarl.interop.gymnasium": "AgentVectorEnv",
+    "fastmarl.interop.sb3": "AgentVecEnv",
     "fastmarl.legacy": """
         DEFAULT_POLICY_ID DatasetReader EnvRunnerV2 EpisodeV2 IOContext InputReader JsonReader JsonWriter
         MeanStdFilter MixedInput MultiAgentBatch OutputWriter PPOTorchPolicy Policy PolicySpec RolloutMetrics

@@ -22,6 +22,7 @@ NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (name of its package 
     "ray": ("'ray[rllib]>=2.60,<2.61'", "rllib"),
     "rware": ("rware", None),
     "scipy": ("scipy", "stats"),
+    "stable_baselines3": ("stable-baselines3", None),
     "tensorboard": ("tensorboard", "tensorboard"),
     "vmas": ("vmas", None),
     "wandb": ("wandb", "wandb"),

@@ -1,0 +1,268 @@
+"""The agents of several envs as the rows of arrays, which other frameworks take for independent environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.envs.arrays import COMMON, ArrayEnv, StepArrays
+from fastmarl.core.envs.time_limit import time_limited
+from fastmarl.core.errors import ActionMaskError, ConfigError, FinishedAgentError, RunningEpisodeError
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.masks import MASK, choices_of, mask_key
+from fastmarl.core.spaces.structs import flatten_struct
+from fastmarl.interop.env_batch import EnvBatch
+from fastmarl.runner.loop.envs import Envs
+
+RENDER_MODE = "render_mode"
+
+
+class AgentRows:
+    """Steps envs, and keeps a row for each of their agents: row e * A + a is the agent `agents[a]` of env e.
+
+    A row waits while its agent is not observed, and rests from the agent's end to the next reset of its env.
+
+    Args:
+        env, env_config: As in `EnvRunnerConfig`; all agents have the same spaces, and `possible_agents` names them.
+        num_envs: Number E of copies of the env.
+        max_steps: Env steps after which episodes are truncated; None: no limit.
+
+    Attributes:
+        envs: The envs, or a batch of them.
+        agents: Ids of an env's agents, [A].
+        observation_space, action_space: Spaces of an agent.
+        active: bool [E, A], True for agents that act in the next step.
+        rewards: float64 [E, A], rewards of the last step.
+        terminated, truncated: bool [E, A], True for agents that ended in the last step. Those that are left when an
+            episode ends end with it.
+        is_over: bool [E], True for envs that need a reset.
+        infos: (row, info) of the last step or reset, of agents that had one.
+
+    Raises:
+        ConfigError: If agents have different spaces, or no names.
+    """
+
+    def __init__(self, env: Any, num_envs: int, env_config: Mapping[str, Any] | None, max_steps: int | None):
+        env = env if max_steps is None else time_limited(env, max_steps)
+        config = EnvRunnerConfig(env=env, env_config=env_config or {}, num_envs_per_env_runner=num_envs)
+        self._all = Envs(config)
+        try:
+            self.agents = self._all.named_agents
+            self.observation_space, self.action_space = self._spaces()
+            self._layout, self._actions = RowLayout(self.observation_space), RowLayout(self.action_space)
+            if any(leaf.dtype == object for leaf in (*self._layout.leaves, *self._actions.leaves)):
+                raise ConfigError(f"arrays can't hold {self.observation_space} and {self.action_space}: their parts "
+                                  f"must be Box, Discrete, MultiDiscrete or MultiBinary")  # fmt: skip
+        except BaseException:
+            self._all.close()
+            raise
+        self.envs = self._all.all
+        self._is_batch = self._all.is_batch
+        spaces = self.observation_space, self.action_space
+        self._batch: ArrayEnv = self.envs[0] if self._is_batch else EnvBatch(self.envs, self.agents, *spaces)
+        self._group = next(iter(self._batch.groups))
+        self._out = self._batch.new_arrays()
+        shape = num_envs, len(self.agents)
+        self.active, self.terminated, self.truncated = np.zeros((3, *shape), np.bool_)
+        self._has_joined, self._has_ended = np.zeros((2, *shape), np.bool_)
+        self.rewards, self.is_over = np.zeros(shape), np.ones(num_envs, np.bool_)
+        self._obs = [np.zeros((*shape, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
+        self.infos: list[tuple[int, dict]] = []
+        self._mask_key = mask_key(*spaces)
+        self._masks_in_infos = np.ones((len(self), sum(choices_of(self.action_space))), np.bool_)
+        self._rng = np.random.default_rng()
+        self._is_begun = False
+
+    def _spaces(self) -> tuple[gym.Space, gym.Space]:
+        if not self.agents:
+            raise ConfigError("each agent gets a row, so the env must name all of them in possible_agents")
+        first = self._all.spaces(0, self.agents[0])
+        for env_index in range(len(self._all.all)):
+            for agent in self.agents:
+                if (spaces := self._all.spaces(env_index, agent)) != first:
+                    raise ConfigError(f"all rows have the same spaces, but agent {agent!r} of env {env_index} has "
+                                      f"{spaces}, and agent {self.agents[0]!r} has {first}: pad observations and "
+                                      f"actions (SuperSuit's pad_observations_v0, pad_action_space_v0), or train with "
+                                      f"fastmarl.MultiAgentEnvRunner, which has a policy for each")  # fmt: skip
+        return first
+
+    def __len__(self) -> int:
+        return self.active.size
+
+    @property
+    def env_index(self) -> np.ndarray:
+        """The env of each row, int64."""
+        return np.arange(len(self)) // len(self.agents)
+
+    def observations(self) -> Any:
+        """Return copies of the observations [E A, ...], nested like the space.
+
+        A row that waits has the agent's last one, a row that rests zeros. An agent's last observation stands until the
+        next step or reset.
+        """
+        return self._layout.nest([leaf.reshape(-1, *leaf.shape[2:]).copy() for leaf in self._obs])
+
+    def row(self, row: int) -> Any:
+        """Return a copy of one row's observation."""
+        return self._layout.nest([leaf[divmod(row, len(self.agents))].copy() for leaf in self._obs])
+
+    def seed(self, seed: int) -> list[int]:
+        """Begin the stream of later resets' seeds; returns those of the next reset of all envs."""
+        self._rng = np.random.default_rng(seed)
+        return [seed + env_index for env_index in range(len(self.is_over))]
+
+    def reset(self, env_indices: np.ndarray, seeds: Sequence[int] | None = None) -> None:
+        """Begin episodes in these envs.
+
+        Args:
+            env_indices: int64, ascending.
+            seeds: Seeds by env; None: random generators continue.
+        """
+        self._begin(env_indices, seeds)
+        group = self._out.groups[self._group]
+        self.active[env_indices] = self._has_joined[env_indices] = group.present[env_indices]
+        for own, leaf in zip(self._obs, self._layout.leaves_of(group.obs), strict=True):
+            seen = self.active[env_indices].reshape(*group.present[env_indices].shape, *[1] * (own.ndim - 2))
+            own[env_indices] = np.where(seen, leaf[env_indices], 0)
+        self._has_ended[env_indices] = self.is_over[env_indices] = False
+        self._take_infos()
+        self._is_begun = True
+
+    def _begin(self, env_indices: np.ndarray, seeds: Sequence[int] | None) -> None:
+        if seeds is None and self._batch.seeds_each_episode:
+            seeds = self._rng.integers(2**31, size=len(env_indices)).tolist()
+        self.is_over[env_indices] = True  # if it fails
+        self._batch.reset(env_indices, self._cleared(present=True), seeds=seeds)
+
+    def _cleared(self, *, present: Any) -> StepArrays:
+        group = self._out.groups[self._group]
+        group.rewards[:], group.present[:] = 0.0, present
+        group.terminated[:] = group.truncated[:] = self._out.terminated[:] = self._out.truncated[:] = False
+        self._out.infos.clear()
+        return self._out
+
+    def step(self, actions: Any) -> None:
+        """Step all envs that are not over.
+
+        Args:
+            actions: Actions [E A, ...], nested like the space. Those of rows that are not active are ignored.
+        """
+        if not self._is_begun:
+            raise RunningEpisodeError("there is no episode: call reset() before step(), also after an error")
+        given, over = self._given(actions), np.flatnonzero(self.is_over)
+        if self._is_batch and len(over):  # it steps all its envs
+            self._begin(over, None)
+        out = self._cleared(present=self._has_joined & ~self._has_ended)
+        out.groups[self._group].present[over] = True
+        self._is_begun = False  # if it fails
+        self._batch.step({self._group: given}, out)
+        if len(over):
+            self._forget(over)
+        self._take(out)
+        self._is_begun = True
+
+    def _forget(self, over: np.ndarray) -> None:
+        """Erase the results of envs that wait for a reset."""
+        out, group = self._out, self._out.groups[self._group]
+        for array in (group.present, group.terminated, group.truncated, group.rewards, out.terminated, out.truncated):
+            array[over] = 0
+        out.infos[:] = [info for info in out.infos if info[0] not in over]
+
+    def _take(self, out: StepArrays) -> None:
+        """Take the results of a step."""
+        group = out.groups[self._group]
+        present, self.rewards = group.present, group.rewards.copy()
+        ended, is_over = group.terminated | group.truncated, out.terminated | out.truncated
+        if self._has_ended.any():
+            self._check_ended(self._has_ended & (present | ended | (group.rewards != 0)))
+            for own in self._obs:
+                own[self._has_ended] = 0
+        self._has_joined |= present | ended
+        if is_over.any():
+            left = is_over[:, None] & self._has_joined & ~self._has_ended & ~ended
+            group.terminated[left & out.terminated[:, None]] = True
+            group.truncated[left & ~out.terminated[:, None]] = True
+            self._has_ended |= left
+            self.is_over |= is_over
+        self.terminated, self.truncated = group.terminated.copy(), group.truncated.copy()
+        is_seen = present.all()
+        for own, leaf in zip(self._obs, self._layout.leaves_of(group.obs), strict=True):
+            where = True if is_seen else present.reshape(*present.shape, *[1] * (own.ndim - 2))
+            np.copyto(own, leaf, where=where)
+        self._has_ended |= ended
+        self.active = present & ~self._has_ended
+        self._take_infos()
+
+    def _given(self, actions: Any) -> Any:
+        """Return actions by env and agent, zeros for those that don't act."""
+        given = []
+        try:
+            for leaf, array in zip(self._actions.leaves, self._actions.leaves_of(actions), strict=True):
+                array = np.array(array, leaf.dtype).reshape(*self.active.shape, *leaf.shape)
+                array[~self.active] = 0
+                given.append(array)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ConfigError(f"expected actions of {self.action_space} for {len(self)} rows, got {actions!r:.200}"
+                              ) from error  # fmt: skip
+        return self._actions.nest(given)
+
+    def _check_ended(self, wrong: np.ndarray) -> None:
+        if wrong.any():
+            env_index, place = np.argwhere(wrong)[0].tolist()
+            problem = ("an agent that has ended is observed again, or gets a reward; a row can't begin another episode "
+                       "before all of its env's agents do: give the agent another id, or train with "
+                       "fastmarl.MultiAgentEnvRunner, whose options respawn and late_rewards allow it")  # fmt: skip
+            raise FinishedAgentError(env_index, self.agents[place], 0, problem)
+
+    def _take_infos(self) -> None:
+        """Take the infos, and the action masks in them, which are for the next step alone."""
+        self.infos = []
+        self._masks_in_infos[self.active.reshape(-1)] = True
+        for env_index, agent, info in self._out.infos:
+            first = env_index * len(self.agents)
+            of_all = agent == COMMON
+            rows = range(first, first + len(self.agents)) if of_all else [first + self.agents.index(agent)]
+            self.infos.extend((row, info) for row in rows)
+            if self._masks_in_infos.size and (mask := info.get(MASK)) is not None:
+                self._masks_in_infos[rows] = self._mask(mask, env_index, agent)
+
+    def _mask(self, given: Any, env_index: int, agent: Any) -> np.ndarray:
+        mask = np.concatenate([np.ravel(part) for _, part in flatten_struct(given)])
+        if mask.shape != self._masks_in_infos.shape[1:]:
+            problem = f"expected an {MASK} of {self._masks_in_infos.shape[1]} numbers in infos, got {given!r:.200}"
+            raise ActionMaskError(env_index, agent, 0, problem)
+        return mask != 0
+
+    def action_masks(self) -> np.ndarray:
+        """Return which actions are allowed, bool [E A, choices]; all of them in rows that are not active."""
+        if self._mask_key is None:
+            masks = self._masks_in_infos.copy()
+        else:
+            obs: Any = self.observations()[self._mask_key]
+            parts = [part for _, part in flatten_struct(obs)]
+            masks = np.concatenate([part.reshape(len(self), -1) for part in parts], 1) != 0
+        masks[~self.active.reshape(-1)] = True
+        return masks
+
+    def env_of(self, row: int) -> Any:
+        """Return the env of a row, or the batch that has it."""
+        return self._batch if self._is_batch else self.envs[row // len(self.agents)]
+
+    def attribute(self, name: str) -> list[Any]:
+        """Return an attribute of each env; that of a batch for each of its envs."""
+        envs = [self._batch] * len(self.is_over) if self._is_batch else self.envs
+        if name == RENDER_MODE:
+            return [getattr(getattr(env, "unwrapped", env), name, None) for env in envs]
+        return [getattr(env, name) for env in envs]
+
+    def render(self) -> list[Any]:
+        """Return what each env renders."""
+        return [env.render() for env in self.envs]
+
+    def close(self) -> None:
+        """Close all envs."""
+        self._all.close()

@@ -1,0 +1,177 @@
+"""Gymnasium's vector environment over the agents of multi-agent environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.objects.public import public
+from fastmarl.interop.agent_rows import AgentRows
+
+ACTIVE = "active"
+
+
+@public("fastmarl.interop.gymnasium")
+class AgentVectorEnv(gym.vector.VectorEnv):
+    """A Gymnasium vector environment whose sub-environments are agents.
+
+    ```python
+    envs = AgentVectorEnv("mpe2.simple_spread_v3", num_envs=8)  # 24 rows: 8 copies with 3 agents each
+    observations, infos = envs.reset(seed=0)
+    observations, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
+    ```
+
+    Row e * A + a is agent `agents[a]` of env e. `infos["active"]`, bool [num_envs], is True where an agent acts on its
+    observation. It is False for agents that wait (the row keeps its observation) and from an agent's end until its env
+    begins another episode (zeros); their actions are ignored, so leave these rows out of the loss. Rewards are those of
+    the step, also where an agent waits. An agent that is left when an episode ends is terminated or truncated with it.
+
+    An agent that ends before others can't be reset alone: in each mode its row rests until the whole env is reset.
+
+    Args:
+        env: Environment as `EnvRunnerConfig(env=...)` takes it, such as a PettingZoo name, a class, a function or a
+            `fastmarl` env. All agents have the same spaces and are in `possible_agents`.
+        num_envs: Number of copies.
+        env_config: Options of the environment.
+        autoreset_mode: When an env whose episode is over is reset, see `gymnasium.vector.AutoresetMode`. With
+            "SameStep", `infos["final_obs"]` and `infos["final_info"]` are those of the agents that ended.
+        max_steps: Env steps after which episodes are truncated; None: no limit.
+
+    Attributes:
+        agents: Ids of the A agents.
+        env_index: int64 [num_envs], the env of each row.
+        num_envs: Number of rows.
+
+    Raises:
+        ConfigError: If agents have different spaces, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        num_envs: int = 1,
+        *,
+        env_config: Mapping[str, Any] | None = None,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_steps: int | None = None,
+    ):
+        self.closed = True  # nothing is open if an error follows
+        self._mode = AutoresetMode(autoreset_mode)
+        self._rows = AgentRows(env, num_envs, env_config, max_steps)
+        self.agents, self.env_index, self.num_envs = self._rows.agents, self._rows.env_index, len(self._rows)
+        self.single_observation_space = self._rows.observation_space
+        self.single_action_space = self._rows.action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = {"autoreset_mode": self._mode}
+        self.closed = False
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes.
+
+        Args:
+            seed: An integer: env e gets seed + e. A list: a seed for each env (not for each row). None: random
+                generators continue.
+            options: {"reset_mask": bool [num_envs]} resets only these rows, which must be all rows of their envs.
+
+        Returns:
+            (observations [num_envs, ...], infos).
+
+        Raises:
+            ConfigError: If an option is unknown, or a mask or list of seeds does not fit.
+        """
+        rows, given = self._rows, dict(options or {})
+        mask = given.pop("reset_mask", None)
+        if given:
+            raise ConfigError(f"options may have 'reset_mask', got {list(given)}; use env_config for the env's own")
+        env_indices = np.arange(len(rows.is_over)) if mask is None else self._masked(mask)
+        seeds = seed if seed is None else self._seeds(seed)
+        rows.reset(env_indices, None if seeds is None else [seeds[env_index] for env_index in env_indices])
+        return rows.observations(), self._infos()
+
+    def _seeds(self, seed: int | Sequence[int]) -> list[int]:
+        n = len(self._rows.is_over)
+        if isinstance(seed, (int, np.integer)):
+            return self._rows.seed(int(seed))
+        if len(seed) != n:
+            raise ConfigError(f"expected a seed for each of {n} envs, got {len(seed)}")
+        self._rows.seed(int(seed[0]))
+        return [int(each) for each in seed]
+
+    def _masked(self, mask: Any) -> np.ndarray:
+        by_env = np.asarray(mask)
+        if by_env.shape != (self.num_envs,) or by_env.dtype != np.bool_:
+            raise ConfigError(f"expected a reset_mask of bool [{self.num_envs}], got {by_env.dtype} "
+                              f"{list(by_env.shape)}")  # fmt: skip
+        by_env = by_env.reshape(-1, len(self.agents))
+        if (by_env.any(1) != by_env.all(1)).any():
+            raise ConfigError("all agents of an env begin an episode together: let reset_mask have all or none of them")
+        return np.flatnonzero(by_env[:, 0])
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step all envs.
+
+        Args:
+            actions: Actions [num_envs, ...].
+
+        Returns:
+            (observations [num_envs, ...], rewards float64, terminations bool, truncations bool, infos).
+
+        Raises:
+            FinishedAgentError: If an agent that has ended comes back or gets a reward.
+            ConfigError: If actions don't fit the space.
+        """
+        rows = self._rows
+        over = np.flatnonzero(rows.is_over)
+        rows.step(actions)
+        infos = rows.infos
+        if self._mode is AutoresetMode.NEXT_STEP and len(over):
+            rows.reset(over)
+            infos = infos + rows.infos
+        finals: dict[str, Any] = {}
+        over = np.flatnonzero(rows.is_over)
+        if self._mode is AutoresetMode.SAME_STEP:
+            finals, infos = self._finals(infos)
+            if len(over):
+                rows.reset(over)
+                infos = infos + rows.infos
+        flat = (each.reshape(-1) for each in (rows.rewards, rows.terminated, rows.truncated))
+        return rows.observations(), *flat, self._infos(infos, finals)
+
+    def _finals(self, infos: list[tuple[int, dict]]) -> tuple[dict[str, Any], list[tuple[int, dict]]]:
+        """Return the agents' last observations and infos, and the infos of the other agents."""
+        ended = (self._rows.terminated | self._rows.truncated).reshape(-1)
+        finals: dict[str, Any] = {}
+        last = {row: info for row, info in infos if ended[row]}
+        for row in np.flatnonzero(ended).tolist():
+            final = {"final_obs": self._rows.row(row), "final_info": last.get(row, {})}
+            finals = self._add_info(finals, final, row)
+        return finals, [(row, info) for row, info in infos if not ended[row]]
+
+    def _infos(self, infos: list[tuple[int, dict]] | None = None, finals: dict[str, Any] | None = None) -> dict:
+        found: dict[str, Any] = finals or {}
+        for row, info in self._rows.infos if infos is None else infos:
+            found = self._add_info(found, info, row)
+        found[ACTIVE] = self._rows.active.reshape(-1).copy()
+        return found
+
+    def render(self) -> tuple[Any, ...]:
+        """Return what each env (not each row) renders."""
+        return tuple(self._rows.render())
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each row's env."""
+        found = self._rows.attribute(name)
+        return tuple(found[env_index] for env_index in self.env_index)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the envs."""
+        self._rows.close()

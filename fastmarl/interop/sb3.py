@@ -1,0 +1,182 @@
+"""Stable-Baselines3's vector environment over the agents of multi-agent environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.errors.packages import how_to_install
+from fastmarl.core.objects.public import public
+from fastmarl.core.spaces.masks import choices_of, mask_key
+from fastmarl.interop.agent_rows import AgentRows
+
+try:
+    from stable_baselines3.common.vec_env import VecEnv
+except ImportError as error:
+    raise ImportError(f"fastmarl.interop.sb3 needs stable-baselines3: {how_to_install('stable_baselines3')}") from error
+
+ACTIVE, MASKS = "active", "action_masks"
+Indices = int | Iterable[int] | None
+
+
+@public("fastmarl.interop.sb3")
+class AgentVecEnv(VecEnv):
+    """A VecEnv of Stable-Baselines3 whose environments are agents, which then share a policy.
+
+    ```python
+    envs = AgentVecEnv("mpe2.simple_spread_v3", num_envs=8)  # 24 rows: 8 copies with 3 agents each
+    model = PPO("MlpPolicy", VecMonitor(envs)).learn(100_000)
+    ```
+
+    Row e * A + a is agent `agents[a]` of env e. When an agent ends, its info has "terminal_observation" and
+    "TimeLimit.truncated"; an agent that is left when an episode ends is done with it, and all agents of an env begin
+    the next episode at once. Each info has "active": False where the agent does not act on the observation, because it
+    waits, or because it has ended and others of its env go on. Stable-Baselines3 learns from these rows, too (with
+    zeros as observations after the end, and rewards of 0), so prefer `fastmarl train` if agents die early.
+
+    Action masks, in observations under "action_mask" or in infos, are what MaskablePPO of sb3-contrib asks for. An
+    observation with a mask and one other entry becomes that entry.
+
+    Args:
+        env, num_envs, env_config, max_steps: See `fastmarl.interop.gymnasium.AgentVectorEnv`.
+
+    Attributes:
+        agents: Ids of the A agents.
+        env_index: int64 [num_envs], the env of each row.
+        num_envs: Number of rows.
+
+    Raises:
+        ConfigError: If agents have different spaces, or an argument is out of range.
+        ImportError: If stable-baselines3 is missing.
+    """
+
+    def __init__(
+        self, env: Any, num_envs: int = 1, *, env_config: Mapping[str, Any] | None = None, max_steps: int | None = None
+    ):
+        self._rows = AgentRows(env, num_envs, env_config, max_steps)
+        self.agents, self.env_index = self._rows.agents, self._rows.env_index
+        space: Any = self._rows.observation_space
+        action_space = self._rows.action_space
+        self._entry: str | None = None  # the entry that stands for the whole observation
+        if (key := mask_key(space, action_space)) is not None and len(others := set(space) - {key}) == 1:
+            (self._entry,) = others
+        self._actions: Any = None
+        super().__init__(len(self._rows), space if self._entry is None else space[self._entry], action_space)
+
+    def reset(self) -> Any:
+        """Begin episodes in all envs, with the seeds of `seed()`; returns observations [num_envs, ...].
+
+        Raises:
+            ConfigError: If `set_options()` was called: options are for `env_config`.
+        """
+        if any(self._options):
+            raise ConfigError(f"reset() takes no options, got {self._options}; put them into env_config")
+        seeds = [seed for seed in self._seeds[:: len(self.agents)] if seed is not None]
+        self._rows.reset(np.arange(len(self._rows.is_over)), seeds or None)
+        self._reset_seeds()
+        self.reset_infos = self._infos()
+        return self._observations()
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed the next reset: env e gets seed + e. Returns the seed of each row's env.
+
+        Args:
+            seed: None: a random one.
+        """
+        chosen = int(np.random.default_rng().integers(2**31)) if seed is None else seed
+        by_env = self._rows.seed(chosen)
+        self._seeds = [by_env[env_index] for env_index in self.env_index]
+        return self._seeds
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Keep the actions [num_envs, ...] for `step_wait()`."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict]]:
+        """Step all envs, and reset those whose episode is over.
+
+        Returns:
+            (observations [num_envs, ...], rewards float32, dones bool, infos).
+
+        Raises:
+            FinishedAgentError: If an agent that has ended comes back or gets a reward.
+            ConfigError: If actions don't fit the space.
+        """
+        rows = self._rows
+        rows.step(self._actions)
+        rewards, truncated = rows.rewards.reshape(-1).astype(np.float32), rows.truncated.reshape(-1)
+        dones = rows.terminated.reshape(-1) | truncated
+        of_step, is_limit = rows.infos, truncated & ~rows.terminated.reshape(-1)
+        ended = np.flatnonzero(dones).tolist()
+        finals = {row: self._seen(rows.row(row)) for row in ended}
+        if len(over := np.flatnonzero(rows.is_over)):
+            rows.reset(over)
+        infos = self._infos(of_step)
+        for row in ended:
+            infos[row]["terminal_observation"] = finals[row]
+            infos[row]["TimeLimit.truncated"] = bool(is_limit[row])
+        return self._observations(), rewards, dones, infos
+
+    def _observations(self) -> Any:
+        return self._seen(self._rows.observations())
+
+    def _seen(self, observation: Any) -> Any:
+        return observation if self._entry is None else observation[self._entry]
+
+    def _infos(self, infos: Iterable[tuple[int, dict]] | None = None) -> list[dict]:
+        found = [{ACTIVE: is_active} for is_active in self._rows.active.reshape(-1).tolist()]
+        for row, info in self._rows.infos if infos is None else infos:
+            found[row].update(info)
+        return found
+
+    def action_masks(self) -> np.ndarray:
+        """Return which actions are allowed, bool [num_envs, choices]; all of them in rows that don't act."""
+        return self._rows.action_masks()
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """Return an attribute of the envs of these rows."""
+        rows = self._get_indices(indices)
+        if attr_name == MASKS:
+            self._check_masks()
+            return [lambda row=row: self.action_masks()[row] for row in rows]
+        found = self._rows.attribute(attr_name)
+        return [found[self.env_index[row]] for row in rows]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Set an attribute of the envs of these rows; of a batch, for all its envs."""
+        for env in self._envs_of(indices).values():
+            setattr(env, attr_name, value)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
+        """Call a method of each env that has some of these rows; returns its result for each of the rows."""
+        if method_name == MASKS:
+            self._check_masks()
+            masks = self.action_masks()
+            return [masks[row] for row in self._get_indices(indices)]
+        envs = self._envs_of(indices)
+        found = {key: getattr(env, method_name)(*method_args, **method_kwargs) for key, env in envs.items()}
+        return [found[id(self._rows.env_of(row))] for row in self._get_indices(indices)]
+
+    def _envs_of(self, indices: Indices) -> dict[int, Any]:
+        envs = [self._rows.env_of(row) for row in self._get_indices(indices)]
+        return {id(env): env for env in envs}
+
+    def _check_masks(self) -> None:
+        if not choices_of(self.action_space):
+            raise AttributeError(f"actions of {self.action_space} have no masks")
+
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
+        """Return False for each of these rows: wrappers of one agent are not used."""
+        return [False for _ in self._get_indices(indices)]
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """Return an image of each env (not of each row)."""
+        return self._rows.render()
+
+    def close(self) -> None:
+        """Close the envs."""
+        self._rows.close()

@@ -1,0 +1,156 @@
+"""Seeds, infos, wrappers and errors of Gymnasium's face."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from support.short_episodes import clock
+
+import fastmarl
+from fastmarl.errors import ConfigError, ObservationError, RunningEpisodeError, UnknownAgentError
+from fastmarl.interop.gymnasium import AgentVectorEnv
+
+SPREAD = {"env": "fastmarl.simple_spread", "num_envs": 2}
+
+
+class Pair(fastmarl.MultiAgentEnv):
+    """Two agents; its config says what it does wrong at step 3."""
+
+    possible_agents = ("a", "b")
+    observation_space, action_space = gym.spaces.Box(-9, 9, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def __init__(self, config):
+        self.wrong = config.get("wrong")
+        self.seeds, self.is_closed = [], False
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        self.t = 0
+        return dict.fromkeys("ab", np.zeros(1, np.float32)), {"a": {"x": 1}}
+
+    def step(self, actions):
+        self.t += 1
+        obs, rewards = dict.fromkeys("ab", np.full(1, self.t, np.float32)), dict.fromkeys("ab", 1.0)
+        if self.t == 3 and self.wrong == "shape":
+            obs["b"] = np.zeros(2, np.float32)
+        if self.t == 3 and self.wrong == "dtype":
+            obs["b"] = np.array(["1"])
+        if self.t == 3 and self.wrong == "agent":
+            obs["c"] = obs["a"]
+        if self.t == 3 and self.wrong == "error":
+            raise OSError("a cable is out")
+        return obs, rewards, {"__all__": self.t == 5}, {"__all__": False}, {"b": {"y": {"z": 2.5}}}
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_seeds_are_those_that_were_given():
+    envs = AgentVectorEnv(Pair, 2, autoreset_mode="SameStep")
+    inner = envs._rows.envs
+    envs.reset(seed=7)
+    envs.reset(seed=[3, 9])
+    envs.reset()
+    for _ in range(5):
+        envs.step(np.zeros(4, int))
+    assert [env.seeds for env in inner] == [[7, 3, None, None], [8, 9, None, None]]
+    with pytest.raises(ConfigError, match="expected a seed for each of 2 envs, got 4"):
+        envs.reset(seed=[1, 2, 3, 4])
+    assert envs.get_attr("seeds") == (inner[0].seeds, inner[0].seeds, inner[1].seeds, inner[1].seeds)
+    envs.close()
+    assert all(env.is_closed for env in inner)
+
+
+def test_infos_are_by_key_with_masks():
+    envs = AgentVectorEnv(Pair, 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    _, infos = envs.reset()
+    assert infos["x"].tolist() == [1, 0, 1, 0] and infos["_x"].tolist() == [True, False, True, False]
+    for _ in range(4):
+        *_, infos = envs.step(np.zeros(4, int))
+        assert infos["y"]["z"].tolist() == [0, 2.5, 0, 2.5] and "final_obs" not in infos
+    *_, infos = envs.step(np.zeros(4, int))
+    assert infos["final_info"]["y"]["z"].tolist() == [0, 2.5, 0, 2.5] and "y" not in infos
+    assert infos["_final_obs"].all() and [obs.item() for obs in infos["final_obs"]] == [5.0] * 4
+    assert infos["x"].tolist() == [1, 0, 1, 0]
+
+
+def test_gymnasiums_wrappers_count_returns():
+    envs = gym.wrappers.vector.RecordEpisodeStatistics(AgentVectorEnv(Pair, 2))
+    envs.reset(seed=0)
+    found = []
+    for _ in range(12):
+        *_, infos = envs.step(np.zeros(4, int))
+        if "episode" in infos:
+            found.append((infos["episode"]["r"].tolist(), infos["episode"]["l"].tolist()))
+    assert found == [([5.0] * 4, [5] * 4)] * 2
+
+
+def test_results_do_not_change_later():
+    envs = AgentVectorEnv(**SPREAD)
+    observations, infos = envs.reset(seed=0)
+    steps = [observations, infos["active"]]
+    for _ in range(30):
+        *arrays, infos = envs.step(envs.action_space.sample())
+        steps += [*arrays, infos["active"]]
+    copies = [np.copy(each) for each in steps]
+    envs.step(envs.action_space.sample())
+    envs.reset()
+    assert all(np.array_equal(each, before) for each, before in zip(steps, copies, strict=True))
+    assert envs.observation_space.contains(observations)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ("shape", ObservationError, r"env 0, agent 'b', env step 3: observation: expected float32 \[1\], got"),
+        ("dtype", ObservationError, r"env 0, agent 'b', env step 3: observation: expected float32 \[1\], got"),
+        ("agent", UnknownAgentError, "env 0, agent 'c', env step 3: there is no such agent in possible_agents"),
+        ("error", OSError, "a cable is out"),
+    ],
+)
+def test_mistakes_of_envs_say_where(wrong, error, text):
+    envs = AgentVectorEnv(Pair, 2, env_config={"wrong": wrong})
+    envs.reset()
+    for _ in range(2):
+        envs.step(np.zeros(4, int))
+    with pytest.raises(error, match=text) as raised:
+        envs.step(np.zeros(4, int))
+    assert wrong != "error" or "raised by step() of env 0" in raised.value.__notes__[0]
+    with pytest.raises(RunningEpisodeError, match=r"call reset\(\) before step\(\), also after an error"):
+        envs.step(np.zeros(4, int))
+    envs.reset()
+    envs.step(np.zeros(4, int))
+
+
+def test_mistakes_of_callers_are_errors():
+    envs = AgentVectorEnv(**SPREAD)
+    with pytest.raises(RunningEpisodeError, match=r"call reset\(\)"):
+        envs.step(np.zeros(6, int))
+    envs.reset()
+    for actions in (np.zeros(5, int), np.zeros((6, 2), int), np.array(["a"] * 6), None):
+        with pytest.raises(ConfigError, match=r"expected actions of Discrete\(5\) for 6 rows, got"):
+            envs.step(actions)
+    with pytest.raises(ConfigError, match=r"options may have 'reset_mask', got \['map'\]"):
+        envs.reset(options={"map": 1})
+    with pytest.raises(ConfigError, match=r"expected a reset_mask of bool \[6\], got int64 \[2\]"):
+        envs.reset(options={"reset_mask": np.zeros(2, int)})
+    with pytest.raises(ConfigError, match="all agents of an env begin an episode together"):
+        envs.reset(options={"reset_mask": np.arange(6) == 0})
+    with pytest.raises(ConfigError, match="must name all of them in possible_agents"):
+        AgentVectorEnv(lambda config: Nameless())
+    with pytest.raises(ValueError, match="'Sometimes' is not a valid AutoresetMode"):
+        AgentVectorEnv(**SPREAD, autoreset_mode="Sometimes")
+
+
+class Nameless(fastmarl.MultiAgentEnv):
+    observation_space, action_space = Pair.observation_space, Pair.action_space
+
+
+def test_a_time_limit_truncates():
+    envs = AgentVectorEnv(clock, 1, max_steps=2)
+    envs.reset()
+    flags = [envs.step(envs.action_space.sample())[2:4] for _ in range(2)]
+    assert [(terminations.any(), truncations.all()) for terminations, truncations in flags] == [
+        (False, False),
+        (False, True),
+    ]
