@@ -69,7 +69,7 @@ PUBLIC = {
     "fastmarl.offline": "ParquetReader ParquetWriter to_minari",
     "fastmarl.play": "Evaluation Policy Returns Tournament bradley_terry evaluate tournament",
     "fastmarl.replays": "RecordedEpisode Recording Replay ReplayStep VideoCallback replay",
-    "fastmarl.rllib": "MultiAgentEnvRunner PPOTorchLearner RolloutWorker",
+    "fastmarl.rllib": "FirstReadyPPO MultiAgentEnvRunner PPOTorchLearner RolloutWorker",
     "fastmarl.testing": "ClockEnv CountingEnv DyingAgentsEnv ReusingEnv ScriptedEnv TurnBasedEnv check_env",
     "fastmarl.training": "Algorithm agents_of linear_schedule load_states runner_options states_of",
 }

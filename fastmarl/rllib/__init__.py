@@ -11,16 +11,19 @@ else:  # last, as the API reference shows the last definition
     from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 if TYPE_CHECKING:
+    from fastmarl.rllib.first_ready import FirstReadyPPO
     from fastmarl.rllib.learner.ppo import PPOTorchLearner
     from fastmarl.rllib.old_stack.worker import RolloutWorker
 
-__all__ = ["MultiAgentEnvRunner", "PPOTorchLearner", "RolloutWorker"]
+__all__ = ["FirstReadyPPO", "MultiAgentEnvRunner", "PPOTorchLearner", "RolloutWorker"]
 
 ON_DEMAND = {"PPOTorchLearner": "learner.ppo", "RolloutWorker": "old_stack.worker"}
 """Names that are imported on first use, because they import all of PPO or of the old API stack."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "FirstReadyPPO":  # of any version of Ray
+        return importlib.import_module("fastmarl.rllib.first_ready").FirstReadyPPO
     if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     where = ON_DEMAND[name] if untested_ray() is None else "stand_in"

@@ -28,7 +28,7 @@ TAKEN = [name for name in WORLDS if name not in REFUSED]
 
 @dataclass
 class Row:
-    """What a face shows of an agent after a reset or a step."""
+    """An agent after a reset or a step, as a face shows it."""
 
     observation: Any
     is_active: bool
@@ -126,7 +126,7 @@ def is_equal(shown, sent):
 
 
 class Expected:
-    """What the rows of an env must show, from its ledger alone."""
+    """The rows of an env, from its ledger alone."""
 
     def __init__(self, agents, picks_entry):
         self.agents, self.picks_entry = agents, picks_entry

@@ -1,0 +1,164 @@
+"""RLlib's PPO, learning from the runners that are ready first."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from types import FunctionType
+from typing import Any
+
+from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    NUM_AGENT_STEPS_SAMPLED,
+    NUM_ENV_STEPS_SAMPLED,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+)
+
+from fastmarl.core.errors import ConfigError
+
+CONNECTORS = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR]
+TAG = "fastmarl: first ready"
+POLL_S = 0.005  # RLlib's method waits this long for all runners, not for the first
+
+logger = logging.getLogger(__name__)
+
+
+class FirstReadyPPO(PPO):
+    """RLlib's PPO that does not wait for its slowest runner.
+
+    ```python
+    config = PPOConfig(algo_class=fastmarl.rllib.FirstReadyPPO)
+    ```
+
+    In each iteration RLlib waits until every runner has sampled, so with `batch_mode="complete_episodes"` or slow
+    environments all wait for the longest episode. This class learns as soon as enough steps have come; runners that are
+    still sampling go on meanwhile, and their episodes are in a later batch. Results differ from RLlib's, and from run
+    to run: which runners are first depends on the time they take, and episodes that were begun before an update are
+    older than it (PPO's ratio is that of the policy that sampled them).
+
+    Raises:
+        ConfigError: With RLlib's old API stack.
+    """
+
+    def setup(self, config: Any) -> None:
+        if not config.enable_env_runner_and_connector_v2:
+            raise ConfigError("FirstReadyPPO is for RLlib's new API stack")
+        super().setup(config)
+        # Otherwise RLlib asks all runners for their connectors' states, and waits for the slowest.
+        changed: Any = config.copy(copy_frozen=False)
+        changed._dont_auto_sync_env_runner_states = True
+        changed.freeze()
+        self.config = changed
+        self._begun: dict[int, int] = {}  # runner -> number of the training step in which it began to sample
+        self._number = 0  # of training steps in this process
+
+    def training_step(self) -> None:
+        """Sample, update, and synchronise the weights and connectors of all runners."""
+        states: dict[int, Any] = {}
+        self._number += 1
+        sample = partial(sample_first_ready, connector_states=states, begun=self._begun, number=self._number)
+        _sampling_by(sample, PPO.training_step)(self)
+        group = self.env_runner_group
+        # Only runners that wait take part: what the others have gathered since they were last set is in their next
+        # state, too, and would count twice.
+        if states or not group.num_remote_workers():
+            _wait_for_weights(group, set(states), self.config.sync_filters_on_rollout_workers_timeout_s)
+            group.sync_env_runner_states(
+                config=self.config,
+                env_steps_sampled=self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0),
+                connector_states=list(states.values()),
+                env_runner_indices_to_update=list(states),
+                env_to_module=self.env_to_module_connector,
+                module_to_env=self.module_to_env_connector,
+            )
+
+
+def sample_first_ready(
+    *,
+    worker_set: Any,
+    connector_states: dict[int, Any],
+    begun: dict[int, int],
+    number: int,
+    max_agent_steps: int | None = None,
+    max_env_steps: int | None = None,
+    sample_timeout_s: float | None = None,
+    **options: Any,
+) -> tuple[list[Any], list[Any]]:
+    """Take the place of RLlib's `synchronous_parallel_sample()`, without waiting for all runners.
+
+    Runners that are still sampling when there are enough steps go on; a later call returns what they have sampled, with
+    the weights of the time at which they began.
+
+    Args:
+        worker_set: The algorithm's EnvRunnerGroup.
+        connector_states: Receives the states of the connectors of all runners that wait at the end, by runner.
+        begun: Number of the call in which a runner began what it samples now, by runner; it is updated.
+        number: Number of this call.
+        max_agent_steps: Number of agent steps to sample at least; None: of env steps.
+        max_env_steps: Number of env steps to sample at least.
+        sample_timeout_s: Seconds without any result after which the call returns what it has; None: no limit.
+        options: Other arguments, for RLlib's function, which samples if there are no remote runners.
+
+    Returns:
+        (episodes, metrics of each sampled part).
+    """
+    limits = {"max_agent_steps": max_agent_steps, "max_env_steps": max_env_steps, "sample_timeout_s": sample_timeout_s}
+    if worker_set.num_remote_workers() <= 0:
+        found: tuple[list[Any], list[Any]] = synchronous_parallel_sample(worker_set=worker_set, **limits, **options)
+        return found
+    episodes: list[Any] = []
+    metrics: list[Any] = []
+    n_steps, heard_at = 0, monotonic()
+    busy: set[int] = set()
+    # After one call a runner has the newest weights in its queue; later ones were not sent while these waited there.
+    late = {runner for runner, began in begun.items() if began < number - 1}
+    while n_steps < (max_agent_steps or max_env_steps or 1):
+        idle = set(worker_set.healthy_worker_ids()) - busy
+        waiting = late & connector_states.keys()
+        for runner in idle if idle == waiting and not busy else idle - waiting:
+            if worker_set.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=[runner]):  # 0: it samples
+                connector_states.pop(runner, None)
+                begun[runner] = number
+                late.discard(runner)
+            busy.add(runner)
+        for runner, (part, of_part, states) in worker_set.fetch_ready_async_reqs(tags=TAG, timeout_seconds=POLL_S):
+            busy.discard(runner)
+            episodes += part
+            metrics.append(of_part)
+            connector_states[runner] = states
+            n_steps += _agent_steps(of_part) if max_agent_steps else int(of_part.get(NUM_ENV_STEPS_SAMPLED, 0))
+            heard_at = monotonic()
+        if worker_set.num_healthy_remote_workers() <= 0:
+            logger.warning("There is no healthy EnvRunner left; RLlib will restore them if it may.")
+            break
+        if sample_timeout_s is not None and monotonic() - heard_at > sample_timeout_s:
+            logger.warning("No EnvRunner has finished sampling for sample_timeout_s=%s seconds; raise it, or lower "
+                           "rollout_fragment_length.", sample_timeout_s)  # fmt: skip
+            break
+    return episodes, metrics
+
+
+def _wait_for_weights(group: Any, runners: set[int], timeout_s: float) -> None:
+    """Wait until these runners have taken the weights: RLlib sends no second state while one is under way."""
+    deadline = monotonic() + timeout_s
+    while runners.intersection(group.healthy_worker_ids()) and monotonic() < deadline:
+        runners -= {runner for runner, _ in group.fetch_ready_async_reqs(tags="set_state", timeout_seconds=POLL_S)}
+
+
+def _sample(runner: Any) -> tuple[list[Any], Any, Any]:
+    return runner.sample(), runner.get_metrics(), runner.get_state(components=CONNECTORS)
+
+
+def _agent_steps(metrics: Any) -> int:
+    return sum(int(steps) for steps in metrics[NUM_AGENT_STEPS_SAMPLED].values())
+
+
+def _sampling_by(sample: Callable[..., Any], training_step: Any) -> Any:
+    """Return the same method with another function in place of `synchronous_parallel_sample()`."""
+    names = {**training_step.__globals__, synchronous_parallel_sample.__name__: sample}
+    return FunctionType(
+        training_step.__code__, names, training_step.__name__, training_step.__defaults__, training_step.__closure__
+    )
