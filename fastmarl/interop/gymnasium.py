@@ -168,7 +168,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         return tuple(self._rows.render())
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of each row's env."""
+        """Return the attribute `name` of each row's env."""
         found = self._rows.attribute(name)
         return tuple(found[env_index] for env_index in self.env_index)
 

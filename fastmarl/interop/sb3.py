@@ -138,7 +138,7 @@ class AgentVecEnv(VecEnv):
         return self._rows.action_masks()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute of the envs of these rows."""
+        """Return the attribute `attr_name` of the envs of the rows `indices` (None: all)."""
         rows = self._get_indices(indices)
         if attr_name == MASKS:
             self._check_masks()
@@ -147,12 +147,22 @@ class AgentVecEnv(VecEnv):
         return [found[self.env_index[row]] for row in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of the envs of these rows; of a batch, for all its envs."""
+        """Set `attr_name` to `value` in the envs of the rows `indices` (None: all); in a batch, for all its envs."""
         for env in self._envs_of(indices).values():
             setattr(env, attr_name, value)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
-        """Call a method of each env that has some of these rows; returns its result for each of the rows."""
+        """Call a method once in each env that has some of the rows.
+
+        Args:
+            method_name: Name of the method.
+            method_args: Its arguments.
+            indices: Rows; None: all.
+            method_kwargs: Its keyword arguments.
+
+        Returns:
+            The result of each row's env.
+        """
         if method_name == MASKS:
             self._check_masks()
             masks = self.action_masks()
@@ -170,7 +180,7 @@ class AgentVecEnv(VecEnv):
             raise AttributeError(f"actions of {self.action_space} have no masks")
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
-        """Return False for each of these rows: wrappers of one agent are not used."""
+        """Return False for each of the rows `indices` (None: all): no `wrapper_class` of one agent is used."""
         return [False for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
