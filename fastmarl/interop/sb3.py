@@ -42,7 +42,11 @@ class AgentVecEnv(VecEnv):
     observation with a mask and one other entry becomes that entry.
 
     Args:
-        env, num_envs, env_config, max_steps: See `fastmarl.interop.gymnasium.AgentVectorEnv`.
+        env: Environment as `EnvRunnerConfig(env=...)` takes it. All agents have the same spaces and are in
+            `possible_agents`.
+        num_envs: Number of copies.
+        env_config: Options of the environment.
+        max_steps: Env steps after which episodes are truncated; None: no limit.
 
     Attributes:
         agents: Ids of the A agents.
