@@ -150,12 +150,14 @@ class RolloutWorker(PolicyWorker):
             return self.last_batch
         if self.input_reader is None:
             raise ConfigError("this worker has no env to sample; set env=..., or input_=... to read batches")
-        batch = self._next_batch(self.input_reader)
         metrics = {"env_runner": self._runner, "metrics_logger": self._runner.metrics}
+        batch = None
         try:
+            batch = self._next_batch(self.input_reader)
             self._callbacks.call("on_sample_end", samples=batch, **metrics)
         except BaseException:
-            self._read = [batch]  # the next call returns it
+            if batch is not None:
+                self._read = [batch]  # the next call returns it
             raise
         self.output_writer.write(batch.to_rllib() if is_of_rllib(type(self.output_writer)) else batch)
         if config.compress_observations:
