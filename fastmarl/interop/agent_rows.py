@@ -264,5 +264,5 @@ class AgentRows:
         return [env.render() for env in self.envs]
 
     def close(self) -> None:
-        """Close all envs."""
+        """Close all envs; no row can be stepped afterwards."""
         self._all.close()

@@ -173,5 +173,5 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         return tuple(found[env_index] for env_index in self.env_index)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the envs."""
+        """Close all envs; no row can be stepped afterwards."""
         self._rows.close()

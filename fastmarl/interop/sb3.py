@@ -192,5 +192,5 @@ class AgentVecEnv(VecEnv):
         return self._rows.render()
 
     def close(self) -> None:
-        """Close the envs."""
+        """Close all envs; no row can be stepped afterwards."""
         self._rows.close()
