@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -15,10 +16,8 @@ from fastmarl.core.errors import ActionMaskError, ConfigError, FinishedAgentErro
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_key
 from fastmarl.core.spaces.structs import flatten_struct
-from fastmarl.interop.env_batch import EnvBatch
+from fastmarl.interop.env_batch import EnvBatch, WorkerBatch
 from fastmarl.runner.loop.envs import Envs
-
-RENDER_MODE = "render_mode"
 
 
 class AgentRows:
@@ -30,6 +29,7 @@ class AgentRows:
         env, env_config: As in `EnvRunnerConfig`; all agents have the same spaces, and `possible_agents` names them.
         num_envs: Number E of copies of the env.
         max_steps: Env steps after which episodes are truncated; None: no limit.
+        num_env_workers: Number of processes that step the envs; 0: one for each core; None: this one.
 
     Attributes:
         envs: The envs, or a batch of them.
@@ -46,9 +46,21 @@ class AgentRows:
         ConfigError: If agents have different spaces, or no names.
     """
 
-    def __init__(self, env: Any, num_envs: int, env_config: Mapping[str, Any] | None, max_steps: int | None):
-        env = env if max_steps is None else time_limited(env, max_steps)
-        config = EnvRunnerConfig(env=env, env_config=env_config or {}, num_envs_per_env_runner=num_envs)
+    def __init__(
+        self,
+        env: Any,
+        num_envs: int,
+        env_config: Mapping[str, Any] | None,
+        max_steps: int | None,
+        num_env_workers: int | None,
+    ):
+        config = EnvRunnerConfig(
+            env=env if max_steps is None else time_limited(env, max_steps),
+            env_config=env_config or {},
+            num_envs_per_env_runner=num_envs,
+            gym_env_vectorize_mode="sync" if num_env_workers is None else "async",
+            num_env_workers=num_env_workers or 0,
+        )
         self._all = Envs(config)
         try:
             self.agents = self._all.named_agents
@@ -63,7 +75,7 @@ class AgentRows:
         self.envs = self._all.all
         self._is_batch = self._all.is_batch
         spaces = self.observation_space, self.action_space
-        self._batch: ArrayEnv = self.envs[0] if self._is_batch else EnvBatch(self.envs, self.agents, *spaces)
+        self._batch: ArrayEnv = self.envs[0] if self._is_batch else self._as_batch()
         self._group = next(iter(self._batch.groups))
         self._out = self._batch.new_arrays()
         shape = num_envs, len(self.agents)
@@ -89,6 +101,23 @@ class AgentRows:
                                       f"actions (SuperSuit's pad_observations_v0, pad_action_space_v0), or train with "
                                       f"fastmarl.MultiAgentEnvRunner, which has a policy for each")  # fmt: skip
         return first
+
+    def _as_batch(self) -> EnvBatch:
+        spaces = self.observation_space, self.action_space
+        if self._all.workers is not None:
+            return WorkerBatch(self._all.workers, self.agents, *spaces)
+        return EnvBatch(self.envs, self.agents, *spaces)
+
+    @contextmanager
+    def _all_over_after_errors(self) -> Iterator[None]:
+        """After an error, some envs may have made a step and others not: all have to be reset."""
+        try:
+            yield
+        except BaseException:
+            self.is_over[:], self._is_begun = True, False
+            if isinstance(self._batch, EnvBatch):
+                self._batch.forget()
+            raise
 
     def __len__(self) -> int:
         return self.active.size
@@ -122,7 +151,8 @@ class AgentRows:
             env_indices: int64, ascending.
             seeds: Seeds by env; None: random generators continue.
         """
-        self._begin(env_indices, seeds)
+        with self._all_over_after_errors():
+            self._begin(env_indices, seeds)
         group = self._out.groups[self._group]
         self.active[env_indices] = self._has_joined[env_indices] = group.present[env_indices]
         for own, leaf in zip(self._obs, self._layout.leaves_of(group.obs), strict=True):
@@ -135,7 +165,6 @@ class AgentRows:
     def _begin(self, env_indices: np.ndarray, seeds: Sequence[int] | None) -> None:
         if seeds is None and self._batch.seeds_each_episode:
             seeds = self._rng.integers(2**31, size=len(env_indices)).tolist()
-        self.is_over[env_indices] = True  # if it fails
         self._batch.reset(env_indices, self._cleared(present=True), seeds=seeds)
 
     def _cleared(self, *, present: Any) -> StepArrays:
@@ -158,12 +187,11 @@ class AgentRows:
             self._begin(over, None)
         out = self._cleared(present=self._has_joined & ~self._has_ended)
         out.groups[self._group].present[over] = True
-        self._is_begun = False  # if it fails
-        self._batch.step({self._group: given}, out)
-        if len(over):
-            self._forget(over)
-        self._take(out)
-        self._is_begun = True
+        with self._all_over_after_errors():
+            self._batch.step({self._group: given}, out)
+            if len(over):
+                self._forget(over)
+            self._take(out)
 
     def _forget(self, over: np.ndarray) -> None:
         """Erase the results of envs that wait for a reset."""
@@ -254,10 +282,17 @@ class AgentRows:
 
     def attribute(self, name: str) -> list[Any]:
         """Return an attribute of each env; that of a batch for each of its envs."""
-        envs = [self._batch] * len(self.is_over) if self._is_batch else self.envs
-        if name == RENDER_MODE:
-            return [getattr(getattr(env, "unwrapped", env), name, None) for env in envs]
+        envs: list[Any] = [self._batch] * len(self.is_over) if self._is_batch else self.envs
+        if self._all.workers is not None:
+            return [env.call("__getattribute__", name) for env in envs]
         return [getattr(env, name) for env in envs]
+
+    def call(self, row: int, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a row's env."""
+        env: Any = self.env_of(row)
+        if self._all.workers is not None:
+            return env.call(name, *args, **kwargs)
+        return getattr(env, name)(*args, **kwargs)
 
     def render(self) -> list[Any]:
         """Return what each env renders."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,10 @@ from fastmarl.core.envs.form import check_reset_result, check_step_result
 from fastmarl.core.errors import ObservationError, UnknownAgentError, shown
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.values import can_hold, described
+from fastmarl.core.vector.workers.env_workers import EnvWorkers
+from fastmarl.core.vector.workers.process import WorkerProcess, error_of
+from fastmarl.core.vector.workers.vector import NOTHING
+from fastmarl.core.vector.workers.worker import RESET, STEP
 
 ALL, GROUP = "__all__", "agents"
 
@@ -40,10 +45,10 @@ class EnvBatch(ArrayEnv):
         self._unchecked = set(range(len(envs)))
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
-        for number, env_index in enumerate(env_indices.tolist()):
+        numbers = env_indices.tolist()
+        for env_index in numbers:
             self._acting[env_index], self._env_t[env_index] = None, 0
-            with noted("reset()", env_index):
-                result = self.envs[env_index].reset(seed=None if seeds is None else seeds[number])
+        for env_index, result in self._reset_envs(numbers, [None] * len(numbers) if seeds is None else seeds):
             check_reset_result(result, env_index)
             obs, infos = result
             out.groups[GROUP].present[env_index] = False
@@ -53,23 +58,36 @@ class EnvBatch(ArrayEnv):
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         leaves = self._actions.leaves_of(actions[GROUP])
         numbers = leaves[0].tolist() if self._are_numbers else None
-        group = out.groups[GROUP]
-        group.present[:] = False
+        out.groups[GROUP].present[:] = False
+        sent: dict[int, dict] = {}
         for env_index, acting in enumerate(self._acting):
             if acting is None:
                 continue
             if numbers is not None:
                 of_env = numbers[env_index]
-                sent = {agent: of_env[self._place[agent]] for agent in acting}
+                sent[env_index] = {agent: of_env[self._place[agent]] for agent in acting}
             else:
                 places = [(agent, self._place[agent]) for agent in acting]
-                sent = {
+                sent[env_index] = {
                     agent: self._actions.nest([leaf[env_index, place] for leaf in leaves]) for agent, place in places
                 }
-            with noted("step()", env_index):
-                result = self.envs[env_index].step(sent)
+        for env_index, result in self._step_envs(sent):
             self._env_t[env_index] += 1
             self._acting[env_index] = self._write_step(env_index, out, result)
+
+    def _reset_envs(self, env_indices: list[int], seeds: Sequence[int | None]) -> Iterator[tuple[int, Any]]:
+        """Reset these envs; yield (env index, result)."""
+        for env_index, seed in zip(env_indices, seeds, strict=True):
+            with noted("reset()", env_index):
+                result = self.envs[env_index].reset(seed=seed)
+            yield env_index, result
+
+    def _step_envs(self, actions: dict[int, dict]) -> Iterator[tuple[int, Any]]:
+        """Step the envs that have actions; yield (env index, result), which is read before the next env steps."""
+        for env_index, of_env in actions.items():
+            with noted("step()", env_index):
+                result = self.envs[env_index].step(of_env)
+            yield env_index, result
 
     def _write_step(self, env_index: int, out: StepArrays, result: Any) -> list[Hashable] | None:
         """Write a step; returns the agents that act next, or None if the episode is over."""
@@ -127,8 +145,62 @@ class EnvBatch(ArrayEnv):
             problem = f"there is no such agent in possible_agents, {list(self._place)!r:.200}: each has a row there"
             raise UnknownAgentError(env_index, agent, self._env_t[env_index], problem) from None
 
-    def close(self) -> None:
-        """The envs are closed by the object that made them."""
+    def forget(self) -> None:
+        """Drop results that are under way after an error or an interrupt: there are none in this process."""
+
+
+class WorkerBatch(EnvBatch):
+    """Steps the envs of several worker processes at the same time.
+
+    Args:
+        workers: The workers.
+        agents: Ids of all agents that may appear.
+        observation_space, action_space: Spaces of each agent.
+    """
+
+    def __init__(
+        self, workers: EnvWorkers, agents: Sequence[Hashable], observation_space: gym.Space, action_space: gym.Space
+    ):
+        super().__init__(workers.envs, agents, observation_space, action_space)
+        self._workers = workers.workers
+
+    def _reset_envs(self, env_indices: list[int], seeds: Sequence[int | None]) -> Iterator[tuple[int, Any]]:
+        of_env = dict(zip(env_indices, seeds, strict=True))
+        asked = []
+        for worker in self._workers:
+            wanted = [(index, of_env[i]) for index, i in enumerate(worker.env_indices) if i in of_env]
+            if wanted:
+                asked.append((worker, [index for index, _ in wanted], worker.send(RESET + pickle.dumps(wanted))))
+        for worker, indices, number in asked:
+            yield from self._answers(worker, indices, number, is_reset=True)
+
+    def _step_envs(self, actions: dict[int, dict]) -> Iterator[tuple[int, Any]]:
+        asked = []
+        for worker in self._workers:
+            indices = [index for index, i in enumerate(worker.env_indices) if i in actions]
+            of_envs = [(index, actions[worker.env_indices[index]]) for index in indices]
+            pickled = {index: of_env for index, of_env in of_envs if not worker.slots[index].actions.write(of_env)}
+            if indices:
+                asked.append((worker, indices, worker.send(STEP + pickle.dumps((indices, pickled)))))
+        for worker, indices, number in asked:
+            yield from self._answers(worker, indices, number, is_reset=False)
+
+    def _answers(
+        self, worker: WorkerProcess, indices: list[int], number: int, *, is_reset: bool
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (env index, result) of a worker's envs; observations are views of the memory that it shares."""
+        extras = worker.recv(number) or {}
+        for index in indices:
+            extra, results = extras.get(index, NOTHING), worker.slots[index].results
+            if extra.failure is not None:
+                raise error_of(extra.failure)
+            read = results.read_reset if is_reset else results.read
+            yield worker.env_indices[index], read(extra.infos or {}) if extra.result is None else extra.result[0]
+
+    def forget(self) -> None:
+        """Drop results that are under way after an error or an interrupt. All envs will be reset."""
+        for worker in self._workers:
+            worker.forget()
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         autoreset_mode: When an env whose episode is over is reset, see `gymnasium.vector.AutoresetMode`. With
             "SameStep", `infos["final_obs"]` and `infos["final_info"]` are those of the agents that ended.
         max_steps: Env steps after which episodes are truncated; None: no limit.
+        num_env_workers: Number of processes that step the environments; 0: one for each core; None: this one.
 
     Attributes:
         agents: Ids of the A agents.
@@ -60,10 +61,11 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         env_config: Mapping[str, Any] | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_steps: int | None = None,
+        num_env_workers: int | None = None,
     ):
         self.closed = True  # nothing is open if an error follows
         self._mode = AutoresetMode(autoreset_mode)
-        self._rows = AgentRows(env, num_envs, env_config, max_steps)
+        self._rows = AgentRows(env, num_envs, env_config, max_steps, num_env_workers)
         self.agents, self.env_index, self.num_envs = self._rows.agents, self._rows.env_index, len(self._rows)
         self.single_observation_space = self._rows.observation_space
         self.single_action_space = self._rows.action_space

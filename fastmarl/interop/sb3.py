@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ImportError(f"fastmarl.interop.sb3 needs stable-baselines3: {how_to_install('stable_baselines3')}") from error
 
-ACTIVE, MASKS = "active", "action_masks"
+ACTIVE, MASKS, RENDER_MODE = "active", "action_masks", "render_mode"
 Indices = int | Iterable[int] | None
 
 
@@ -47,6 +47,7 @@ class AgentVecEnv(VecEnv):
         num_envs: Number of copies.
         env_config: Options of the environment.
         max_steps: Env steps after which episodes are truncated; None: no limit.
+        num_env_workers: Number of processes that step the environments; 0: one for each core; None: this one.
 
     Attributes:
         agents: Ids of the A agents.
@@ -59,9 +60,15 @@ class AgentVecEnv(VecEnv):
     """
 
     def __init__(
-        self, env: Any, num_envs: int = 1, *, env_config: Mapping[str, Any] | None = None, max_steps: int | None = None
+        self,
+        env: Any,
+        num_envs: int = 1,
+        *,
+        env_config: Mapping[str, Any] | None = None,
+        max_steps: int | None = None,
+        num_env_workers: int | None = None,
     ):
-        self._rows = AgentRows(env, num_envs, env_config, max_steps)
+        self._rows = AgentRows(env, num_envs, env_config, max_steps, num_env_workers)
         self.agents, self.env_index = self._rows.agents, self._rows.env_index
         space: Any = self._rows.observation_space
         action_space = self._rows.action_space
@@ -147,13 +154,16 @@ class AgentVecEnv(VecEnv):
         if attr_name == MASKS:
             self._check_masks()
             return [lambda row=row: self.action_masks()[row] for row in rows]
+        if attr_name == RENDER_MODE:
+            envs = [self._rows.env_of(row) for row in rows]
+            return [getattr(getattr(env, "unwrapped", env), attr_name, None) for env in envs]
         found = self._rows.attribute(attr_name)
         return [found[self.env_index[row]] for row in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set `attr_name` to `value` in the envs of the rows `indices` (None: all); in a batch, for all its envs."""
-        for env in self._envs_of(indices).values():
-            setattr(env, attr_name, value)
+        for row in self._firsts(indices).values():
+            self._rows.call(row, "__setattr__", attr_name, value)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
         """Call a method once in each env that has some of the rows.
@@ -171,13 +181,16 @@ class AgentVecEnv(VecEnv):
             self._check_masks()
             masks = self.action_masks()
             return [masks[row] for row in self._get_indices(indices)]
-        envs = self._envs_of(indices)
-        found = {key: getattr(env, method_name)(*method_args, **method_kwargs) for key, env in envs.items()}
+        found = {
+            env: self._rows.call(row, method_name, *method_args, **method_kwargs)
+            for env, row in self._firsts(indices).items()
+        }
         return [found[id(self._rows.env_of(row))] for row in self._get_indices(indices)]
 
-    def _envs_of(self, indices: Indices) -> dict[int, Any]:
-        envs = [self._rows.env_of(row) for row in self._get_indices(indices)]
-        return {id(env): env for env in envs}
+    def _firsts(self, indices: Indices) -> dict[int, int]:
+        """Return a row of each env that has some of these rows."""
+        rows = list(self._get_indices(indices))
+        return {id(self._rows.env_of(row)): row for row in reversed(rows)}
 
     def _check_masks(self) -> None:
         if not choices_of(self.action_space):

@@ -8,6 +8,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from support.differences import assert_same
+from support.exhaustive import params
 from support.ledgered.base import TERMINATED, TRUNCATED, Entry
 from support.ledgered.worlds import WORLDS
 
@@ -250,3 +252,22 @@ def test_later_lives_and_unequal_spaces_are_errors(name, world):
 
     with pytest.raises((ConfigError, FinishedAgentError), match=REFUSED[world]):
         play()
+
+
+IN_WORKERS = ("some wait, some act", "death before a limit", "masks in observations", "actions of two parts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", params([name for name in TAKEN if name != "ids are enum members"], IN_WORKERS))
+def test_worker_processes_change_nothing(world):
+    cls = WORLDS[world]
+    here, there = (AgentVectorEnv(cls, 3, num_env_workers=n, **options_of(cls)) for n in (None, 2))
+    shown = [each.reset(seed=4) for each in (here, there)]
+    for _ in range(40):
+        assert_same(*shown)
+        rng = np.random.default_rng(0)
+        masks = here._rows.action_masks().astype(int).tolist()
+        actions = stacked(drawn(here.single_action_space, here.num_envs, masks, rng))
+        shown = [each.step(actions) for each in (here, there)]
+    here.close()
+    there.close()

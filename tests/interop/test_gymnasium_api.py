@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 from gymnasium.vector import AutoresetMode
 from support.short_episodes import clock
@@ -154,3 +155,21 @@ def test_a_time_limit_truncates():
         (False, False),
         (False, True),
     ]
+
+
+@pytest.mark.slow
+def test_errors_in_worker_processes_are_those_of_the_env():
+    envs = AgentVectorEnv(Pair, 3, env_config={"wrong": "error"}, num_env_workers=2)
+    pids = [env._worker.pid for env in envs._rows.envs]
+    envs.reset(seed=1)
+    for _ in range(2):
+        for _ in range(2):
+            assert envs.step(np.zeros(6, int))[1].tolist() == [1.0] * 6
+        with pytest.raises(OSError, match="a cable is out") as raised:
+            envs.step(np.zeros(6, int))
+        assert "raised by step() of env 0" in "".join(raised.value.__notes__)
+        with pytest.raises(RunningEpisodeError):
+            envs.step(np.zeros(6, int))
+        envs.reset()
+    envs.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)

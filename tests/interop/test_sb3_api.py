@@ -71,6 +71,16 @@ def test_methods_and_attributes_are_those_of_the_rows_envs(face):
     assert (envs.agents, envs.env_index.tolist()) == (["a", "b"], [0, 0, 1, 1])
 
 
+@pytest.mark.slow
+def test_methods_and_attributes_of_envs_in_worker_processes(face):
+    envs = face(WORLDS["all agents act"], 2, num_env_workers=1)
+    envs.reset()
+    envs.set_attr("t", 5, indices=3)
+    assert envs.get_attr("t") == [0, 0, 5, 5] and envs.get_attr("render_mode") == [None] * 4
+    first, second = envs.env_method("state", indices=[0, 3])
+    assert first.shape == second.shape == (4,) and (first != second).any()
+
+
 def test_seeds_are_for_the_next_reset_and_options_refused(face):
     def make(config):
         env = WORLDS["all agents act"](config)
