@@ -83,7 +83,7 @@ class Rollouts:
 def loss_of(actor, critic, obs, actions, log_probs, advantages, targets):
     distribution = Categorical(logits=actor(obs))
     ratio = (distribution.log_prob(actions) - log_probs).exp()
-    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    advantages = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
     policy_loss = -torch.min(advantages * ratio, advantages * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
     value_loss = 0.5 * (critic(obs).squeeze(-1) - targets).square().mean()
     return policy_loss + 0.5 * value_loss - ENTROPY * distribution.entropy().mean()

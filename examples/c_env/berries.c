@@ -56,7 +56,7 @@ void step(const Rules *rules, int num_threads, const int64_t *actions, float *ob
         for (int a = 0; a < rules->num_agents; a++) {
             int32_t *agent = own_agents + 2 * a;
             for (int k = 0; k < 2; k++) {
-                int32_t to = agent[k] + moves[actions[rules->num_agents * e + a]][k];
+                int32_t to = agent[k] + moves[(uint64_t)actions[rules->num_agents * e + a] % 5][k];
                 if (to >= 0 && to < rules->size) agent[k] = to;
             }
             for (int b = 0; b < rules->num_berries; b++) {

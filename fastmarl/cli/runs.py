@@ -60,11 +60,12 @@ def check_trust(args: argparse.Namespace, folder: Path) -> None:
 
     The folder may come from others, and importing such a name would run code of their choice.
     """
-    if not (named := _own_code(args)):
-        return
+    from fastmarl.core.envs.registry import may_be_named_by_a_file
+
+    named = [*args.module, *([] if may_be_named_by_a_file(args.env) else [args.env])]
     if args.trust:
         remember_trust(args, folder)
-    elif not _trust_file(args, folder).exists():
+    elif named and not _is_trusted(args, folder):
         raise ConfigError(f"the run's options name code that is not fastmarl's: {', '.join(named)}; add --trust to "
                           f"import it, now and later")  # fmt: skip
 
@@ -72,25 +73,37 @@ def check_trust(args: argparse.Namespace, folder: Path) -> None:
 def remember_trust(args: argparse.Namespace, folder: Path) -> None:
     """Let later commands import the user's own code that these options name, if they come from this folder.
 
-    If the user's home is read-only, these commands need --trust.
+    If the user has no home, or it is read-only, these commands need --trust.
     """
-    if _own_code(args):
-        with suppress(OSError):
+    from fastmarl.core.envs.registry import is_known
+
+    if args.module or not is_known(args.env):
+        with suppress(OSError, RuntimeError):
             file = _trust_file(args, folder)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
 
 
-def _own_code(args: argparse.Namespace) -> list[str]:
-    from fastmarl.core.envs.registry import may_be_named_by_a_file
-
-    return [*args.module, *([] if may_be_named_by_a_file(args.env) else [args.env])]
+def _is_trusted(args: argparse.Namespace, folder: Path) -> bool:
+    try:
+        return _trust_file(args, folder).exists()
+    except (OSError, RuntimeError):
+        return False
 
 
 def _trust_file(args: argparse.Namespace, folder: Path) -> Path:
-    """Return the file that exists if the folder's options were trusted, named after what they import and pass to it."""
-    trusted = json.dumps([str(folder.resolve()), _own_code(args), args.env_config], sort_keys=True)
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    """Return the file that exists if the folder's options were trusted.
+
+    It is named after what they import, what they pass to it, and the current folder, from which it may be imported.
+
+    Raises:
+        RuntimeError: If the user has no home.
+    """
+    folders = [str(each.resolve()) for each in (folder, Path())]
+    trusted = json.dumps([*folders, args.module, args.env, args.env_config], sort_keys=True)
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = Path.home() / ".local/state"
     return state / "fastmarl/trusted" / hashlib.sha256(trusted.encode()).hexdigest()
 
 

@@ -12,12 +12,22 @@ import numpy as np
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.arrays import COMMON, ArrayEnv, StepArrays
 from fastmarl.core.envs.time_limit import time_limited
-from fastmarl.core.errors import ActionMaskError, ConfigError, FinishedAgentError, RunningEpisodeError
-from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.errors import (
+    ActionMaskError,
+    ConfigError,
+    FinishedAgentError,
+    RewardError,
+    RunnerStoppedError,
+    RunningEpisodeError,
+)
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_key
 from fastmarl.core.spaces.structs import flatten_struct
+from fastmarl.core.spaces.values import can_hold, choice_ranges, described
 from fastmarl.interop.env_batch import EnvBatch, WorkerBatch
 from fastmarl.runner.loop.envs import Envs
+
+MOST_LAYERS = 20  # an attribute `env` may lead in a circle
 
 
 class AgentRows:
@@ -40,6 +50,7 @@ class AgentRows:
         terminated, truncated: bool [E, A], True for agents that ended in the last step. Those that are left when an
             episode ends end with it.
         is_over: bool [E], True for envs that need a reset.
+        is_begun: True after the first reset; False after an error, which only a reset of all envs mends.
         infos: (row, info) of the last step or reset, of agents that had one.
 
     Raises:
@@ -72,10 +83,14 @@ class AgentRows:
         except BaseException:
             self._all.close()
             raise
+        self._ranges = [choice_ranges(space) for space in leaf_spaces(self.action_space)]
         self.envs = self._all.all
         self._is_batch = self._all.is_batch
         spaces = self.observation_space, self.action_space
         self._batch: ArrayEnv = self.envs[0] if self._is_batch else self._as_batch()
+        if len(self._batch.groups) > 1:
+            self._all.close()
+            raise ConfigError(f"the agents of a batch must be in one group, got {list(self._batch.groups)}")
         self._group = next(iter(self._batch.groups))
         self._out = self._batch.new_arrays()
         shape = num_envs, len(self.agents)
@@ -87,7 +102,7 @@ class AgentRows:
         self._mask_key = mask_key(*spaces)
         self._masks_in_infos = np.ones((len(self), sum(choices_of(self.action_space))), np.bool_)
         self._rng = np.random.default_rng()
-        self._is_begun = False
+        self.is_begun = self._is_closed = False
 
     def _spaces(self) -> tuple[gym.Space, gym.Space]:
         if not self.agents:
@@ -114,7 +129,7 @@ class AgentRows:
         try:
             yield
         except BaseException:
-            self.is_over[:], self._is_begun = True, False
+            self.is_over[:], self.is_begun = True, False
             if isinstance(self._batch, EnvBatch):
                 self._batch.forget()
             raise
@@ -151,6 +166,9 @@ class AgentRows:
             env_indices: int64, ascending.
             seeds: Seeds by env; None: random generators continue.
         """
+        self._check_open()
+        if not len(env_indices):
+            return
         with self._all_over_after_errors():
             self._begin(env_indices, seeds)
         group = self._out.groups[self._group]
@@ -159,8 +177,8 @@ class AgentRows:
             seen = self.active[env_indices].reshape(*group.present[env_indices].shape, *[1] * (own.ndim - 2))
             own[env_indices] = np.where(seen, leaf[env_indices], 0)
         self._has_ended[env_indices] = self.is_over[env_indices] = False
-        self._take_infos()
-        self._is_begun = True
+        self._take_infos(env_indices)
+        self.is_begun = True
 
     def _begin(self, env_indices: np.ndarray, seeds: Sequence[int] | None) -> None:
         if seeds is None and self._batch.seeds_each_episode:
@@ -180,7 +198,8 @@ class AgentRows:
         Args:
             actions: Actions [E A, ...], nested like the space. Those of rows that are not active are ignored.
         """
-        if not self._is_begun:
+        self._check_open()
+        if not self.is_begun:
             raise RunningEpisodeError("there is no episode: call reset() before step(), also after an error")
         given, over = self._given(actions), np.flatnonzero(self.is_over)
         if self._is_batch and len(over):  # it steps all its envs
@@ -205,6 +224,10 @@ class AgentRows:
         group = out.groups[self._group]
         present, self.rewards = group.present, group.rewards.copy()
         ended, is_over = group.terminated | group.truncated, out.terminated | out.truncated
+        if not np.isfinite(self.rewards).all():
+            env_index, place = np.argwhere(~np.isfinite(self.rewards))[0].tolist()
+            problem = f"expected a finite reward, got {self.rewards[env_index, place]}"
+            raise RewardError(env_index, self.agents[place], 0, problem)
         if self._has_ended.any():
             self._check_ended(self._has_ended & (present | ended | (group.rewards != 0)))
             for own in self._obs:
@@ -223,19 +246,25 @@ class AgentRows:
             np.copyto(own, leaf, where=where)
         self._has_ended |= ended
         self.active = present & ~self._has_ended
-        self._take_infos()
+        self._take_infos(np.arange(len(self.is_over)))
 
     def _given(self, actions: Any) -> Any:
         """Return actions by env and agent, zeros for those that don't act."""
-        given = []
+        given, misfit = [], f"expected actions of {self.action_space} for {len(self)} rows, got"
         try:
-            for leaf, array in zip(self._actions.leaves, self._actions.leaves_of(actions), strict=True):
-                array = np.array(array, leaf.dtype).reshape(*self.active.shape, *leaf.shape)
-                array[~self.active] = 0
-                given.append(array)
+            arrays = [np.asarray(array) for array in self._actions.leaves_of(actions)]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ConfigError(f"expected actions of {self.action_space} for {len(self)} rows, got {actions!r:.200}"
-                              ) from error  # fmt: skip
+            raise ConfigError(f"{misfit} {actions!r:.200}") from error
+        for leaf, array, ranges in zip(self._actions.leaves, arrays, self._ranges, strict=True):
+            if array.shape != (len(self), *leaf.shape) or not can_hold(leaf.dtype, array):
+                raise ConfigError(f"{misfit} {described(array)}")
+            by_agent = array.reshape(*self.active.shape, *leaf.shape).astype(leaf.dtype)
+            by_agent[~self.active] = 0
+            if ranges is not None:
+                numbers = by_agent[self.active].reshape(-1, len(ranges[0]))
+                if ((numbers < ranges[0]) | (numbers > ranges[1])).any():
+                    raise ConfigError(f"{misfit} {described(numbers)}")
+            given.append(by_agent)
         return self._actions.nest(given)
 
     def _check_ended(self, wrong: np.ndarray) -> None:
@@ -246,10 +275,10 @@ class AgentRows:
                        "fastmarl.MultiAgentEnvRunner, whose options respawn and late_rewards allow it")  # fmt: skip
             raise FinishedAgentError(env_index, self.agents[place], 0, problem)
 
-    def _take_infos(self) -> None:
-        """Take the infos, and the action masks in them, which are for the next step alone."""
+    def _take_infos(self, env_indices: np.ndarray) -> None:
+        """Take the infos of these envs, and the action masks in them, which are for the next step alone."""
         self.infos = []
-        self._masks_in_infos[self.active.reshape(-1)] = True
+        self._masks_in_infos.reshape(*self.active.shape, -1)[env_indices] = True
         for env_index, agent, info in self._out.infos:
             first = env_index * len(self.agents)
             of_all = agent == COMMON
@@ -285,14 +314,25 @@ class AgentRows:
         envs: list[Any] = [self._batch] * len(self.is_over) if self._is_batch else self.envs
         if self._all.workers is not None:
             return [env.call("__getattribute__", name) for env in envs]
-        return [getattr(env, name) for env in envs]
+        return [getattr(next((each for each in _layers(env) if hasattr(each, name)), env), name) for env in envs]
+
+    def set_attribute(self, row: int, name: str, value: Any) -> None:
+        """Set an attribute of a row's env, in the layer that has it: adapters and wrappers pass nothing on."""
+        env: Any = self.env_of(row)
+        if self._all.workers is not None:
+            env.call("__getattribute__", name)  # raises AttributeError if only an inner layer has it
+            env.call("__setattr__", name, value)
+            return
+        layers = _layers(env)
+        setattr(next((each for each in layers if name in vars(each)), layers[-1]), name, value)
 
     def call(self, row: int, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a row's env."""
         env: Any = self.env_of(row)
         if self._all.workers is not None:
             return env.call(name, *args, **kwargs)
-        return getattr(env, name)(*args, **kwargs)
+        found = next((each for each in _layers(env) if hasattr(each, name)), env)
+        return getattr(found, name)(*args, **kwargs)
 
     def render(self) -> list[Any]:
         """Return what each env renders."""
@@ -300,4 +340,17 @@ class AgentRows:
 
     def close(self) -> None:
         """Close all envs; no row can be stepped afterwards."""
+        self._is_closed = True
         self._all.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RunnerStoppedError("these envs are closed; make new ones")
+
+
+def _layers(env: Any) -> list[Any]:
+    """Return an env and what it wraps, from the outside in."""
+    layers = [env]
+    while (inner := getattr(layers[-1], "env", None)) is not None and len(layers) < MOST_LAYERS:
+        layers.append(inner)
+    return [*layers, getattr(env, "unwrapped", env)]

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.core.envs.arrays import COMMON, ArrayEnv, StepArrays
 from fastmarl.core.envs.form import check_reset_result, check_step_result
-from fastmarl.core.errors import ObservationError, UnknownAgentError, shown
+from fastmarl.core.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError, shown
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.values import can_hold, described
 from fastmarl.core.vector.workers.env_workers import EnvWorkers
@@ -94,11 +94,20 @@ class EnvBatch(ArrayEnv):
         if env_index in self._unchecked or not (isinstance(result, tuple) and len(result) == 5):
             check_step_result(result, env_index, self._env_t[env_index])
             self._unchecked.discard(env_index)
+        try:
+            return self._written(env_index, out, result)
+        except (AttributeError, TypeError, ValueError):
+            check_step_result(result, env_index, self._env_t[env_index])
+            raise
+
+    def _written(self, env_index: int, out: StepArrays, result: tuple) -> list[Hashable] | None:
         obs, rewards, terminateds, truncateds, infos = result
         self._write(env_index, out, obs, infos)
         group, place_of = out.groups[GROUP], self._place_of
         for agent, reward in rewards.items():
-            group.rewards[env_index, place_of(env_index, agent)] = reward
+            group.rewards[env_index, place_of(env_index, agent)] = (
+                reward if type(reward) is float else self._number(env_index, agent, reward)
+            )
         ended = set()
         for flags, of_agents, of_env in (
             (terminateds, group.terminated, out.terminated),
@@ -129,7 +138,26 @@ class EnvBatch(ArrayEnv):
                     raise ObservationError(env_index, agent, self._env_t[env_index], problem)
                 array[env_index, place] = given
             group.present[env_index, place] = True
-        out.infos.extend((env_index, agent, info) for agent, info in infos.items() if info)
+        for agent, info in infos.items():
+            if not isinstance(info, dict):
+                problem = f"expected a dict as info, got {shown(info)}"
+                raise MultiAgentEnvError(env_index, agent, self._env_t[env_index], problem)
+            if info:
+                if agent != COMMON:
+                    self._place_of(env_index, agent)
+                out.infos.append((env_index, agent, info))
+
+    def _number(self, env_index: int, agent: Hashable, reward: Any) -> float:
+        """Convert a reward: a number, or an array of one."""
+        try:
+            array = np.asarray(reward)
+            if array.dtype.kind in "biuf" and array.size == 1:
+                return float(array.item())
+        except Exception as error:  # the value's own code may raise anything
+            problem = f"expected a number as reward, got {shown(reward)}"
+            raise RewardError(env_index, agent, self._env_t[env_index], problem) from error
+        problem = f"expected a number as reward, got {shown(reward)}"
+        raise RewardError(env_index, agent, self._env_t[env_index], problem)
 
     def _parts(self, env_index: int, agent: Hashable, value: Any) -> list:
         try:

@@ -15,6 +15,7 @@ from fastmarl.core.objects.public import public
 from fastmarl.interop.agent_rows import AgentRows
 
 ACTIVE = "active"
+RESERVED = {ACTIVE, "final_obs", "final_info"}  # keys that an env's own infos can't have
 
 
 @public("fastmarl.interop.gymnasium")
@@ -71,6 +72,8 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         self.single_action_space = self._rows.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
+        first = self._rows.env_of(0)
+        self.render_mode = getattr(getattr(first, "unwrapped", first), "render_mode", None)
         self.metadata = {"autoreset_mode": self._mode}
         self.closed = False
 
@@ -94,19 +97,23 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         mask = given.pop("reset_mask", None)
         if given:
             raise ConfigError(f"options may have 'reset_mask', got {list(given)}; use env_config for the env's own")
+        if mask is not None and not rows.is_begun:
+            raise ConfigError("reset all envs first, and after an error; then reset_mask may choose some")
         env_indices = np.arange(len(rows.is_over)) if mask is None else self._masked(mask)
         seeds = seed if seed is None else self._seeds(seed)
         rows.reset(env_indices, None if seeds is None else [seeds[env_index] for env_index in env_indices])
         return rows.observations(), self._infos()
 
     def _seeds(self, seed: int | Sequence[int]) -> list[int]:
-        n = len(self._rows.is_over)
-        if isinstance(seed, (int, np.integer)):
-            return self._rows.seed(int(seed))
-        if len(seed) != n:
-            raise ConfigError(f"expected a seed for each of {n} envs, got {len(seed)}")
-        self._rows.seed(int(seed[0]))
-        return [int(each) for each in seed]
+        n, given = len(self._rows.is_over), np.asarray(seed)
+        if given.dtype.kind not in "iu" or (given < 0).any():
+            raise ConfigError(f"expected seeds of integers from 0, got {seed!r:.200}")
+        if not given.ndim:
+            return self._rows.seed(int(given))
+        if given.shape != (n,):
+            raise ConfigError(f"expected a seed for each of {n} envs, got {len(given)}")
+        self._rows.seed(int(given[0]))
+        return [int(each) for each in given]
 
     def _masked(self, mask: Any) -> np.ndarray:
         by_env = np.asarray(mask)
@@ -152,18 +159,33 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         """Return the agents' last observations and infos, and the infos of the other agents."""
         ended = (self._rows.terminated | self._rows.truncated).reshape(-1)
         finals: dict[str, Any] = {}
-        last = {row: info for row, info in infos if ended[row]}
+        last: dict[int, dict] = {}
+        for row, info in infos:
+            if ended[row]:
+                last.setdefault(row, {}).update(info)
         for row in np.flatnonzero(ended).tolist():
             final = {"final_obs": self._rows.row(row), "final_info": last.get(row, {})}
             finals = self._add_info(finals, final, row)
-        return finals, [(row, info) for row, info in infos if not ended[row]]
+        is_over = self._rows.is_over[self.env_index]
+        return finals, [(row, info) for row, info in infos if not (ended[row] or is_over[row])]
 
     def _infos(self, infos: list[tuple[int, dict]] | None = None, finals: dict[str, Any] | None = None) -> dict:
         found: dict[str, Any] = finals or {}
         for row, info in self._rows.infos if infos is None else infos:
-            found = self._add_info(found, info, row)
+            found = self._add_info(found, {key: info[key] for key in info.keys() - RESERVED}, row)
         found[ACTIVE] = self._rows.active.reshape(-1).copy()
         return found
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        """Add a row's info as Gymnasium does; values of different types or shapes become an array of objects."""
+        for key, value in env_info.items():
+            column = vector_infos.get(key)
+            if isinstance(column, np.ndarray) and column.dtype != object and not _fits(column, value):
+                objects = np.full(self.num_envs, None, object)
+                for row in np.flatnonzero(vector_infos[f"_{key}"]).tolist():
+                    objects[row] = column[row]
+                vector_infos[key] = objects
+        return super()._add_info(vector_infos, env_info, env_num)
 
     def render(self) -> tuple[Any, ...]:
         """Return what each env (not each row) renders."""
@@ -177,3 +199,9 @@ class AgentVectorEnv(gym.vector.VectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Close all envs; no row can be stepped afterwards."""
         self._rows.close()
+
+
+def _fits(column: np.ndarray, value: Any) -> bool:
+    """Return True if a column of infos can hold a value without changing it."""
+    array = np.asarray(value)
+    return array.shape == column.shape[1:] and np.can_cast(array.dtype, column.dtype, "safe")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -36,7 +37,8 @@ class AgentVecEnv(VecEnv):
     "TimeLimit.truncated"; an agent that is left when an episode ends is done with it, and all agents of an env begin
     the next episode at once. Each info has "active": False where the agent does not act on the observation, because it
     waits, or because it has ended and others of its env go on. Stable-Baselines3 learns from these rows, too (with
-    zeros as observations after the end, and rewards of 0), so prefer `fastmarl train` if agents die early.
+    zeros as observations after the end, and rewards of 0), and counts the latter to the agent's next episode, so prefer
+    `fastmarl train` if agents die early.
 
     Action masks, in observations under "action_mask" or in infos, are what MaskablePPO of sb3-contrib asks for. An
     observation with a mask and one other entry becomes that entry.
@@ -121,15 +123,16 @@ class AgentVecEnv(VecEnv):
         rows.step(self._actions)
         rewards, truncated = rows.rewards.reshape(-1).astype(np.float32), rows.truncated.reshape(-1)
         dones = rows.terminated.reshape(-1) | truncated
-        of_step, is_limit = rows.infos, truncated & ~rows.terminated.reshape(-1)
-        ended = np.flatnonzero(dones).tolist()
-        finals = {row: self._seen(rows.row(row)) for row in ended}
+        is_limit, infos = truncated & ~rows.terminated.reshape(-1), self._infos()
+        for row in np.flatnonzero(dones).tolist():
+            infos[row]["terminal_observation"] = self._seen(rows.row(row))
+            infos[row]["TimeLimit.truncated"] = bool(is_limit[row])
         if len(over := np.flatnonzero(rows.is_over)):
             rows.reset(over)
-        infos = self._infos(of_step)
-        for row in ended:
-            infos[row]["terminal_observation"] = finals[row]
-            infos[row]["TimeLimit.truncated"] = bool(is_limit[row])
+            of_reset = self._infos()
+            for row in np.flatnonzero(np.isin(self.env_index, over)).tolist():
+                self.reset_infos[row] = of_reset[row]
+                infos[row][ACTIVE] = of_reset[row][ACTIVE]
         return self._observations(), rewards, dones, infos
 
     def _observations(self) -> Any:
@@ -138,10 +141,13 @@ class AgentVecEnv(VecEnv):
     def _seen(self, observation: Any) -> Any:
         return observation if self._entry is None else observation[self._entry]
 
-    def _infos(self, infos: Iterable[tuple[int, dict]] | None = None) -> list[dict]:
-        found = [{ACTIVE: is_active} for is_active in self._rows.active.reshape(-1).tolist()]
-        for row, info in self._rows.infos if infos is None else infos:
-            found[row].update(info)
+    def _infos(self) -> list[dict]:
+        """Return copies of the rows' infos, with "active"."""
+        flags = self._rows.active.reshape(-1).tolist()
+        found: list[dict] = [{ACTIVE: is_active} for is_active in flags]
+        for row, info in self._rows.infos:
+            found[row].update(deepcopy(info))
+            found[row][ACTIVE] = flags[row]
         return found
 
     def action_masks(self) -> np.ndarray:
@@ -163,7 +169,7 @@ class AgentVecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set `attr_name` to `value` in the envs of the rows `indices` (None: all); in a batch, for all its envs."""
         for row in self._firsts(indices).values():
-            self._rows.call(row, "__setattr__", attr_name, value)
+            self._rows.set_attribute(row, attr_name, value)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
         """Call a method once in each env that has some of the rows.

@@ -46,6 +46,9 @@ class FirstReadyPPO(PPO):
     def setup(self, config: Any) -> None:
         if not config.enable_env_runner_and_connector_v2:
             raise ConfigError("FirstReadyPPO is for RLlib's new API stack")
+        if config.max_requests_in_flight_per_env_runner != 1:  # queued ones would sample with old weights
+            raise ConfigError(f"FirstReadyPPO needs max_requests_in_flight_per_env_runner=1, got "
+                              f"{config.max_requests_in_flight_per_env_runner}")  # fmt: skip
         super().setup(config)
         # Otherwise RLlib asks all runners for their connectors' states, and waits for the slowest.
         changed: Any = config.copy(copy_frozen=False)
@@ -65,7 +68,8 @@ class FirstReadyPPO(PPO):
         # Only runners that wait take part: what the others have gathered since they were last set is in their next
         # state, too, and would count twice.
         if states or not group.num_remote_workers():
-            _wait_for_weights(group, set(states), self.config.sync_filters_on_rollout_workers_timeout_s)
+            _wait_for_weights(group, states, self.config.sync_filters_on_rollout_workers_timeout_s)
+        if states or not group.num_remote_workers():
             group.sync_env_runner_states(
                 config=self.config,
                 env_steps_sampled=self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0),
@@ -116,7 +120,9 @@ def sample_first_ready(
     # After one call a runner has the newest weights in its queue; later ones were not sent while these waited there.
     late = {runner for runner, began in begun.items() if began < number - 1}
     while n_steps < (max_agent_steps or max_env_steps or 1):
-        idle = set(worker_set.healthy_worker_ids()) - busy
+        healthy = set(worker_set.healthy_worker_ids())
+        busy &= healthy
+        idle = healthy - busy
         waiting = late & connector_states.keys()
         for runner in idle if idle == waiting and not busy else idle - waiting:
             if worker_set.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=[runner]):  # 0: it samples
@@ -141,11 +147,16 @@ def sample_first_ready(
     return episodes, metrics
 
 
-def _wait_for_weights(group: Any, runners: set[int], timeout_s: float) -> None:
-    """Wait until these runners have taken the weights: RLlib sends no second state while one is under way."""
-    deadline = monotonic() + timeout_s
+def _wait_for_weights(group: Any, states: dict[int, Any], timeout_s: float) -> None:
+    """Wait until these runners have taken the weights, and drop those that don't in time.
+
+    RLlib sends no second state while one is under way.
+    """
+    deadline, runners = monotonic() + timeout_s, set(states)
     while runners.intersection(group.healthy_worker_ids()) and monotonic() < deadline:
         runners -= {runner for runner, _ in group.fetch_ready_async_reqs(tags="set_state", timeout_seconds=POLL_S)}
+    for runner in runners:
+        del states[runner]
 
 
 def _sample(runner: Any) -> tuple[list[Any], Any, Any]:

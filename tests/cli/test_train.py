@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +168,20 @@ def test_code_of_a_folder_that_was_not_trained_here_is_trusted_once(here, change
     change_options(here / "copied", module=["nets_of_mine:Net", "others:Net"])
     assert main(*evaluation) == 1
     assert "nets_of_mine:Net, others:Net; add --trust" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_env_of_ones_own_is_trusted_where_its_run_began(here):
+    (here / "envs_of_mine.py").write_text("from fastmarl.bench.relative_speed_table import ReadyDicts as Own\n")
+
+    def run(*args, cwd=here):
+        command = [sys.executable, "-m", "fastmarl", *args]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120).stderr
+
+    assert run("train", "ippo", "--env", "envs_of_mine:Own", *SMALL, "--folder", "run") == ""
+    assert run("evaluate", "run", "--episodes", "2") == ""
+    (here / "elsewhere").mkdir()
+    assert "add --trust" in run("evaluate", "../run", "--episodes", "2", cwd=here / "elsewhere")
 
 
 def test_evaluations_during_a_run_do_not_change_it(capsys):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from support.ledgered.worlds import WORLDS
 
+import fastmarl
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.errors import ConfigError
 
@@ -98,3 +99,50 @@ def test_seeds_are_for_the_next_reset_and_options_refused(face):
     envs.set_options({"map": 1})
     with pytest.raises(ConfigError, match="put them into env_config"):
         envs.reset()
+
+
+class Reusing(fastmarl.MultiAgentEnv):
+    """Its infos are one dict, which it changes in place."""
+
+    possible_agents = ("a",)
+    observation_space, action_space = gym.spaces.Box(-9, 9, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def __init__(self, config):
+        self.info, self.at = {}, np.zeros(1)
+
+    def reset(self, *, seed=None, options=None):
+        self.info.clear()
+        self.info.update(active="no", begun=True)
+        self.t = 0
+        return {"a": np.zeros(1, np.float32)}, {"a": self.info}
+
+    def step(self, actions):
+        self.t += 1
+        self.at[:] = self.t
+        self.info.update(at=self.at)
+        return (
+            {"a": np.zeros(1, np.float32)},
+            {"a": 1.0},
+            {"__all__": self.t == 3},
+            {"__all__": False},
+            {"a": self.info},
+        )
+
+
+def test_infos_stay_as_they_were(face):
+    envs = face(Reusing, 1)
+    envs.reset()
+    assert envs.reset_infos == [{"active": True, "begun": True}]
+    infos = [envs.step(np.zeros(1, int))[3][0] for _ in range(3)]
+    assert [info["at"].item() for info in infos] == [1, 2, 3] and "terminal_observation" in infos[2]
+    assert [info["active"] for info in infos] == [True] * 3
+
+
+@pytest.mark.needs("mpe2")
+def test_attributes_are_set_in_the_layer_that_has_them(face):
+    envs = face("mpe2.simple_spread_v3", 1)
+    envs.set_attr("local_ratio", 0.9)
+    assert envs._rows.envs[0].unwrapped.local_ratio == 0.9 and envs.get_attr("local_ratio") == [0.9] * 3
+    limited = face(WORLDS["all agents act"], 1, max_steps=3)
+    limited.reset()
+    assert limited.env_method("legal", "a") == [limited._rows.envs[0].unwrapped.legal("a")] * 2

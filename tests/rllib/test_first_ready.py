@@ -128,12 +128,14 @@ class Runners:
         ([[3], [1], [1, 1]], [3], {3: 7}, [1, 1], {1, 3}),
         # It samples nevertheless if it is alone.
         ([[3], [3], [3, 3]], [3], {3: 7}, [3, 3], {3}),
+        # It samples, too, if the others have died meanwhile.
+        ([[3], [3], [3, 3]], [1, 3], {1: 8, 3: 7}, [3, 3], {3}),
         # It waited at the beginning, and has the newest weights.
         ([[3], [3], [3, 1]], [], {3: 2}, [1, 3, 3, 3], {1, 3}),
     ],
 )
 def test_runners_that_missed_weights_wait_for_them(rounds, sampling, begun, sent, states):
-    runners, found = Runners(rounds, sampling), {}
+    runners, found = Runners(rounds, sampling), {}  # one that samples and is in no round dies
     episodes, metrics = sample_first_ready(
         worker_set=runners, connector_states=found, begun=begun, number=9, max_env_steps=5 * sum(map(len, rounds))
     )
@@ -181,6 +183,12 @@ def test_it_says_so_if_no_runner_is_ready_in_time(tmp_path, caplog):
     (tmp_path / "open").touch()
     algorithm.stop()
     assert "No EnvRunner has finished sampling for sample_timeout_s=0.5 seconds" in caplog.text
+
+
+def test_several_requests_at_a_time_are_refused():
+    config = make_config(gate="").env_runners(max_requests_in_flight_per_env_runner=2, num_env_runners=0)
+    with pytest.raises(ConfigError, match="needs max_requests_in_flight_per_env_runner=1, got 2"):
+        config.build_algo()
 
 
 def test_the_old_stack_is_refused():

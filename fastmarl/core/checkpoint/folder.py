@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ def load_state(path: str | os.PathLike[str]) -> Any:
             message names the file.
     """
     file = Path(path) / STATE_FILE
-    inside = sorted(file.parent.glob(f"checkpoint*/{STATE_FILE}"), key=lambda each: each.stat().st_mtime)
+    inside: list[Path] = []
+    with suppress(ValueError):  # a null character in the path
+        inside = sorted(file.parent.glob(f"checkpoint*/{STATE_FILE}"), key=lambda each: each.stat().st_mtime)
     hint = f"did you mean {inside[-1].parent}?" if inside else "is there a complete checkpoint in this folder?"
     content = _checked_content(file, _read(file, hint))
     arrays_file = file.parent / content["arrays"]
