@@ -2,7 +2,7 @@
 
 python benchmarks/learners/jax_q_learning.py        (in an environment with jax and optax)
 
-256 decisions of 3 agents, networks of 64-64, double Q-learning, Huber loss, Adam, and a target network that follows. 200
+256 decisions of 3 agents, networks of 64-64, double Q-learning, Huber loss, Adam, a target network that follows. 200
 updates run in one compiled loop, on the same batch: nothing is drawn from a replay and nothing is dispatched.
 """
 
@@ -26,7 +26,7 @@ def layers(key, *sizes):
     keys = jax.random.split(key, len(sizes) - 1)
     return [
         {"w": make(each, (n_in, n_out)), "b": jnp.zeros(n_out)}
-        for each, n_in, n_out in zip(keys, sizes, sizes[1:], strict=True)
+        for each, n_in, n_out in zip(keys, sizes[:-1], sizes[1:], strict=True)
     ]
 
 
