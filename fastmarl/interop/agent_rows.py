@@ -74,22 +74,24 @@ class AgentRows:
         )
         self._all = Envs(config)
         try:
-            self.agents = self._all.named_agents
-            self.observation_space, self.action_space = self._spaces()
-            self._layout, self._actions = RowLayout(self.observation_space), RowLayout(self.action_space)
-            if any(leaf.dtype == object for leaf in (*self._layout.leaves, *self._actions.leaves)):
-                raise ConfigError(f"arrays can't hold {self.observation_space} and {self.action_space}: their parts "
-                                  f"must be Box, Discrete, MultiDiscrete or MultiBinary")  # fmt: skip
+            self._set_up(num_envs)
         except BaseException:
             self._all.close()
             raise
+
+    def _set_up(self, num_envs: int) -> None:
+        self.agents = self._all.named_agents
+        self._place = {agent: place for place, agent in enumerate(self.agents)}
+        self.observation_space, self.action_space = spaces = self._spaces()
+        self._layout, self._actions = RowLayout(self.observation_space), RowLayout(self.action_space)
+        if any(leaf.dtype == object for leaf in (*self._layout.leaves, *self._actions.leaves)):
+            raise ConfigError(f"arrays can't hold {self.observation_space} and {self.action_space}: their parts must "
+                              f"be Box, Discrete, MultiDiscrete or MultiBinary")  # fmt: skip
         self._ranges = [choice_ranges(space) for space in leaf_spaces(self.action_space)]
         self.envs = self._all.all
         self._is_batch = self._all.is_batch
-        spaces = self.observation_space, self.action_space
         self._batch: ArrayEnv = self.envs[0] if self._is_batch else self._as_batch()
         if len(self._batch.groups) > 1:
-            self._all.close()
             raise ConfigError(f"the agents of a batch must be in one group, got {list(self._batch.groups)}")
         self._group = next(iter(self._batch.groups))
         self._out = self._batch.new_arrays()
@@ -151,11 +153,11 @@ class AgentRows:
         return self._layout.nest([leaf.reshape(-1, *leaf.shape[2:]).copy() for leaf in self._obs])
 
     def row(self, row: int) -> Any:
-        """Return a copy of one row's observation."""
+        """Return a copy of the observation in a row."""
         return self._layout.nest([leaf[divmod(row, len(self.agents))].copy() for leaf in self._obs])
 
     def seed(self, seed: int) -> list[int]:
-        """Begin the stream of later resets' seeds; returns those of the next reset of all envs."""
+        """Begin the stream of later resets' seeds; returns the seeds of the next reset of all envs."""
         self._rng = np.random.default_rng(seed)
         return [seed + env_index for env_index in range(len(self.is_over))]
 
@@ -171,13 +173,13 @@ class AgentRows:
             return
         with self._all_over_after_errors():
             self._begin(env_indices, seeds)
-        group = self._out.groups[self._group]
-        self.active[env_indices] = self._has_joined[env_indices] = group.present[env_indices]
-        for own, leaf in zip(self._obs, self._layout.leaves_of(group.obs), strict=True):
-            seen = self.active[env_indices].reshape(*group.present[env_indices].shape, *[1] * (own.ndim - 2))
-            own[env_indices] = np.where(seen, leaf[env_indices], 0)
-        self._has_ended[env_indices] = self.is_over[env_indices] = False
-        self._take_infos(env_indices)
+            group = self._out.groups[self._group]
+            self.active[env_indices] = self._has_joined[env_indices] = group.present[env_indices]
+            for own, leaf in zip(self._obs, self._layout.leaves_of(group.obs), strict=True):
+                seen = self.active[env_indices].reshape(*group.present[env_indices].shape, *[1] * (own.ndim - 2))
+                own[env_indices] = np.where(seen, leaf[env_indices], 0)
+            self._has_ended[env_indices] = self.is_over[env_indices] = False
+            self._take_infos(env_indices)
         self.is_begun = True
 
     def _begin(self, env_indices: np.ndarray, seeds: Sequence[int] | None) -> None:
@@ -270,7 +272,7 @@ class AgentRows:
     def _check_ended(self, wrong: np.ndarray) -> None:
         if wrong.any():
             env_index, place = np.argwhere(wrong)[0].tolist()
-            problem = ("an agent that has ended is observed again, or gets a reward; a row can't begin another episode "
+            problem = ("a finished agent is observed again, or gets a reward; a row can't begin another episode "
                        "before all of its env's agents do: give the agent another id, or train with "
                        "fastmarl.MultiAgentEnvRunner, whose options respawn and late_rewards allow it")  # fmt: skip
             raise FinishedAgentError(env_index, self.agents[place], 0, problem)
@@ -282,7 +284,7 @@ class AgentRows:
         for env_index, agent, info in self._out.infos:
             first = env_index * len(self.agents)
             of_all = agent == COMMON
-            rows = range(first, first + len(self.agents)) if of_all else [first + self.agents.index(agent)]
+            rows = range(first, first + len(self.agents)) if of_all else [first + self._place[agent]]
             self.infos.extend((row, info) for row in rows)
             if self._masks_in_infos.size and (mask := info.get(MASK)) is not None:
                 self._masks_in_infos[rows] = self._mask(mask, env_index, agent)
@@ -314,7 +316,7 @@ class AgentRows:
         envs: list[Any] = [self._batch] * len(self.is_over) if self._is_batch else self.envs
         if self._all.workers is not None:
             return [env.call("__getattribute__", name) for env in envs]
-        return [getattr(next((each for each in _layers(env) if hasattr(each, name)), env), name) for env in envs]
+        return [getattr(_owner(env, name), name) for env in envs]
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """Set an attribute of a row's env, in the layer that has it: adapters and wrappers pass nothing on."""
@@ -331,8 +333,7 @@ class AgentRows:
         env: Any = self.env_of(row)
         if self._all.workers is not None:
             return env.call(name, *args, **kwargs)
-        found = next((each for each in _layers(env) if hasattr(each, name)), env)
-        return getattr(found, name)(*args, **kwargs)
+        return getattr(_owner(env, name), name)(*args, **kwargs)
 
     def render(self) -> list[Any]:
         """Return what each env renders."""
@@ -346,6 +347,11 @@ class AgentRows:
     def _check_open(self) -> None:
         if self._is_closed:
             raise RunnerStoppedError("these envs are closed; make new ones")
+
+
+def _owner(env: Any, name: str) -> Any:
+    """Return the outermost layer of an env that has this attribute; the env itself if none has it."""
+    return next((layer for layer in _layers(env) if hasattr(layer, name)), env)
 
 
 def _layers(env: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import gymnasium as gym
@@ -148,14 +148,11 @@ class EnvBatch(ArrayEnv):
                 out.infos.append((env_index, agent, info))
 
     def _number(self, env_index: int, agent: Hashable, reward: Any) -> float:
-        """Convert a reward: a number, or an array of one."""
-        try:
+        """Convert a reward: a number, or an array with a single number."""
+        with suppress(Exception):  # the value's own code may raise anything
             array = np.asarray(reward)
             if array.dtype.kind in "biuf" and array.size == 1:
                 return float(array.item())
-        except Exception as error:  # the value's own code may raise anything
-            problem = f"expected a number as reward, got {shown(reward)}"
-            raise RewardError(env_index, agent, self._env_t[env_index], problem) from error
         problem = f"expected a number as reward, got {shown(reward)}"
         raise RewardError(env_index, agent, self._env_t[env_index], problem)
 
@@ -174,7 +171,7 @@ class EnvBatch(ArrayEnv):
             raise UnknownAgentError(env_index, agent, self._env_t[env_index], problem) from None
 
     def forget(self) -> None:
-        """Drop results that are under way after an error or an interrupt: there are none in this process."""
+        """Drop pending results after an error or an interrupt: there are none in this process."""
 
 
 class WorkerBatch(EnvBatch):
@@ -226,7 +223,7 @@ class WorkerBatch(EnvBatch):
             yield worker.env_indices[index], read(extra.infos or {}) if extra.result is None else extra.result[0]
 
     def forget(self) -> None:
-        """Drop results that are under way after an error or an interrupt. All envs will be reset."""
+        """Drop pending results after an error or an interrupt. All envs will be reset."""
         for worker in self._workers:
             worker.forget()
 

@@ -33,7 +33,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
     begins another episode (zeros); their actions are ignored, so leave these rows out of the loss. Rewards are those of
     the step, also where an agent waits. An agent that is left when an episode ends is terminated or truncated with it.
 
-    An agent that ends before others can't be reset alone: in each mode its row rests until the whole env is reset.
+    An agent that ends before others can't be reset alone: in each mode its row rests until its env is reset.
 
     Args:
         env: Environment as `EnvRunnerConfig(env=...)` takes it, such as a PettingZoo name, a class, a function or a
@@ -41,7 +41,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
         num_envs: Number of copies.
         env_config: Options of the environment.
         autoreset_mode: When an env whose episode is over is reset, see `gymnasium.vector.AutoresetMode`. With
-            "SameStep", `infos["final_obs"]` and `infos["final_info"]` are those of the agents that ended.
+            "SameStep", `infos["final_obs"]` and `infos["final_info"]` belong to the agents that ended.
         max_steps: Env steps after which episodes are truncated; None: no limit.
         num_env_workers: Number of processes that step the environments; 0: one for each core; None: this one.
 
@@ -135,7 +135,7 @@ class AgentVectorEnv(gym.vector.VectorEnv):
             (observations [num_envs, ...], rewards float64, terminations bool, truncations bool, infos).
 
         Raises:
-            FinishedAgentError: If an agent that has ended comes back or gets a reward.
+            FinishedAgentError: If a finished agent comes back or gets a reward.
             ConfigError: If actions don't fit the space.
         """
         rows = self._rows

@@ -36,7 +36,7 @@ class AgentVecEnv(VecEnv):
     Row e * A + a is agent `agents[a]` of env e. When an agent ends, its info has "terminal_observation" and
     "TimeLimit.truncated"; an agent that is left when an episode ends is done with it, and all agents of an env begin
     the next episode at once. Each info has "active": False where the agent does not act on the observation, because it
-    waits, or because it has ended and others of its env go on. Stable-Baselines3 learns from these rows, too (with
+    waits, or because it is finished and others in its env go on. Stable-Baselines3 learns from these rows, too (with
     zeros as observations after the end, and rewards of 0), and counts the latter to the agent's next episode, so prefer
     `fastmarl train` if agents die early.
 
@@ -74,7 +74,7 @@ class AgentVecEnv(VecEnv):
         self.agents, self.env_index = self._rows.agents, self._rows.env_index
         space: Any = self._rows.observation_space
         action_space = self._rows.action_space
-        self._entry: str | None = None  # the entry that stands for the whole observation
+        self._entry: str | None = None  # the entry that replaces the observation
         if (key := mask_key(space, action_space)) is not None and len(others := set(space) - {key}) == 1:
             (self._entry,) = others
         self._actions: Any = None
@@ -116,7 +116,7 @@ class AgentVecEnv(VecEnv):
             (observations [num_envs, ...], rewards float32, dones bool, infos).
 
         Raises:
-            FinishedAgentError: If an agent that has ended comes back or gets a reward.
+            FinishedAgentError: If a finished agent comes back or gets a reward.
             ConfigError: If actions don't fit the space.
         """
         rows = self._rows

@@ -117,7 +117,7 @@ def sample_first_ready(
     metrics: list[Any] = []
     n_steps, heard_at = 0, monotonic()
     busy: set[int] = set()
-    # After one call a runner has the newest weights in its queue; later ones were not sent while these waited there.
+    # After one call a runner has the latest weights in its queue; later ones were not sent while these waited there.
     late = {runner for runner, began in begun.items() if began < number - 1}
     while n_steps < (max_agent_steps or max_env_steps or 1):
         healthy = set(worker_set.healthy_worker_ids())
@@ -150,7 +150,7 @@ def sample_first_ready(
 def _wait_for_weights(group: Any, states: dict[int, Any], timeout_s: float) -> None:
     """Wait until these runners have taken the weights, and drop those that don't in time.
 
-    RLlib sends no second state while one is under way.
+    RLlib sends no second state while one is pending.
     """
     deadline, runners = monotonic() + timeout_s, set(states)
     while runners.intersection(group.healthy_worker_ids()) and monotonic() < deadline:

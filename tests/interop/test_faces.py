@@ -19,9 +19,9 @@ from fastmarl.interop.gymnasium import AgentVectorEnv
 
 N_ENVS, N_STEPS = 2, 75
 REFUSED = {
-    "rewards after death, dropped": "has ended is observed again, or gets a reward",
-    "respawn": "has ended is observed again, or gets a reward",
-    "rewarded at respawn": "has ended is observed again, or gets a reward",
+    "rewards after death, dropped": "finished agent is observed again, or gets a reward",
+    "respawn": "finished agent is observed again, or gets a reward",
+    "rewarded at respawn": "finished agent is observed again, or gets a reward",
     "unequal observations": "all rows have the same spaces",
     "unequal actions": "all rows have the same spaces",
 }

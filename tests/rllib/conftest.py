@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray import cloudpickle
 from ray.rllib.connectors import connector_v2
 from ray.rllib.offline.json_reader import JsonReader
 from ray.rllib.offline.json_writer import JsonWriter
@@ -59,3 +60,11 @@ def rllib_closes_its_files(monkeypatch):
     for file in opened:
         file.close()
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def sent_by_value(request):
+    """Ray's processes can't import the test's module."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)

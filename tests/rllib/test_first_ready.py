@@ -1,13 +1,11 @@
 """PPO that does not wait for its slowest runner, with real Ray processes."""
 
-import sys
 import time
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from ray import cloudpickle
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
@@ -22,14 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's and Gymnasium's own
 ]
 SHORT, LONG = 5, 12
-
-
-@pytest.fixture(scope="module")
-def sent_by_value():
-    """Other processes can't import this module."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 class Gated(MultiAgentEnv):
@@ -83,8 +73,8 @@ def test_a_slow_runner_is_not_waited_for_and_its_episodes_come_later(tmp_path):
             local_env_runner=False,
             remote_worker_ids=[1],
         )
-        newest = algorithm.get_module("p").get_state(inference_only=True)
-        assert all(np.array_equal(late[name], newest[name]) for name in newest)  # it missed several updates
+        latest = algorithm.get_module("p").get_state(inference_only=True)
+        assert all(np.array_equal(late[name], latest[name]) for name in latest)  # it missed several updates
     finally:
         gate.touch()
         algorithm.stop()
@@ -122,7 +112,7 @@ class Runners:
 @pytest.mark.parametrize(
     ("rounds", "sampling", "begun", "sent", "states"),
     [
-        # 3 began in the last call: the newest weights are in its queue.
+        # 3 began in the last call: the latest weights are in its queue.
         ([[3], [1, 3], [1]], [3], {3: 8}, [1, 3, 1, 3], {1}),
         # 3 began before that: it has missed weights, and gets them at the end of the call.
         ([[3], [1], [1, 1]], [3], {3: 7}, [1, 1], {1, 3}),
@@ -130,7 +120,7 @@ class Runners:
         ([[3], [3], [3, 3]], [3], {3: 7}, [3, 3], {3}),
         # It samples, too, if the others have died meanwhile.
         ([[3], [3], [3, 3]], [1, 3], {1: 8, 3: 7}, [3, 3], {3}),
-        # It waited at the beginning, and has the newest weights.
+        # It waited at the beginning, and has the latest weights.
         ([[3], [3], [3, 1]], [], {3: 2}, [1, 3, 3, 3], {1, 3}),
     ],
 )

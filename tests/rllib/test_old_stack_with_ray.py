@@ -1,13 +1,11 @@
 """Features of the old stack's sampler that need Ray: environments in actors, and stashed policies."""
 
 import random
-import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from ray import cloudpickle
 from ray.rllib.algorithms.ppo import PPOConfig, PPOTorchPolicy
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
@@ -20,14 +18,6 @@ from fastmarl.rllib import RolloutWorker
 
 OBS, ACT = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(5)
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray", "sent_by_value"), pytest.mark.xdist_group("ray")]
-
-
-@pytest.fixture(scope="module")
-def sent_by_value():
-    """Ray's processes can't import this module."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 class Echo(MultiAgentEnv):

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import sys
 import time
 
 import numpy as np
 import pytest
 import tree
-from ray import cloudpickle, tune
+from ray import tune
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -75,14 +74,6 @@ class OneInTwoFallsBack(MultiAgentEnvRunner):
         super().make_env()
         if self.worker_index == 2:
             self.env.__class__ = type("OwnVectorEnv", (type(self.env),), {})
-
-
-@pytest.fixture(scope="module")
-def sent_by_value():
-    """Ray's processes can't import this module."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 ONE_IN_TWO = {"num_accelerated_env_runners": 1, "num_slow_path_env_runners": {"vector_env": 1}}
