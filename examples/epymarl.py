@@ -14,7 +14,9 @@ import sys
 from itertools import pairwise
 
 import gymnasium as gym
+import numpy as np
 import torch
+from gymnasium.wrappers.utils import RunningMeanStd
 from torch import nn
 
 import fastmarl
@@ -25,7 +27,7 @@ from fastmarl.connectors import AgentIndicator, FlattenObservations
 from fastmarl.learning import PPOLearner, ValueLearner, to_tensors
 from fastmarl.training import Algorithm, agents_of, load_states, runner_options, states_of
 
-EPOCHS, CLIP, MAX_GRAD_NORM, TARGET_RATE, ADAM_EPS = 4, 0.2, 10.0, 0.01, 1e-8
+EPOCHS, TARGET_RATE = 4, 0.01
 OWN, CENTRAL = "own", "central"
 POLICY = "default_policy"
 
@@ -37,6 +39,8 @@ def add_arguments(parser):
     parser.add_argument("--fragment", type=positive, default=50, help="env steps of each env and update")
     parser.add_argument("--n-steps", type=positive, default=5, help="rewards in a return, before the critic's value")
     parser.add_argument("--entropy", type=not_negative, default=0.001, help="entropy weight (default %(default)s)")
+    parser.add_argument("--normalize-rewards", action="store_true", help="subtract the mean of the run's rewards, and "
+                        "divide them by their standard deviation")  # fmt: skip
 
 
 def make_connectors(env, spaces, device):
@@ -51,49 +55,50 @@ def make_config(args):
         **runner_options(args),
         rollout_fragment_length=args.fragment,
         env_to_module_connector=make_connectors,
-        rl_module_spec=fastmarl.RLModuleSpec(inference_only=args.critic == CENTRAL),  # an actor, without a value head
-        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu", "vf_share_layers": False},
+        rl_module_spec=fastmarl.RLModuleSpec(inference_only=True),  # an actor, without a value head
+        model_config={"fcnet_hiddens": args.hiddens, "fcnet_activation": "relu"},
     )
 
 
-class Learner:
-    """Trains actor and critic in place, so that the runner acts with the newest weights.
+class RewardNorm(RunningMeanStd):
+    """The mean and the variance of all rewards of a run so far."""
 
-    The own critic is a part of the module, the central one is not.
-    """
+    def __call__(self, rewards):
+        self.update(rewards)
+        return (rewards - self.mean) / np.sqrt(self.var)
+
+    def state_dict(self):
+        return {name: float(value) for name, value in vars(self).items()}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class Learner:
+    """Trains an actor in place, so that the runner acts with its newest weights, and a critic."""
 
     def __init__(self, runner, args, num_updates):
-        module, self.args, self.agents = runner.module[POLICY], args, agents_of(runner.env.envs[0])
-        self.is_central, self.device = args.critic == CENTRAL, next(module.parameters()).device
-        self.ppo = PPOLearner(
-            module, lr=args.lr, adam_eps=ADAM_EPS, epochs=EPOCHS, num_minibatches=1, clip=CLIP,
-            vf_coeff=0.0 if self.is_central else 1.0, entropy_coeff=args.entropy, max_grad_norm=MAX_GRAD_NORM,
-        )  # fmt: skip
-        self.team_rewards = TeamRewards()
-        self.parts = {"optimizer": self.ppo.optimizer, "team_rewards": self.team_rewards}
-        if self.is_central:
-            n_agents = len(self.agents)
-            sizes = [n_agents * (module.observation_space.shape[0] - n_agents) + n_agents, *args.hiddens]
-            layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
-            self.critic = nn.Sequential(*layers, nn.Linear(sizes[-1], 1)).to(self.device)
-            self.regression = ValueLearner(
-                self.critic, lr=args.lr, epochs=EPOCHS, num_minibatches=1, max_grad_norm=MAX_GRAD_NORM
-            )
-            self.regression.optimizer.param_groups[0]["eps"] = ADAM_EPS
-            self.parts |= {"critic": self.critic, "critic_optimizer": self.regression.optimizer}
-        else:
-            self.critic = nn.Sequential(module.vf_trunk, module.vf)
-        self.parts["target"] = self.target = copy.deepcopy(self.critic)
+        actor, self.args, self.agents = runner.module[POLICY], args, agents_of(runner.env.envs[0])
+        self.device, n_agents = next(actor.parameters()).device, len(self.agents)
+        n_obs = actor.observation_space.shape[0]
+        sizes = [n_obs if args.critic == OWN else n_agents * (n_obs - n_agents) + n_agents, *args.hiddens]
+        layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+        self.critic = nn.Sequential(*layers, nn.Linear(sizes[-1], 1)).to(self.device)
+        self.target = copy.deepcopy(self.critic)
+        options = {"lr": args.lr, "adam_eps": 1e-8, "epochs": EPOCHS, "num_minibatches": 1, "max_grad_norm": 10.0}
+        self.ppo = PPOLearner(actor, clip=0.2, vf_coeff=0.0, entropy_coeff=args.entropy, **options)
+        self.regression = ValueLearner(self.critic, **options)
+        self.team_rewards, self.reward_norm = TeamRewards(), RewardNorm()
+        self.parts = {"critic": self.critic, "target": self.target, "optimizer": self.ppo.optimizer,
+                      "critic_optimizer": self.regression.optimizer, "team_rewards": self.team_rewards,
+                      "reward_norm": self.reward_norm}  # fmt: skip
 
     def learn(self, episodes):
         """Update actor and critic; returns the losses, averaged over the epochs."""
         rows, inputs = self.rows_of(episodes)
         if not rows:
             return {}
-        stats = self.ppo.update(rows)
-        if self.is_central:
-            fitted = self.regression.update({"obs": inputs, "value_targets": rows["value_targets"]})
-            stats["vf_loss"] = fitted["vf_loss"]
+        stats = self.ppo.update(rows) | self.regression.update({"obs": inputs, "value_targets": rows["value_targets"]})
         with torch.no_grad():
             for slow, newest in zip(self.target.parameters(), self.critic.parameters(), strict=True):
                 slow.lerp_(newest, TARGET_RATE)
@@ -101,26 +106,25 @@ class Learner:
 
     def rows_of(self, episodes):
         """Return columns with one row per agent step, and the critic's inputs; no columns if no step was finished."""
-        outputs = ["action_logp"] if self.is_central else ["action_logp", "vf_preds"]
-        batch = aligned(episodes, groups={POLICY: self.agents}, outputs=outputs).get(POLICY)
+        batch = aligned(episodes, groups={POLICY: self.agents}, outputs=["action_logp"]).get(POLICY)
         if batch is None:
             return {}, None
-        active = torch.from_numpy(batch["active"]).to(self.device)  # [T, E, A]
+        active, rewards = batch["active"], self.team_rewards(batch)  # [T, E, A]
+        if self.args.normalize_rewards:
+            rewards[active] = self.reward_norm(rewards[active])
         inputs = self.inputs_of(torch.from_numpy(with_final_obs(batch)).to(self.device))  # [T + 1, E, A, k]
         with torch.no_grad():
-            values = self.target(inputs).squeeze(-1)
-        rewards, n_steps = self.team_rewards(batch), self.args.n_steps
-        add_aligned_n_step_returns(batch, values, n_step=n_steps, gamma=self.args.gamma, rewards=rewards)
-        names = ["obs", "actions", "value_targets", *outputs]
-        rows = map_columns(lambda column: column[active], to_tensors(batch, names, self.device))
-        inputs = inputs[:-1][active]
-        with torch.no_grad():
-            values = self.critic(inputs).squeeze(-1) if self.is_central else rows.pop("vf_preds")
+            later, inputs = self.target(inputs).squeeze(-1), inputs[:-1][active]
+            values = self.critic(inputs).squeeze(-1)
+        n_steps, gamma = self.args.n_steps, self.args.gamma
+        add_aligned_n_step_returns(batch, later, n_step=n_steps, gamma=gamma, rewards=rewards)
+        columns = to_tensors(batch, ["obs", "actions", "action_logp", "value_targets"], self.device)
+        rows = map_columns(lambda column: column[active], columns)
         return rows | {"advantages": rows["value_targets"] - values}, inputs
 
     def inputs_of(self, obs):
         """Return what the critic sees, given what agents see, [..., A, n]."""
-        if not self.is_central:
+        if self.args.critic == OWN:
             return obs
         n_agents = len(self.agents)
         joint = obs[..., :-n_agents].flatten(-2)[..., None, :]

@@ -90,3 +90,24 @@ def random_seed(request):
 @pytest.fixture
 def rng(random_seed):
     return np.random.default_rng(random_seed)
+
+
+@pytest.fixture(autouse=True)
+def torch_state_is_kept():
+    """Fail the test that leaves torch's state of the thread changed, rather than a later one."""
+    before = _torch_state()
+    yield
+    after = _torch_state()
+    torch._C._set_torch_function_state(before[0])
+    assert after == before
+
+
+def _torch_state():
+    return (
+        torch._C._get_torch_function_state(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+    )

@@ -15,6 +15,7 @@ SIGNATURES = {  # constructors with more
     "fastmarl/core/episodes/multi_agent.py": "RLlib's",
     "fastmarl/core/episodes/single_agent.py": "RLlib's",
     "fastmarl/learning/ppo_learner.py": "PPO's hyperparameters, by keyword",
+    "fastmarl/learning/value_learner.py": "those of PPOLearner",
 }
 MOST_CHARACTERS = 72
 N_COMMITS = 50  # only the newest; older commits stay as they are

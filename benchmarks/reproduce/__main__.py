@@ -22,7 +22,8 @@ from fastmarl.core.checkpoint.sealed_json import replace_file
 from fastmarl.play.arena.evaluation import evaluate
 from fastmarl.training.run_folder import CURVE, RunFolder, steps_of
 
-EPISODES, SEED = 1000, 1000  # of an evaluation
+EPISODES, SEED = 1000, 1000  # of an evaluation of the last policy
+EVALUATED = "evaluation/episode_return_mean"
 FOLDER, RESULT = Path("runs/reproduce"), "result.json"
 
 
@@ -59,6 +60,7 @@ def result_of(seed: int, task: str, algorithm: str) -> dict | None:
             "seed": seed,
             "cpu_seconds": float(rows[-1]["cpu_seconds"]),
             "curve": [[int(row["step"]), float(row["episode_return_mean"])] for row in rows],
+            "evaluations": [[int(row["step"]), float(row[EVALUATED])] for row in rows if row[EVALUATED]],
             "sampled": played(path, explore=True),
             "greedy": played(path, explore=False),
         }

@@ -21,7 +21,7 @@ from fastmarl.report.plots import OTHERS, OURS, picture
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "benchmarks/results/reproduce.json", ROOT / "docs/results.md"
 MARKS = "<!-- results -->", "<!-- end of results -->"
-COLORS = dict(zip(ALGORITHMS, (OURS, OTHERS, "black"), strict=True))
+COLORS = dict(zip(ALGORITHMS, (OURS, OTHERS, "black", "#5e35b1"), strict=True))
 PER_HOUR = 3600
 
 

@@ -9,8 +9,10 @@ ALGORITHMS = {  # published name -> arguments of `fastmarl train`
     "ippo": ("epymarl", "--critic", "own"),
     "mappo": ("epymarl", "--critic", "central"),
     "vdn": ("vdn",),
+    "qmix": ("qmix",),
 }
-OFF_POLICY = {"vdn": 0.1}  # share of the on-policy budget
+OFF_POLICY = {"vdn": 0.1, "qmix": 0.1}  # share of the on-policy budget
+EVALUATIONS, EPISODES = 40, 100  # of a run, and of an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,41 +23,47 @@ class Task:
         original: Name of the Python env of which `env` is the compiled form.
         env: Name of the compiled env.
         env_config: Its options.
-        fragment: Env steps of each of the ten envs between updates: the limit of an episode.
+        limit: Env steps after which an episode is truncated, and of each of the ten envs between updates.
         steps: Env steps of a run.
         published: Algorithm -> mean and half a 95 % confidence interval of the maximum return over five seeds: table 3,
             quoted from memory for LBF and RWARE.
         unit: (factor, summand) that convert a return to the unit of the published ones.
         options: Hyperparameters of IPPO and MAPPO that differ from the defaults of `fastmarl train epymarl`.
+        flags: Switches of `fastmarl train epymarl`.
     """
 
     original: str
     env: str
     env_config: Mapping[str, Any] = field(default_factory=dict)
-    fragment: int
+    limit: int
     steps: int
     published: Mapping[str, tuple[float, float]]
     unit: tuple[float, float] = (1.0, 0.0)
     options: Mapping[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
 
     def steps_of(self, algorithm: str) -> int:
         return round(self.steps * OFF_POLICY.get(algorithm, 1.0))
 
     def arguments(self, algorithm: str) -> list[str]:
         """Return the arguments of `fastmarl train` for an algorithm, without folder and seed."""
-        options = {"env": self.env, "env-config": json.dumps(self.env_config), "steps": self.steps_of(algorithm)}
+        steps = self.steps_of(algorithm)
+        options = {"env": self.env, "env-config": json.dumps(self.env_config), "max-steps": self.limit, "steps": steps,
+                   "evaluate-every": steps // EVALUATIONS, "episodes": EPISODES}  # fmt: skip
+        flags = []
         if algorithm not in OFF_POLICY:
-            options |= {"fragment": self.fragment, **self.options}
+            options |= {"fragment": self.limit, **self.options}
+            flags = ["--explore", *self.flags]
         given = (part for name, value in options.items() for part in (f"--{name}", str(value)))
-        return [*ALGORITHMS[algorithm], *given]
+        return [*ALGORITHMS[algorithm], *given, *flags]
 
 
 def _foraging(name: str, **published: tuple[float, float]) -> Task:
     return Task(
         original=f"lbforaging:{name}",
         env="fastmarl.lbforaging",
-        env_config={"name": name},
-        fragment=50,
+        env_config={"name": name, "max_episode_steps": 51},
+        limit=50,
         steps=20_000_000,
         published=published,
     )
@@ -65,8 +73,8 @@ def _warehouse(name: str, **published: tuple[float, float]) -> Task:
     return Task(
         original=f"rware:{name}",
         env="fastmarl.rware",
-        env_config={"name": name},
-        fragment=500,
+        env_config={"name": name, "max_steps": None},
+        limit=500,
         steps=40_000_000,
         published=published,
         options={"lr": 5e-4, "n-steps": 10},
@@ -80,10 +88,16 @@ TASKS = {
     "mpe-simple-spread": Task(
         original="mpe2.simple_spread_v3",
         env="fastmarl.simple_spread",
-        fragment=25,
+        limit=25,
         steps=20_000_000,
-        published={"ippo": (-133.86, 3.67), "mappo": (-133.54, 3.08), "vdn": (-131.03, 1.85)},
+        published={
+            "ippo": (-133.86, 3.67),
+            "mappo": (-133.54, 3.08),
+            "vdn": (-131.03, 1.85),
+            "qmix": (-126.62, 2.96),
+        },
         unit=(2.0, -75.0),  # there, agents share their rewards, and collide with themselves in each of 25 steps
+        flags=("--normalize-rewards",),
     ),
     "rware-tiny-2ag": _warehouse("rware-tiny-2ag-v2", ippo=(20.22, 1.76), mappo=(21.16, 1.50)),
     "rware-tiny-4ag": _warehouse("rware-tiny-4ag-v2", ippo=(31.82, 10.71), mappo=(49.42, 1.22)),

@@ -14,11 +14,13 @@ from fastmarl.core.native._ppo import MOST_PARTS, SUMS, compute_parts
 from fastmarl.core.nets.dense_layers import OBSERVATIONS, NotDenseError
 from fastmarl.core.nets.row_threads import RowThreads
 from fastmarl.core.spaces.columns import Columns
+from fastmarl.core.spaces.masks import choices_of
 from fastmarl.learning.compiled_batch import CompiledBatch, CompiledGradient, Inputs, counted, few, steps_of, taken
-from fastmarl.learning.dense_nets import ADVANTAGES, COUNTS, LOGP, TARGETS, packed_rows
+from fastmarl.learning.dense_nets import ADVANTAGES, COUNTS, FIRST_ACTION, LOGP, TARGETS, packed_rows
 from fastmarl.learning.ppo import check_choices, check_rows, module_inputs, needed_columns, used_columns
 
 FILLED = {LOGP: torch.finfo(torch.float32).max, ADVANTAGES: 0.0, TARGETS: 0.0, COUNTS: 0.0}  # in rows that don't count
+MOST_UNLIKELY = 1000.0  # by which a logit is below the highest; rounding would spoil the probability of lower ones
 ROWS_OF_PART = 600  # at least; each part copies the weights and adds its gradient
 
 
@@ -128,8 +130,8 @@ class CompiledRows(CompiledBatch):
     def compare_with_autograd(self, most: int) -> None:
         """Raise NotDenseError unless compiled code and autograd compute the same gradient.
 
-        The rows are at most `most` of those that count, with ratios of 1, and with other advantages and targets:
-        derivatives of actual rows may be 0, for example where ratios are clipped.
+        The rows are at most `most` of those that count, with ratios of 1, and with other actions, advantages and
+        targets: derivatives of actual rows may be 0, for example where ratios are clipped.
         """
         numbers, gradients = self.some(self._batch, most), self.gradient.gradients
         try:
@@ -169,10 +171,13 @@ class CompiledRows(CompiledBatch):
         mask = taken({Columns.LOSS_MASK: self._loss_mask()}, numbers)[Columns.LOSS_MASK]
         outputs = module.forward_train(module_inputs(rows))
         kind = module.get_train_action_dist_cls()
-        distribution = kind.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
-        logp, counts = distribution.logp(rows[Columns.ACTIONS]), mask.float()
+        logits = outputs[Columns.ACTION_DIST_INPUTS]
+        actions = _second_likeliest(logits.detach(), choices_of(module.action_space), rows[Columns.ACTIONS])
+        distribution = kind.from_logits(logits)
+        logp, counts = distribution.logp(actions), mask.float()
         advantages = torch.linspace(-1.0, 1.3, mask.numel(), device="cpu").reshape(mask.shape)
         columns = {LOGP: logp.detach(), ADVANTAGES: advantages, COUNTS: counts}
+        of_actions = actions.reshape(*mask.shape, -1).unbind(-1)
         gain = logp * advantages + options.entropy_coeff * distribution.entropy()
         if options.vf_coeff:
             values = outputs[Columns.VF_PREDS]
@@ -181,10 +186,30 @@ class CompiledRows(CompiledBatch):
         if options.kl_coeff:
             gain = gain - kind.from_logits(rows[Columns.ACTION_DIST_INPUTS]).kl(distribution)
         loss = -gain.masked_fill(~mask, 0.0).sum() / counts.sum()
-        return loss, {place: column.masked_fill(~mask, FILLED[place]).reshape(-1) for place, column in columns.items()}
+        filled = {place: column.masked_fill(~mask, FILLED[place]).reshape(-1) for place, column in columns.items()}
+        return loss, filled | {FIRST_ACTION + k: each.reshape(-1).float() for k, each in enumerate(of_actions)}
 
     def _loss_mask(self) -> Tensor:
         mask = self._batch.get(Columns.LOSS_MASK)
         return (
             torch.ones(self._batch[Columns.ACTION_LOGP].shape, dtype=torch.bool, device="cpu") if mask is None else mask
         )
+
+
+def _second_likeliest(logits: Tensor, choices: list[int], actions: Tensor) -> Tensor:
+    """Replace actions by the likeliest but one: the gradient of an almost certain one is nothing but rounding errors.
+
+    Args:
+        logits: [..., k].
+        choices: Number of choices of each part of an action; none for continuous actions, which are returned.
+        actions: Actions of the same rows.
+    """
+    if not choices:
+        return actions
+    found = []
+    given = actions.reshape(*logits.shape[:-1], -1).unbind(-1)
+    for of_part, action in zip(logits.split(choices, -1), given, strict=True):
+        values, places = of_part.topk(min(2, of_part.shape[-1]))
+        is_possible = values[..., 0] - values[..., -1] < MOST_UNLIKELY
+        found.append(torch.where(is_possible, places[..., -1], action))
+    return torch.stack(found, -1).reshape(actions.shape)

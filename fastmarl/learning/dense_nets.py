@@ -12,7 +12,7 @@ from fastmarl.core.spaces.structs import Path
 
 MOST_WEIGHTS = {"plain": 100_000, "avx2": 250_000, "avx512": 600_000}  # with more, torch is faster on one thread
 MOST_OPTIONS = 2**24  # per choice: rows store actions as float32
-LOGP, ADVANTAGES, TARGETS, COUNTS = range(4)  # columns of packed rows
+LOGP, ADVANTAGES, TARGETS, COUNTS, FIRST_ACTION = range(5)  # columns of packed rows
 
 
 class DenseNet(NamedTuple):

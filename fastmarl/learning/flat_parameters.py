@@ -1,6 +1,6 @@
 """All parameters of a module as one tensor, so that an optimizer updates one tensor instead of many."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -85,22 +85,23 @@ class FlatParameters(torch.nn.Parameter):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            name = getattr(func, "__name__", "")
-            if not name.endswith("_") or name == "__get__":  # an operation that only reads
-                return func(*args, **(kwargs or {}))
-            given = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-            flats = [each for each in given if isinstance(each, FlatParameters)]
-            versions = [each._version for each in flats]
-            kept = [each.kept(each._unreached) if name.startswith(STEPS) else [] for each in flats]
-            result = func(*args, **(kwargs or {}))
-            for each, version, of_each in zip(flats, versions, kept, strict=True):
-                if each._version != version or name.startswith("_fused_"):  # these do not count as writes in torch
-                    each.put_back(of_each)
-                    torch.autograd.graph.increment_version(each.parameters)
-            return result
+        # Not a `with` statement, which leaves torch's functions disabled if a debugger or a test raises at its end.
+        call = torch._C._disabled_torch_function_impl
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if not name.endswith("_") or name == "__get__":  # an operation that only reads
+            return call(func, types, args, kwargs)
+        given = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        flats = [each for each in given if isinstance(each, FlatParameters)]
+        versions = [each._version for each in flats]
+        kept = [each.kept(each._unreached) if name.startswith(STEPS) else [] for each in flats]
+        result = call(func, types, args, kwargs)
+        for each, version, of_each in zip(flats, versions, kept, strict=True):
+            if each._version != version or name.startswith("_fused_"):  # these do not count as writes in torch
+                each.put_back(of_each)
+                torch.autograd.graph.increment_version(each.parameters)
+        return result
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -34,6 +34,7 @@ class ValueLearner:
         network: Maps inputs [n, ...] to values [n, 1]. Its parameters are moved into one tensor, see
             `flat_parameters()`.
         lr: See `PPOLearner`.
+        adam_eps: See `PPOLearner`.
         epochs: See `PPOLearner`.
         num_minibatches: See `PPOLearner`.
         minibatch_size: See `PPOLearner`.
@@ -55,6 +56,7 @@ class ValueLearner:
         network: nn.Module,
         *,
         lr: float = 3e-4,
+        adam_eps: float = 1e-5,
         epochs: int = 4,
         num_minibatches: int = 4,
         minibatch_size: int | None = None,
@@ -70,6 +72,7 @@ class ValueLearner:
         self._ppo = PPOLearner(
             _OneAction(network),
             lr=lr,
+            adam_eps=adam_eps,
             epochs=epochs,
             num_minibatches=num_minibatches,
             minibatch_size=minibatch_size,

@@ -158,6 +158,11 @@ def test_a_net_for_acting_only_has_no_value_head():
     module = DefaultRLModule(VECTOR, ACTIONS["discrete"], inference_only=True, model_config=SMALL)
     assert set(module({Columns.OBS: observations(VECTOR, 2)})) == {Columns.ACTION_DIST_INPUTS}
     assert not [name for name in module.state_dict() if "vf" in name]
+    whole = default_module(vf_share_layers=False)
+    module.set_state(whole.get_state())
+    assert torch.equal(module.pi.weight, whole.pi.weight)
+    with pytest.raises(ConfigError, match=r"trunk\.8\.weight is unknown"):
+        module.set_state({**whole.get_state(), "trunk.8.weight": np.zeros(3, np.float32)})
 
 
 def test_free_log_std_does_not_depend_on_the_observation():

@@ -204,6 +204,21 @@ def test_a_module_that_changes_is_noticed():
     assert learner.backend == "compiled"
 
 
+@pytest.mark.parametrize("actions", [DISCRETE, gym.spaces.MultiDiscrete([4, 3])], ids=["one", "two"])
+def test_an_almost_certain_policy_is_compiled(actions):
+    """Rounding, of numbers of any size, decides the gradient of an action with a probability of nearly 1."""
+    images = gym.spaces.Box(0, 255, (300,), np.uint8)
+    module = make_module(obs=images, actions=actions, vf_share_layers=False, fcnet_hiddens=[])
+    with torch.no_grad():
+        module.pi.weight *= 0.01
+        module.pi.bias[[0, 4][: 1 + (actions is not DISCRETE)]] = 14
+    batch = make_batch(module)
+    assert not batch["actions"].any()
+    learner = PPOLearner(module, vf_coeff=0.0)
+    learner.update(batch)
+    assert learner.backend == "compiled"
+
+
 def test_weights_that_are_set_are_used():
     module = make_module()
     batch = make_batch(module)

@@ -24,12 +24,12 @@ OPTIONS = {
         "n_steps": 5,
     },
     **{"hiddens": [8, 8], "lr": 1e-3, "gamma": 0.9, "entropy": 0.0, "fragment": 20, "n_steps": 5},
-    **{"max_steps": None, "respawn": False, "late_rewards": "error", "reward_scale": 1.0},
+    **{"normalize_rewards": False, "max_steps": None, "respawn": False, "late_rewards": "error", "reward_scale": 1.0},
 }
 
 
-def made(critic):
-    args = argparse.Namespace(**OPTIONS, critic=critic)
+def made(critic, **options):
+    args = argparse.Namespace(**{**OPTIONS, **options}, critic=critic)
     runner = fastmarl.MultiAgentEnvRunner(EPYMARL.make_config(args))
     return runner, EPYMARL.Learner(runner, args, 1), args
 
@@ -43,11 +43,19 @@ def inputs_in(chunk, critic):
     return {agent: np.concatenate([joint, obs[agent][:, -3:]], 1) for agent in range(3)}
 
 
+def team_rewards(chunk):
+    return sum(np.array(part.get_rewards()) for part in chunk.agent_episodes.values())
+
+
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("critic", ["own", "central"])
-def test_targets_and_advantages_equal_plain_loops(critic):
-    runner, learner, args = made(critic)
-    learner.learn(runner.sample())  # the target differs from the critic from now on
+def test_targets_and_advantages_equal_plain_loops(critic, normalize):
+    runner, learner, args = made(critic, normalize_rewards=normalize)
+    earlier = runner.sample()
+    learner.learn(earlier)  # the target differs from the critic from now on
     episodes = runner.sample()
+    of_run = np.concatenate([team_rewards(chunk) for chunk in earlier + episodes])
+    mean, std = (of_run.mean(), of_run.std()) if normalize else (0.0, 1.0)
     assert len({len(chunk) for chunk in episodes}) > 1
     assert {chunk.is_terminated for chunk in episodes} == {True, False}
     rows, inputs = learner.rows_of(episodes)
@@ -56,7 +64,7 @@ def test_targets_and_advantages_equal_plain_loops(critic):
     want = []
     for chunk in episodes:
         seen, n = inputs_in(chunk, critic), len(chunk)
-        rewards = sum(np.array(part.get_rewards()) for part in chunk.agent_episodes.values())
+        rewards = (team_rewards(chunk) - mean) / std
         for agent, part in chunk.agent_episodes.items():
             given = torch.from_numpy(seen[agent])
             with torch.no_grad():
@@ -71,7 +79,7 @@ def test_targets_and_advantages_equal_plain_loops(critic):
                 row = [*part.get_observations()[t], part.get_actions()[t], logp, target, target - now[t]]
                 want.append(row)
     assert len(want) == 3 * args.num_envs * args.fragment
-    np.testing.assert_allclose(in_order(got.numpy()), in_order(np.array(want, np.float32)), atol=1e-5)
+    np.testing.assert_allclose(in_order(got.numpy()), in_order(np.array(want, np.float32)), rtol=2e-5, atol=1e-5)
 
 
 def in_order(rows):

@@ -166,6 +166,8 @@ class RLModule(torch.nn.Module):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state`, a result of `get_state()`.
 
+        A module made with `inference_only` ignores the weights of attributes that it lacks, such as a value head.
+
         Raises:
             ConfigError: If names, shapes or kinds of numbers belong to a different network. Nothing changes then, nor
                 if a layer's own `set_extra_state()` raises an error, which is passed on.
@@ -186,6 +188,8 @@ class RLModule(torch.nn.Module):
         unneeded = training_only(self, own)
         if unneeded and unneeded.isdisjoint(state):
             state = {**{name: own[name] for name in unneeded}, **state}
+        if getattr(net, "inference_only", False):
+            state = {name: value for name, value in state.items() if _has_part(net, name)}
         given = {
             name: _as_own(own.get(name), value) if _is_extra(name) else _to_tensor(name, value)
             for name, value in state.items()
@@ -226,6 +230,10 @@ def training_only(module: RLModule, names: Iterable[str]) -> set[str]:
         return set()
     paths = tuple(attributes())
     return {name for name in names if name in paths or name.startswith(tuple(f"{path}." for path in paths))}
+
+
+def _has_part(net: torch.nn.Module, name: Any) -> bool:
+    return getattr(net, str(name).partition(".")[0], None) is not None
 
 
 def _is_extra(name: str) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from support.ledgered.base import Agent
 from support.ledgered.oracle import Decision, n_step_returns, observed_in, team_reward
-from support.ledgered.values import mapped, nth, numbers_from_zero, observed, predicted
+from support.ledgered.values import mapped, nth, numbers_from_zero, observed
 from support.ledgered.watched import Watched, WatchedPPO
 
 DEFAULT, SCALE = "default_policy", 0.1
@@ -33,10 +33,6 @@ class WatchedEPyMARL(WatchedPPO):
 
     def before(self, acted: list[Decision]) -> None:
         self.observed = observed_in(self.decisions, self.ledgers)
-        if self.args.critic == "own":
-            seen = [self.seen_by_module(each.agent, each.observation) for each in acted]
-            values = predicted(self.runner.module[DEFAULT], seen)
-            self.values |= {each.key: value for each, value in zip(acted, values, strict=True)}
 
     def by_module(self, found: Any) -> dict[str, dict[str, Any]]:
         return super().by_module(found[0])
@@ -52,10 +48,7 @@ class WatchedEPyMARL(WatchedPPO):
             last = self.critic_input(trajectory[-1], trajectory[-1].known_t, trajectory[-1].next_observation)
             later = criticised(self.learner.target, [*inputs, last])
             targets = n_step_returns(rewards, later, trajectory[-1].end, self.args.n_steps, self.args.gamma)
-            if self.args.critic == "own":
-                values = [self.values[each.key] for each in trajectory]
-            else:
-                values = criticised(self.learner.critic, inputs)
+            values = criticised(self.learner.critic, inputs)
             advantages = [target - value for target, value in zip(targets, values, strict=True)]
             found += [*zip(trajectory, advantages, targets, strict=True)]
         return found
