@@ -46,7 +46,17 @@ def params(paths: list[pathlib.Path], exhaustive: tuple[str, ...] = ()) -> list:
 OPTIONAL = {  # in code -> package
     **{
         name: name
-        for name in ("ray", "mpe2", "magent2", "rich", "tensorboard", "onnxruntime", "polars", "stable_baselines3")
+        for name in (
+            "ray",
+            "mpe2",
+            "magent2",
+            "rich",
+            "tensorboard",
+            "onnxruntime",
+            "polars",
+            "stable_baselines3",
+            "torchrl",
+        )
     },
     "openspiel": "pyspiel",
     "fastmarl.offline": "pyarrow",

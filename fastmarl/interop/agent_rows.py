@@ -50,6 +50,7 @@ class AgentRows:
         terminated, truncated: bool [E, A], True for agents that ended in the last step. Those that are left when an
             episode ends end with it.
         is_over: bool [E], True for envs that need a reset.
+        is_terminated: bool [E], True for those of them that were not truncated.
         is_begun: True after the first reset; False after an error, which only a reset of all envs mends.
         infos: (row, info) of the last step or reset, of agents that had one.
 
@@ -99,6 +100,7 @@ class AgentRows:
         self.active, self.terminated, self.truncated = np.zeros((3, *shape), np.bool_)
         self._has_joined, self._has_ended = np.zeros((2, *shape), np.bool_)
         self.rewards, self.is_over = np.zeros(shape), np.ones(num_envs, np.bool_)
+        self.is_terminated = np.zeros(num_envs, np.bool_)
         self._obs = [np.zeros((*shape, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
         self.infos: list[tuple[int, dict]] = []
         self._mask_key = mask_key(*spaces)
@@ -178,7 +180,7 @@ class AgentRows:
             for own, leaf in zip(self._obs, self._layout.leaves_of(group.obs), strict=True):
                 seen = self.active[env_indices].reshape(*group.present[env_indices].shape, *[1] * (own.ndim - 2))
                 own[env_indices] = np.where(seen, leaf[env_indices], 0)
-            self._has_ended[env_indices] = self.is_over[env_indices] = False
+            self._has_ended[env_indices] = self.is_over[env_indices] = self.is_terminated[env_indices] = False
             self._take_infos(env_indices)
         self.is_begun = True
 
@@ -241,6 +243,7 @@ class AgentRows:
             group.truncated[left & ~out.terminated[:, None]] = True
             self._has_ended |= left
             self.is_over |= is_over
+            self.is_terminated |= out.terminated
         self.terminated, self.truncated = group.terminated.copy(), group.truncated.copy()
         is_seen = present.all()
         for own, leaf in zip(self._obs, self._layout.leaves_of(group.obs), strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode
 from support.differences import assert_same
 from support.exhaustive import params
@@ -100,15 +101,57 @@ class SB3Face:
         return [Row(part_of(observations, row), info["active"], mask=masks[row]) for row, info in enumerate(infos)]
 
 
+class TorchRLFace:
+    def __init__(self, env, **options):
+        self.envs = importlib.import_module("fastmarl.interop.torchrl").TensorDictEnv(env, N_ENVS, **options)
+        self.rows = self.envs._rows
+        self.first_action = getattr(self.rows.action_space, "start", 0)
+
+    def reset(self):
+        self.envs.set_seed(0)
+        self.data = self.envs.reset()
+        return self._shown(self.data)
+
+    def step(self, actions):
+        had_ended = self.data["agents", "done"].flatten().tolist()
+        of_agents = actions.reshape(N_ENVS, -1, *actions.shape[1:]) - self.first_action
+        self.data["agents", "action"] = torch.from_numpy(of_agents)
+        data, self.data = self.envs.step_and_maybe_reset(self.data)
+        shown, finals, after = self._shown(self.data), self._shown(data["next"]), data["next", "agents"].flatten()
+        for row, each in enumerate(shown):
+            each.reward, each.final = after["reward"][row].numpy()[0], finals[row].observation
+            assert bool(after["done"][row]) == bool(after["terminated"][row] | after["truncated"][row])
+            if after["done"][row] and not had_ended[row]:
+                each.ended = TERMINATED if after["terminated"][row] else TRUNCATED
+        over = data["next", "done"][:, 0]
+        assert torch.equal(over, (data["next", "terminated"] | data["next", "truncated"])[:, 0])
+        assert not self.data["done"].any()
+        assert not self.data["agents", "done"][over].any()
+        return shown
+
+    def _shown(self, data):
+        rows = data["agents"].flatten()
+        observations = as_arrays(rows["observation"])
+        masks = rows["action_mask"].int().tolist() if "action_mask" in rows else [[]] * len(rows)
+        return [Row(part_of(observations, row), bool(rows["mask"][row]), mask=masks[row]) for row in range(len(rows))]
+
+
+def as_arrays(data):
+    """TensorDicts as dicts of arrays."""
+    return data.numpy() if isinstance(data, torch.Tensor) else {key: as_arrays(value) for key, value in data.items()}
+
+
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 FACES = {
     "gymnasium, next step": (lambda *args, **options: GymnasiumFace(*args, NEXT, **options), False),
     "gymnasium, same step": (lambda *args, **options: GymnasiumFace(*args, SAME, **options), True),
     "gymnasium, disabled": (lambda *args, **options: GymnasiumFace(*args, DISABLED, **options), True),
     "sb3": (SB3Face, True),
+    "torchrl": (TorchRLFace, True),
 }
+NEEDS = {"sb3": ["stable_baselines3"], "torchrl": ["torchrl"]}
 EACH_FACE = pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.needs("stable_baselines3")] * (name == "sb3")) for name in FACES
+    pytest.param(name, marks=[pytest.mark.needs(package) for package in NEEDS.get(name, ())]) for name in FACES
 ])  # fmt: skip
 
 
@@ -206,10 +249,14 @@ def options_of(cls):
 def test_rows_equal_the_ledger(name, world, rng):
     make, resets_at_once = FACES[name]
     cls = WORLDS[world]
+    if (name, world) == ("torchrl", "actions of two parts"):
+        with pytest.raises(ConfigError, match="TensorDictEnv takes Box, Discrete, MultiDiscrete and MultiBinary"):
+            make(cls)
+        return
     face = make(cls, **options_of(cls))
     ledgers = [env.unwrapped.ledger for env in face.rows.envs]
     agents, n = face.rows.agents, len(face.rows.agents)
-    expected = [Expected(agents, picks_entry=name == "sb3") for _ in ledgers]
+    expected = [Expected(agents, picks_entry=name in NEEDS) for _ in ledgers]
     n_read = [0] * len(ledgers)
     shown, sent, active = face.reset(), None, None
     for t in range(N_STEPS):
